@@ -1,0 +1,55 @@
+# The commands of chat-gateway; `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCKS := deploy/locks
+
+.PHONY: help install run test check bench chaos lock clean
+help: ## lists the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(VENV)/.runtime: pyproject.toml $(LOCKS)/build.txt $(LOCKS)/runtime.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/build.txt -r $(LOCKS)/runtime.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
+	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/dev.txt
+	@touch $@
+
+install: $(VENV)/.runtime ## creates .venv with the locked dependencies
+
+run: $(VENV)/.runtime ## runs the gateway with its embedded queue
+	@exec $(BIN)/chat-gateway run
+
+test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ
+	@deploy/system-packages.sh rabbitmq-server
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(VENV)/.dev ## measures against peers in one run
+	@deploy/system-packages.sh rabbitmq-server
+	$(BIN)/python -m bench
+
+N ?= 20
+BROKER ?= embedded
+chaos: $(VENV)/.dev ## kills at random points N times: make chaos N=50 BROKER=rabbitmq
+	@deploy/system-packages.sh rabbitmq-server
+	$(BIN)/python -m tests.chaos --cycles $(N) --broker $(BROKER)
+
+COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
+lock: ## resolves the newest versions anew into deploy/locks (needs uv)
+	echo "setuptools>=77" | $(COMPILE) - --output-file $(LOCKS)/build.txt
+	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
+	$(COMPILE) pyproject.toml --extra dev --output-file $(LOCKS)/dev.txt
+
+clean: ## removes what the targets made
+	rm -rf $(VENV) build *.egg-info

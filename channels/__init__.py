@@ -1,0 +1,1 @@
+"""The adapters: one chat platform each, and what they have in common."""

@@ -1,0 +1,61 @@
+"""The errors of the channels package.
+
+::
+
+    ChannelError
+    ├── Unreadable     a body that is no Inbound or Outbound; ``told`` where its chat can be told
+    ├── ChannelDown    the platform cannot be reached; nothing was sent
+    ├── SendLater      rate-limited; wait ``after_s`` seconds
+    ├── SendNever      refused for good; parked
+    └── SendUnknown    it may or may not have been sent
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ChannelError(Exception):
+    """Base. ``str(error)`` is for the log, ``error.hint`` for the operator."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The four fields by which the chat of a bad letter can still be told."""
+
+    id: str
+    key: str
+    channel: str
+    chat_id: str
+
+
+class Unreadable(ChannelError):
+    """A queue body that is not what the contract asks for; ``address`` where its chat can be told."""
+
+    def __init__(self, message: str, *, address: Address | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.address = address
+
+
+class ChannelDown(ChannelError):
+    """The platform cannot be reached; nothing was sent."""
+
+
+class SendLater(ChannelError):
+    """Rate-limited; ``after_s`` seconds must pass before a retry."""
+
+    def __init__(self, message: str, *, after_s: float, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.after_s = after_s
+
+
+class SendNever(ChannelError):
+    """The platform refused it for good."""
+
+
+class SendUnknown(ChannelError):
+    """The connection broke after the request was written: it may or may not have been sent."""

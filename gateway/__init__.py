@@ -1,0 +1,1 @@
+"""How the gateway keeps its letters, lanes and promises, from intake to delivery."""

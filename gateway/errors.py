@@ -1,0 +1,72 @@
+"""The errors of the gateway package.
+
+::
+
+    GatewayError                 exit_code says how the command ends
+    ├── ConfigError              78  all problems at once
+    ├── StateInUse               73  another daemon holds the embedded queue
+    ├── NewerState               78  a file in state/ was written by a newer version
+    ├── Unreachable              69  broker, daemon or model does not answer
+    └── MailboxError
+        ├── MailboxDown              not confirmed: the outcome is unknown, put again under the same id
+        ├── LetterLost               the acknowledgement has become impossible; the letter comes again
+        └── TopologyMismatch     78  the broker's partitions are not ours
+"""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    """Base. ``str(error)`` is for the log, ``error.hint`` for the operator, ``exit_code`` for the shell."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(GatewayError):
+    """The configuration cannot be used; ``problems`` holds one line for each fault."""
+
+    exit_code = 78
+
+    def __init__(self, problems: list[str], *, hint: str = "chat-gateway config check") -> None:
+        super().__init__("\n".join(problems), hint=hint)
+        self.problems = problems
+
+
+class StateInUse(GatewayError):
+    """Another process holds this state folder."""
+
+    exit_code = 73
+
+
+class NewerState(GatewayError):
+    """A state file carries a version that this program does not know."""
+
+    exit_code = 78
+
+
+class Unreachable(GatewayError):
+    """A server that a one-shot command needs does not answer."""
+
+    exit_code = 69
+
+
+class MailboxError(GatewayError):
+    """Base of what a mailbox raises."""
+
+
+class MailboxDown(MailboxError):
+    """Not confirmed: the letter may or may not be stored. Put it again under the same id."""
+
+
+class LetterLost(MailboxError):
+    """The letter can no longer be settled here; it will be delivered again, perhaps elsewhere."""
+
+
+class TopologyMismatch(MailboxError):
+    """The broker was set up with another number of partitions."""
+
+    exit_code = 78

@@ -1,0 +1,176 @@
+"""The Protocols of the queue: what a put, a letter and a mailbox promise, whoever keeps them.
+
+Two implementations, one contract test class (``gateway/testing.py``): ``embedded`` and ``rabbitmq``.
+A *box* is ``"inbound"`` or ``"outbound.<channel>"``; a slot is ``crc32(utf8(key)) % 256``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+INBOUND = "inbound"
+Topic = Literal["control", "events"]
+
+
+def outbound(channel: str) -> str:
+    """Name the box from which ``channel`` is served."""
+    return f"outbound.{channel}"
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What is put into a box: ``body`` under ``id``, in line behind the earlier posts of ``key``."""
+
+    box: str
+    key: str
+    id: str
+    body: bytes
+
+
+class Letter(Protocol):
+    """One message taken from a box, until it is settled or parked."""
+
+    @property
+    def box(self) -> str: ...
+    @property
+    def id(self) -> str:
+        """The message id of the envelope; empty where a foreign program sent none."""
+        ...
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def suspect(self) -> bool:
+        """Whether it may have been delivered before (redelivered; embedded: in the table at start)."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can no longer be settled here, since its delivery ended (it comes again)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A letter set aside. ``id`` is the message id, else a ULID given when parked; ``key`` may be unreadable."""
+
+    id: str
+    box: str
+    key: str | None
+    reason: str
+    origin: str  # the queue's name, header ``from``
+    attempts: int
+    parked_at: datetime  # UTC
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How much waits in a box; ``oldest_at`` (UTC) where the mailbox knows it."""
+
+    count: int
+    oldest_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the mailbox can be used now, since when (UTC), and the last error in words without secrets."""
+
+    up: bool
+    since: datetime
+    error: str = ""
+
+
+class Mailbox(Protocol):
+    """A durable queue with boxes, parked letters, and a transient fan-out beside them.
+
+    Used as: start ``serve()`` as a task, ``await ready()``, then everything else.
+    """
+
+    async def serve(self) -> None:
+        """Keep the connection (or the writer) up until cancelled.
+
+        Raises:
+            TopologyMismatch, StateInUse, NewerState: it never can; the daemon ends.
+        """
+        ...
+
+    async def ready(self) -> None:
+        """Return once letters can be put and taken."""
+        ...
+
+    def health(self) -> Health:
+        """Say whether it is up now."""
+        ...
+
+    async def put(self, post: Post) -> None:
+        """Return when ``post`` is durable.
+
+        Posts of one key put one after the other are taken in that order. The same id in the same box
+        and key is stored at most once while it waits (embedded), or recognised by the taker (RabbitMQ).
+
+        Raises:
+            MailboxDown: not confirmed; put it again under the same id.
+        """
+        ...
+
+    def take(self, box: str) -> AbstractAsyncContextManager[AsyncIterator[Letter]]:
+        """Open the box: letters come in order per key until the context is left.
+
+        After a lost connection the unsettled letters come again, as new objects, in order; the old
+        objects are ``lost``. Leaving the context gives back, in order, what was not settled.
+        Two takers of one box at once: each partition (embedded: the box) goes to one of them.
+        """
+        ...
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        """Make ``puts`` durable, then remove ``letter`` (one transaction when embedded).
+
+        Raises:
+            MailboxDown: the puts are not confirmed, and the letter is not removed.
+            LetterLost: the puts are durable, the letter comes again.
+        """
+        ...
+
+    async def park(self, letter: Letter, *, key: str | None, reason: str, attempts: int) -> None:
+        """Move ``letter`` with its body, id and reason to the parked ones (durable there, then gone here).
+
+        Raises:
+            MailboxDown: not confirmed; the letter is where it was.
+            LetterLost: it is parked, and comes again all the same.
+        """
+        ...
+
+    async def parked(self) -> list[Parked]:
+        """List the parked letters, oldest first."""
+        ...
+
+    async def replay(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Put a parked letter back at the end of its box; None where none has that id (and key).
+
+        Raises:
+            LookupError: several have it; name the key.
+        """
+        ...
+
+    async def drop(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Remove a parked letter for good; as ``replay``."""
+        ...
+
+    async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
+        """Send to whoever listens now; lost where nobody does. Never raises for a mailbox that is down."""
+        ...
+
+    def listen(self, topic: Topic, slots: Collection[int] | None = None) -> (
+        AbstractAsyncContextManager[AsyncIterator[bytes]]
+    ):
+        """Receive what is told on ``topic`` (events: of these slots; None: of all) while the context is open."""
+        ...
+
+    async def depths(self) -> Mapping[str, Depth]:
+        """Count what waits or is being worked on, by box; ``parked`` among them."""
+        ...

@@ -1,0 +1,1 @@
+"""Transcripts, turns, context and memory of one conversation."""

@@ -1,0 +1,97 @@
+"""The errors of the session package.
+
+::
+
+    SessionError
+    ├── StoreError                 the disk refused; nothing half written, try again later
+    │   ├── LineTooLong            over MAX_LINE_BYTES; nothing was written
+    │   ├── Fenced                 another process owns the key now; nothing was written
+    │   └── NewerFormat            a state file of a newer version (exit 78)
+    ├── ModelError                 ``said`` is a sentence for the chat
+    │   ├── ModelAway              an outage: wait, in order, and ask again
+    │   ├── ModelRefused           this request will never be answered
+    │   ├── ContextTooLong         the request does not fit the model's window
+    │   └── BadAnswer              garbage, nothing at all, or tools without end
+    ├── TurnTimeout                the turn ran longer than limits.turn_timeout_s
+    └── ToolError                  becomes an error result for the model, never ends a turn
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+AwayCause = Literal["rate_limit", "unreachable", "credentials"]
+
+
+class SessionError(Exception):
+    """Base. ``str(error)`` is for the log, ``error.hint`` for the operator."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class StoreError(SessionError):
+    """The disk refused. What was to be written is not there; the file must be read again."""
+
+
+class LineTooLong(StoreError):
+    """A line is over MAX_LINE_BYTES encoded; nothing was written."""
+
+
+class Fenced(StoreError):
+    """Another process owns this key now; nothing was written. Claim it anew or leave it."""
+
+
+class NewerFormat(StoreError):
+    """A file in ``state/`` carries a version that this program does not know."""
+
+
+class ModelError(SessionError):
+    """Base of what a model call ends in. ``said`` is one sentence for the chat."""
+
+    said = "The language model could not answer this message."
+
+
+class ModelAway(ModelError):
+    """The model cannot be reached, limits the rate, or refuses the credentials: an outage, not poison.
+
+    ``after_s`` is the provider's Retry-After in seconds, where it sent one.
+    """
+
+    said = "The language model is not available right now. Your message is kept and will be answered."
+
+    def __init__(
+        self, message: str, *, cause: AwayCause, after_s: float | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.cause = cause
+        self.after_s = after_s
+
+
+class ModelRefused(ModelError):
+    """The provider refused this request for good (content policy, invalid request)."""
+
+    said = "The language model refused this message."
+
+
+class ContextTooLong(ModelError):
+    """The request does not fit the model's context window."""
+
+    said = "This conversation has become too long for the language model. /new begins afresh."
+
+
+class BadAnswer(ModelError):
+    """The model answered nothing usable."""
+
+    said = "The language model gave no usable answer to this message."
+
+
+class TurnTimeout(SessionError):
+    """The turn ran longer than ``limits.turn_timeout_s``."""
+
+    said = "Answering this message took too long, so it was given up."
+
+
+class ToolError(SessionError):
+    """A tool could not do what it was asked; the text goes back to the model as an error result."""

@@ -1,0 +1,101 @@
+"""What a language model is to this package: one Protocol, and ``echo``, the model without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Message = Mapping[str, Any]  # provider shape: role, content, tool_calls | tool_call_id, name
+OnDelta = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it; ``parameters`` is a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request: messages oldest first, the tools on offer, and whether one of them is forced by name."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    force_tool: str = ""
+    max_tokens: int | None = None
+    model: str = ""  # empty: the configured one; background work names the small one
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model wrote it; ``arguments`` is its JSON text, unchecked."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request as the provider counted them, and its price."""
+
+    prompt: int = 0
+    completion: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. ``extra`` holds fields of the assistant message to keep (``reasoning_content`` …)."""
+
+    text: str
+    tool_calls: Sequence[ToolCall] = ()
+    usage: Usage | None = None
+    finish: Literal["stop", "tool_calls", "length"] = "stop"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Model(Protocol):
+    """A language model: ask it with messages, get one answer."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def plain(self) -> bool:
+        """Whether it needs no history, tools or background work (``echo``)."""
+        ...
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        """Answer ``prompt``; ``on_delta`` receives the text piece by piece as it is written.
+
+        Raises:
+            ModelAway: unreachable, rate-limited, or credentials or quota refused.
+            ModelRefused: this request is refused for good.
+            ContextTooLong: it does not fit the window.
+            BadAnswer: neither text nor a tool call came back.
+        """
+        ...
+
+
+class Echo:
+    """Repeats the newest message as ``echo: <text>`` after ``delay_s`` seconds, without a network."""
+
+    name = "echo"
+    plain = True
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self._delay_s = delay_s
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        """Answer with the last message's text."""
+        if self._delay_s > 0:
+            await asyncio.sleep(self._delay_s)
+        text = f"echo: {prompt.messages[-1]['content']}"
+        if on_delta is not None:
+            on_delta(text)
+        return Answer(text)
