@@ -6,7 +6,7 @@ A *box* is ``"inbound"`` or ``"outbound.<channel>"``; a slot is ``crc32(utf8(key
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,14 +35,20 @@ class Letter(Protocol):
     """One message taken from a box, until it is settled or parked."""
 
     @property
-    def box(self) -> str: ...
+    def box(self) -> str:
+        """The box it was taken from."""
+        ...
+
     @property
     def id(self) -> str:
         """The message id of the envelope; empty where a foreign program sent none."""
         ...
 
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes:
+        """The body as it was put."""
+        ...
+
     @property
     def suspect(self) -> bool:
         """Whether it may have been delivered before (redelivered; embedded: in the table at start)."""
@@ -56,7 +62,7 @@ class Letter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A letter set aside. ``id`` is the message id, else a ULID given when parked; ``key`` may be unreadable."""
+    """A letter set aside. ``id`` is the message id, else a ULID given when parked; ``key`` may be None."""
 
     id: str
     box: str
@@ -136,8 +142,18 @@ class Mailbox(Protocol):
         """
         ...
 
-    async def park(self, letter: Letter, *, key: str | None, reason: str, attempts: int) -> None:
+    async def park(
+        self,
+        letter: Letter,
+        *,
+        key: str | None,
+        reason: str,
+        attempts: int,
+        mark: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         """Move ``letter`` with its body, id and reason to the parked ones (durable there, then gone here).
+
+        ``mark`` is awaited in between: when the parked copy is durable and before the letter is gone.
 
         Raises:
             MailboxDown: not confirmed; the letter is where it was.
@@ -165,10 +181,10 @@ class Mailbox(Protocol):
         """Send to whoever listens now; lost where nobody does. Never raises for a mailbox that is down."""
         ...
 
-    def listen(self, topic: Topic, slots: Collection[int] | None = None) -> (
-        AbstractAsyncContextManager[AsyncIterator[bytes]]
-    ):
-        """Receive what is told on ``topic`` (events: of these slots; None: of all) while the context is open."""
+    def listen(
+        self, topic: Topic, slots: Collection[int] | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Receive what is told on ``topic`` (events: of these slots; None: of all) while it is open."""
         ...
 
     async def depths(self) -> Mapping[str, Depth]:

@@ -12,12 +12,14 @@
     │   ├── ModelRefused           this request will never be answered
     │   ├── ContextTooLong         the request does not fit the model's window
     │   └── BadAnswer              garbage, nothing at all, or tools without end
+    ├── NotNow                     background work has to wait, until a time that it names
     ├── TurnTimeout                the turn ran longer than limits.turn_timeout_s
     └── ToolError                  becomes an error result for the model, never ends a turn
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 AwayCause = Literal["rate_limit", "unreachable", "credentials"]
@@ -85,6 +87,15 @@ class BadAnswer(ModelError):
     """The model answered nothing usable."""
 
     said = "The language model gave no usable answer to this message."
+
+
+class NotNow(SessionError):
+    """Background work has to wait, and is kept: ``reason`` in one word, ``until`` when to try again."""
+
+    def __init__(self, message: str, *, reason: str, until: datetime, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.until = until
 
 
 class TurnTimeout(SessionError):

@@ -64,7 +64,10 @@ class Model(Protocol):
     """A language model: ask it with messages, get one answer."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name it is configured by."""
+        ...
+
     @property
     def plain(self) -> bool:
         """Whether it needs no history, tools or background work (``echo``)."""

@@ -1,1 +1,1 @@
-"""The command line: one file per noun, each only prints."""
+"""The command line: one module per noun, each verb ``def verb(args: argparse.Namespace) -> int``."""

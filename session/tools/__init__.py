@@ -1,1 +1,148 @@
-"""Tools that a model may call."""
+"""What a tool is, and the box in which a turn finds the ones it may use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from session.errors import ToolError
+from session.models import ToolCall, ToolSpec
+
+MAX_RESULT_BYTES = 64 * 1024
+
+_CUT_NOTE = "\n[cut: the result was {size} bytes, {limit} are the most]"
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tool acts: ``folder`` is the files folder of the scope, relative paths start there."""
+
+    folder: Path
+    key: str
+
+
+class Tool(Protocol):
+    """One thing that a model can have done: a description of it, and ``run``."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What the model is told about it."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether running it again after a crash does no harm."""
+        ...
+
+    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+        """Do it and return the result for the model; ``arguments`` fit the spec's schema.
+
+        Raises:
+            ToolError: it cannot be done; the text goes to the model.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What goes back to the model: at most ``MAX_RESULT_BYTES`` of UTF-8."""
+
+    text: str
+    is_error: bool = False
+
+
+class Toolbox:
+    """The tools of this daemon by name."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = {tool.spec.name: tool for tool in tools}
+
+    def specs(self, allowed: Collection[str]) -> list[ToolSpec]:
+        """Describe the tools that are here and allowed, always in the same order."""
+        return [tool.spec for name, tool in self._tools.items() if name in allowed]
+
+    def get(self, name: str) -> Tool | None:
+        """Return the tool of that name, if there is one."""
+        return self._tools.get(name)
+
+    async def run(self, call: ToolCall, place: Place, allowed: Collection[str]) -> ToolResult:
+        """Run a call; whatever goes wrong becomes an error result, and only cancellation is raised."""
+        try:
+            tool = self._tools.get(call.name)
+            if tool is None or call.name not in allowed:
+                names = ", ".join(spec.name for spec in self.specs(allowed)) or "none"
+                raise ToolError(f"there is no tool {call.name!r}; the tools are: {names}")
+            text = await tool.run(arguments_of(call, tool.spec), place)
+            return ToolResult(capped(text))
+        except ToolError as error:
+            return ToolResult(capped(f"error: {error}"), is_error=True)
+        except Exception as error:  # noqa: BLE001 - a fault of one tool ends one call, with its traceback logged
+            _log.exception("tool.failed", tool=call.name, key=place.key)
+            return ToolResult(f"error: the tool failed ({type(error).__name__})", is_error=True)
+
+
+def arguments_of(call: ToolCall, spec: ToolSpec) -> dict[str, Any]:
+    """Read the arguments of a call and check them against the tool's schema.
+
+    Raises:
+        ToolError: no JSON, no object, an argument missing or of a wrong type.
+    """
+    try:
+        arguments = json.loads(call.arguments) if call.arguments.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"the arguments are not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ToolError("the arguments are not a JSON object")
+    problems = _problems(arguments, spec.parameters)
+    if problems:
+        raise ToolError("; ".join(problems))
+    return arguments
+
+
+def capped(text: str, limit_bytes: int = MAX_RESULT_BYTES) -> str:
+    """Cut ``text`` to ``limit_bytes`` of UTF-8 at a character boundary, and say so at its end."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit_bytes:
+        return data.decode()
+    note = _CUT_NOTE.format(size=len(data), limit=limit_bytes)
+    return data[: limit_bytes - len(note)].decode("utf-8", "ignore") + note
+
+
+def _problems(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    """Check the part of JSON Schema that tools use: required, type, enum, minimum."""
+    problems = [
+        f"argument {name!r} is missing" for name in schema.get("required", ()) if name not in arguments
+    ]
+    for name, rule in schema.get("properties", {}).items():
+        if name not in arguments:
+            continue
+        value, wanted = arguments[name], rule.get("type")
+        if wanted in _TYPES and not _is_a(value, wanted):
+            problems.append(f"argument {name!r} is not of type {wanted}")
+        elif "enum" in rule and value not in rule["enum"]:
+            problems.append(f"argument {name!r} is none of {', '.join(map(str, rule['enum']))}")
+        elif "minimum" in rule and value < rule["minimum"]:
+            problems.append(f"argument {name!r} is under {rule['minimum']}")
+    return problems
+
+
+def _is_a(value: object, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return wanted == "boolean"
+    return isinstance(value, _TYPES[wanted])

@@ -1,0 +1,170 @@
+"""The bodies of both queues: Inbound, what a person wrote, and Outbound, what goes back to a chat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from channels.errors import Address, Unreadable
+
+MAX_ID_BYTES: Final = 200
+MAX_TEXT_BYTES: Final = 2**20
+_CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_REQUIRED: Final = ("v", "id", "key", "channel", "chat_id", "text")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    def to_bytes(self) -> bytes:
+        """Encode as the UTF-8 JSON of a queue body."""
+        return orjson.dumps(self.model_dump())
+
+
+class Sender(_Body):
+    """Who wrote: the platform's numeric id as text, the shown name, the user name."""
+
+    id: str = ""
+    name: str = ""
+    username: str = ""
+
+
+class Attachment(_Body):
+    """A file that came along; ``ref`` is its path in the workspace, ``size`` in bytes."""
+
+    kind: str = "file"
+    name: str = ""
+    mime: str = ""
+    size: int = 0
+    ref: str = ""
+
+
+class Inbound(_Body):
+    """One accepted message. Required: v, id, key, channel, chat_id, text."""
+
+    v: int = Field(ge=1, le=1)
+    id: str
+    key: str
+    channel: str
+    chat_id: str
+    text: str
+    kind: Literal["message", "edit", "command", "action"] = "message"
+    platform_id: str | None = None
+    sender: Sender = Field(default_factory=Sender)
+    attachments: list[Attachment] = Field(default_factory=list)
+    group: bool = False
+    mentioned: bool = False
+    reply_to: str | None = None
+    answer_to: str | None = None
+    sent_at: str | None = None
+    received_at: str | None = None
+    source: Literal["interactive", "cron"] = "interactive"
+    cron_job_id: str | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+class Outbound(_Body):
+    """One text for a chat: the reply to ``in_reply_to``, a notice about it, or something unasked."""
+
+    v: int = Field(default=1, ge=1, le=1)
+    id: str
+    key: str
+    channel: str
+    chat_id: str
+    text: str
+    in_reply_to: str | None = None
+    reply_to: str | None = None
+    kind: Literal["reply", "notice", "proactive"] = "reply"
+    attachments: list[Attachment] = Field(default_factory=list)
+    created_at: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+def now_text(at: datetime | None = None) -> str:
+    """Write an instant as ISO 8601 UTC with microseconds."""
+    return (at or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def read_inbound(body: bytes) -> tuple[Inbound, list[str]]:
+    """Read a queue body.
+
+    Returns:
+        The Inbound, and the names of optional fields that had a wrong type and count as absent.
+
+    Raises:
+        Unreadable: no JSON object, a required field is missing or wrong, a limit is passed;
+            ``address`` is set where id, key, channel and chat_id are sound and fit each other.
+    """
+    ignored: list[str] = []
+    try:
+        inbound = Inbound.model_validate_json(body)
+    except ValidationError as error:
+        fields = _fields(body)
+        bad = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]}
+        if bad & set(_REQUIRED) or not bad:
+            raise Unreadable(_complaint(fields), address=_address(fields)) from None
+        ignored = sorted(bad)
+        kept = {name: value for name, value in fields.items() if name not in bad}
+        inbound = Inbound.model_validate(kept)
+    _check(inbound)
+    return inbound, ignored
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise Unreadable("not JSON in UTF-8") from None
+    if not isinstance(fields, dict):
+        raise Unreadable("not a JSON object")
+    return fields
+
+
+def _complaint(fields: Mapping[str, Any]) -> str:
+    missing = [name for name in _REQUIRED if name not in fields]
+    if missing:
+        return f"required field missing: {', '.join(missing)}"
+    if fields["v"] != 1 or isinstance(fields["v"], bool):
+        return "v is not 1"
+    wrong = [name for name in _REQUIRED[1:] if not isinstance(fields[name], str)]
+    return f"required field of a wrong type: {', '.join(wrong)}" if wrong else "not an Inbound"
+
+
+def _address(fields: Mapping[str, Any]) -> Address | None:
+    values = [fields.get(name) for name in ("id", "key", "channel", "chat_id")]
+    if not all(isinstance(value, str) and value for value in values):
+        return None
+    address = Address(*(str(value) for value in values))
+    return None if _address_fault(address) else address
+
+
+def _address_fault(address: Address) -> str:
+    if not _CHANNEL.fullmatch(address.channel):
+        return "channel is not of the form [a-z][a-z0-9_]{0,31}"
+    if address.key != f"{address.channel}:{address.chat_id}":
+        return "key is not channel:chat_id"
+    if not address.id or len(address.id.encode()) > MAX_ID_BYTES:
+        return f"id is empty or over {MAX_ID_BYTES} bytes"
+    return ""
+
+
+def _check(inbound: Inbound) -> None:
+    address = Address(inbound.id, inbound.key, inbound.channel, inbound.chat_id)
+    fault = _address_fault(address)
+    if fault:
+        raise Unreadable(fault)
+    if len(inbound.text) > MAX_TEXT_BYTES // 4 and len(inbound.text.encode()) > MAX_TEXT_BYTES:
+        raise Unreadable("text is over 1 MiB", address=address)
+
+
+def read_outbound(body: bytes) -> Outbound:
+    """Read a queue body; ``Unreadable`` where it is no Outbound."""
+    try:
+        return Outbound.model_validate_json(body)
+    except ValidationError as error:
+        raise Unreadable(f"not an Outbound: {error.error_count()} faults") from None

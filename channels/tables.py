@@ -1,0 +1,121 @@
+"""The adapters' own configuration tables, read and checked without any platform's SDK."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
+
+QueueMode = Literal["followup", "collect", "steer", "interrupt"]
+
+
+class Table(BaseModel):
+    """A frozen table of the configuration that refuses unknown keys and never shows what it was given."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        regex_engine="python-re",
+    )
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _as_ids(value: object) -> object:
+    """Take platform ids written as numbers, too: ``allow_from = [12345678]``."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return tuple(str(item) if type(item) is int else item for item in value)
+
+
+def _address_of(*schemes: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not value:
+            return value
+        try:
+            parts = urlsplit(value)
+            sound = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            sound = False
+        if not sound or any(c.isspace() for c in value):
+            beginnings = " or ".join(f"{scheme}://" for scheme in schemes)
+            raise ValueError(f"expected an address that begins with {beginnings}")
+        return value
+
+    return AfterValidator(check)
+
+
+Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Ids = Annotated[tuple[str, ...], BeforeValidator(_as_ids)]
+HttpUrl = Annotated[str, _address_of("http", "https")]
+SocketUrl = Annotated[str, _address_of("ws", "wss")]
+Seconds = Annotated[float, Field(gt=0)]
+Pause = Annotated[float, Field(ge=0)]
+
+
+def sound_secret(value: SecretStr) -> SecretStr:
+    """Return ``value`` unless it holds what no header can carry, such as a newline from a careless copy."""
+    text = value.get_secret_value()
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("expected printable ASCII characters without spaces (the value is not shown)")
+    return value
+
+
+class Platform(Table):
+    """What every chat platform's table has: a token, and who may talk to the bot."""
+
+    enabled: bool = False
+    token: SecretStr = Field(default=SecretStr(""), validate_default=True)
+    request_timeout_s: Seconds = 30.0
+    allow_from: Ids = ()
+    direct: Literal["pairing", "allowlist", "open"] = "pairing"
+    groups: Literal["mention", "all", "off"] = "mention"
+    group_allow: Ids = ()
+    stream: bool = True
+    queue_mode: Literal["", "followup", "collect", "steer", "interrupt"] = ""
+
+    @field_validator("token")
+    @classmethod
+    def _needed_when_enabled(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        if info.data.get("enabled") and not value.get_secret_value():
+            raise ValueError("missing, though enabled = true; give token, token_file or a credential")
+        return sound_secret(value)
+
+
+class Telegram(Platform):
+    """``[channels.telegram]``."""
+
+    base_url: HttpUrl = Field(default="https://api.telegram.org/bot", min_length=1)
+    base_file_url: HttpUrl = Field(default="https://api.telegram.org/file/bot", min_length=1)
+    poll_timeout_s: int = Field(default=30, ge=0)
+
+
+class Discord(Platform):
+    """``[channels.discord]``. Empty addresses stand for what Discord itself names."""
+
+    api_base_url: HttpUrl = Field(default="https://discord.com/api/v10", min_length=1)
+    gateway_url: SocketUrl = ""
+    cdn_base_url: HttpUrl = ""
+    heartbeat_timeout_s: Seconds = 60.0
+    sweep_s: Seconds = 60.0
+
+
+class Web(Table):
+    """``[channels.web]``."""
+
+    enabled: bool = True

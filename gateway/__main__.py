@@ -1,0 +1,47 @@
+"""The program's entry: reads the command line, runs the verb, puts its errors into words."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from gateway.cli import parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the command line, run its verb and return the exit code."""
+    return run(parser.parse(argv))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import the code of the verb, which nothing before has, run it and return the exit code."""
+    module, _, function = args.handler.partition(":")
+    try:
+        code: int = getattr(importlib.import_module(module), function)(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _abandon_stdout()  # the reader of our output has left
+        return 1
+    except Exception as error:  # noqa: BLE001 - here one command ends
+        from gateway.cli import output
+
+        code = output.report(error, args)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _abandon_stdout()  # the disk behind it is full, perhaps
+    return code
+
+
+def _abandon_stdout() -> None:
+    """Let what is still to be written go nowhere, so that the exit does not stumble over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Finds the running daemon of a workspace, or opens its queue in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gateway.errors import GatewayError, Unreachable
+from gateway.roster import Roster
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.http.client import Client
+    from gateway.mailbox import Mailbox
+
+T = TypeVar("T")
+OPEN_WITHIN_S = 10.0
+
+
+def complete(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` in a loop of its own; of a group of errors raise the one that says why."""
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as errors:
+        known = errors.subgroup(GatewayError)
+        if known is None:
+            raise
+        raise _first(known) from None
+
+
+@asynccontextmanager
+async def daemon(settings: Settings) -> AsyncIterator[Client | None]:
+    """Connect to the first daemon of this workspace that answers; None where none does."""
+    for one in Roster(settings.workspace).running():
+        if not one.url:
+            continue
+        from gateway.http.client import Client
+
+        async with Client(one.url, settings.http.token.get_secret_value()) as client:
+            if await client.alive():
+                yield client
+                return
+    yield None
+
+
+@asynccontextmanager
+async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
+    """Open the workspace's queue in this process, and nothing else.
+
+    Raises:
+        StateInUse: a daemon holds it and does not answer.
+        Unreachable: the broker is away.
+    """
+    from gateway.daemon import open_mailbox
+
+    mailbox = open_mailbox(settings)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(mailbox.serve(), name="mailbox")
+        try:
+            try:
+                async with asyncio.timeout(OPEN_WITHIN_S):
+                    await mailbox.ready()
+            except TimeoutError:
+                text = mailbox.health().error or "no answer"
+                raise Unreachable(f"the queue: {text}", hint="chat-gateway doctor") from None
+            yield mailbox
+        finally:
+            serving.cancel()
+
+
+def _first(errors: BaseExceptionGroup[GatewayError]) -> GatewayError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, GatewayError)
+    return error

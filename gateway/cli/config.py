@@ -1,0 +1,130 @@
+"""``config show|check|path``: the configuration in force, its problems, and where it comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr
+
+from gateway.cli import output
+from gateway.config import effective_compaction, effective_history, find_file, load
+from gateway.errors import ConfigError
+from gateway.redact import Redactor
+from gateway.settings import HIDDEN, Broker, Settings
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """Read the configuration for a one-shot verb, and let the log show only warnings and worse.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    from gateway import log
+
+    settings = load(args.config, args.workspace)
+    log.setup(settings, at_least="warning")
+    return settings
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print the configuration in force as TOML or JSON, with what the preset sets and without secrets."""
+    settings = load(args.config, args.workspace)
+    shown = shown_settings(settings)
+    if args.json:
+        output.document(shown)
+    else:
+        output.data("\n".join(_toml(shown)))
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Name all problems at once (exit 78), or say that there are none."""
+    file = find_file(args.config)
+    name = str(file) if file is not None else "no file; defaults and environment"
+    try:
+        load(args.config, args.workspace)
+    except ConfigError as error:
+        if args.json:
+            output.document({"file": str(file) if file else None, "problems": error.problems})
+            return error.exit_code
+        count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
+        raise ConfigError(error.problems, hint=f"correct {count}, then check again") from None
+    if args.json:
+        output.document({"file": str(file) if file else None, "problems": []})
+    else:
+        output.data(f"{name}: fine")
+    return 0
+
+
+def path(args: argparse.Namespace) -> int:
+    """Print the file that is read, as an absolute path; exit 1 where there is none."""
+    file = find_file(args.config)
+    absolute = str(file.absolute()) if file is not None else None
+    if args.json:
+        output.document({"file": absolute, "exists": file is not None and file.is_file()})
+        return 0
+    if absolute is None:
+        output.words("no configuration file; every key has its default or comes from the environment")
+        return 0
+    output.data(absolute)
+    if file is not None and not file.is_file():
+        output.words("it does not exist")
+    return 0
+
+
+def shown_settings(settings: Settings) -> dict[str, object]:
+    """Return the whole configuration as plain values, effective, with every secret hidden."""
+    redactor = Redactor.of(settings)
+    shown = _plain(settings, redactor)
+    shown["history"] = _plain(effective_history(settings), redactor)
+    shown["compaction"] = asdict(effective_compaction(settings))
+    return shown
+
+
+def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in type(table).model_fields:
+        value = getattr(table, name)
+        if isinstance(value, BaseModel):
+            found[name] = _plain(value, redactor)
+        elif isinstance(value, SecretStr):
+            found[name] = HIDDEN if value.get_secret_value() else ""
+        elif isinstance(table, Broker) and name == "url":
+            found[name] = table.shown_url
+        elif isinstance(value, Path):
+            found[name] = str(value)
+        else:
+            found[name] = redactor.value(value)
+    return found
+
+
+def _toml(table: Mapping[str, object], above: str = "") -> Iterator[str]:
+    """Write plain values before tables, as TOML asks."""
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield f"{_key(name)} = {_value(value)}"
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            path = f"{above}{_key(name)}"
+            if not value or not all(isinstance(item, Mapping) for item in value.values()):
+                yield ""
+                yield f"[{path}]"
+            yield from _toml(value, f"{path}.")
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("-", "_").isidentifier() else _value(name)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)

@@ -1,0 +1,123 @@
+"""How the command line speaks: data to stdout, words and errors to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from gateway.errors import ConfigError, GatewayError
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+DEBUG_VARIABLE = "CHAT_GATEWAY_DEBUG"
+FAILED, BAD_CONFIGURATION, INTERRUPTED = 1, 78, 130
+
+
+def data(text: str) -> None:
+    """Write ``text`` and a newline to stdout, whatever the terminal's encoding can show."""
+    _write(sys.stdout, text)
+
+
+def document(value: object) -> None:
+    """Write one JSON document to stdout."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, or a terminal that is not UTF-8: escapes keep what it was
+        text = json.dumps(value, indent=2, default=str)
+    data(text)
+
+
+def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Write a table with one line per item to stdout; nothing at all where there are no items."""
+    if not items:
+        return
+    cells = [[_cell(item.get(column)) for column in columns] for item in items]
+    table = [[column.upper().replace("_", " ") for column in columns], *cells]
+    widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
+    for line in table:
+        data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def words(text: str) -> None:
+    """Write ``text`` to stderr, for the person rather than for a program."""
+    _write(sys.stderr, text)
+
+
+def error(text: str, hint: str = "") -> None:
+    """Write ``error: …`` and, with a hint, ``try: …`` to stderr."""
+    words(f"error: {text}")
+    if hint:
+        words(f"try: {hint}")
+
+
+def report(fault: BaseException, args: argparse.Namespace) -> int:
+    """Say on stderr why a verb failed, without secrets, and return its exit code."""
+    fault = _leaf(fault)
+    if isinstance(fault, ConfigError):
+        for problem in fault.problems:
+            words(f"error: {problem}")
+        words(f"try: {fault.hint}")
+        return fault.exit_code
+    from gateway.redact import Redactor  # loads the models, which a verb that fails has long done
+
+    redactor = Redactor.of(_settings(args))
+    debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+    if debug:
+        words(redactor.error(fault))
+    code, hint = _code_and_hint(fault)
+    text = str(fault) or type(fault).__name__
+    if code is None:
+        text = f"{type(fault).__name__}: {text}" if str(fault) else text
+        hint = "" if debug else f"{DEBUG_VARIABLE}=1 with the same command shows where it happened"
+    error(redactor.text(text), redactor.text(hint))
+    return FAILED if code is None else code
+
+
+def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:
+    """Return the exit code and hint of an error that was foreseen; None for one that was not."""
+    if isinstance(fault, GatewayError):
+        return fault.exit_code, fault.hint
+    from channels.errors import ChannelError
+    from session.errors import NewerFormat, SessionError
+
+    if isinstance(fault, NewerFormat):
+        return BAD_CONFIGURATION, fault.hint
+    if isinstance(fault, (SessionError, ChannelError)):
+        return FAILED, fault.hint
+    return None, ""
+
+
+def _settings(args: argparse.Namespace) -> Settings | None:
+    from gateway.config import load
+
+    try:
+        return load(args.config, args.workspace)
+    except ConfigError:
+        return None
+
+
+def _leaf(fault: BaseException) -> BaseException:
+    """Take out of a group what ended it: the first foreseen error, else the first one."""
+    if not isinstance(fault, BaseExceptionGroup):
+        return fault
+    leaves = [_leaf(each) for each in fault.exceptions]
+    return next((each for each in leaves if isinstance(each, GatewayError)), leaves[0])
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write a line; what the encoding cannot show becomes ``?``, lone surrogates included."""
+    if stream is None:  # started without one
+        return
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), file=stream)

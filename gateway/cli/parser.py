@@ -1,0 +1,241 @@
+"""The tree of verbs and their options; it names the code of each verb and imports none of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+PROGRAM = "chat-gateway"
+DESCRIPTION = "Connects chat channels to language models through a durable queue."
+EPILOG = f"""\
+first steps:
+  {PROGRAM} run            the daemon, with a console page on http://127.0.0.1:8006/
+  {PROGRAM} chat           talk to it in this terminal
+  {PROGRAM} doctor         check everything and say what to do
+
+`{PROGRAM} VERB --help` explains each verb.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose mistakes read like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Write ``error: …`` and ``try: …`` to stderr, exit 2."""
+        advice = f"{self.prog} --help"
+        if found := re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message):
+            choices = re.findall(r"[\w-]+", found[3])
+            is_verb = found[1] == "VERB"
+            what = "there is no verb" if is_verb else f"{found[1]} cannot be"
+            message = f"{what} {found[2]}; known are {', '.join(choices)}"
+            if near := get_close_matches(found[2].strip("'"), choices, 1):
+                advice = f"{self.prog} {near[0]}" if is_verb else f"{self.prog} {found[1]} {near[0]}"
+        self.exit(2, f"error: {message}\ntry: {advice}\n")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read a command line.
+
+    Returns:
+        Its options; ``handler`` is the verb's code as ``module:function``; ``config`` and ``workspace`` are
+        paths or None.
+
+    Raises:
+        SystemExit: 0 after ``--help`` or ``--version``, 2 for a usage that makes no sense.
+    """
+    return build().parse_args(argv)
+
+
+def build() -> argparse.ArgumentParser:
+    """Return the parser of the whole tree."""
+    shared = _Parser(add_help=False)
+    _add_globals(shared, default=argparse.SUPPRESS)
+    parser = _Parser(
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_globals(parser, default=None)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    tree = _Tree(parser, shared)
+    _add_daemon(tree)
+    _add_sessions(tree.noun("sessions", "list, show, end and check conversations"))
+    _add_memory(tree.noun("memory", "what is remembered of a chat"))
+    _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
+    _add_config(tree.noun("config", "the configuration and its problems"))
+    return parser
+
+
+class _Version(argparse.Action):
+    """Prints the installed version; looks it up only then, since that costs more than all the parsing."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"{PROGRAM} {version(PROGRAM)}")
+        parser.exit(0)
+
+
+class _Tree:
+    """One level of verbs."""
+
+    def __init__(self, parser: argparse.ArgumentParser, shared: _Parser) -> None:
+        self._shared = shared
+        self._verbs = parser.add_subparsers(
+            metavar="VERB", required=True, parser_class=_Parser, title="verbs"
+        )
+
+    def noun(self, name: str, help_text: str) -> _Tree:
+        """Add a noun, which has verbs of its own."""
+        parser = self._verbs.add_parser(
+            name, help=help_text, description=_sentence(help_text), allow_abbrev=False
+        )
+        return _Tree(parser, self._shared)
+
+    def verb(
+        self, name: str, handler: str, help_text: str, *, details: str = "", as_json: bool = False
+    ) -> argparse.ArgumentParser:
+        """Add a verb, done by ``handler``; ``as_json`` gives it ``--json``."""
+        parser = self._verbs.add_parser(
+            name,
+            help=help_text,
+            description=f"{_sentence(help_text)} {details}".rstrip(),
+            parents=[self._shared],
+            allow_abbrev=False,
+        )
+        parser.set_defaults(handler=handler)
+        if as_json:
+            parser.add_argument("--json", action="store_true", help="print one JSON document")
+        return parser
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _add_globals(parser: argparse.ArgumentParser, default: str | None) -> None:
+    group = parser.add_argument_group("everywhere")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=default,
+        help="configuration file (else $CHAT_GATEWAY_CONFIG, ./chat-gateway.toml, "
+        "~/.config/chat-gateway/config.toml)",
+    )
+    group.add_argument(
+        "--workspace", metavar="DIR", type=Path, default=default, help="folder of everything that is kept"
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+_seconds.__name__ = "number of seconds"  # argparse names it in its error
+
+
+def _add_daemon(tree: _Tree) -> None:
+    run = tree.verb(
+        "run",
+        "gateway.cli.run:run",
+        "run the daemon in the foreground",
+        details="Prints `ready` to stderr when it is; SIGTERM ends it once the running turns are done.",
+    )
+    run.add_argument(
+        "--role",
+        choices=("all", "channels", "session"),
+        default="all",
+        help="channels: the adapters; session: turns, memory and HTTP; either alone needs RabbitMQ",
+    )
+    chat = tree.verb(
+        "chat",
+        "gateway.cli.chat:chat",
+        "talk to the gateway in this terminal",
+        details="Attaches to a running daemon of this workspace; without one, and with the embedded queue, "
+        "works in its own process.",
+    )
+    chat.add_argument(
+        "-m", "--message", metavar="TEXT", help="send one message, print the reply to stdout and exit"
+    )
+    chat.add_argument(
+        "--key", default="cli:direct", help="conversation, as channel:chat_id (default: %(default)s)"
+    )
+    chat.add_argument(
+        "--timeout", metavar="S", type=_seconds, help="seconds to wait for the reply (default: no limit)"
+    )
+    tree.verb("status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True)
+    tree.verb(
+        "doctor",
+        "gateway.cli.doctor:doctor",
+        "check configuration, broker, model, locks, transcripts and more",
+        details="Each check says ok, warn or fail, with a cure.",
+        as_json=True,
+    )
+
+
+def _add_sessions(tree: _Tree) -> None:
+    tree.verb("list", "gateway.cli.sessions:list_", "list conversations, newest first", as_json=True)
+    show = tree.verb("show", "gateway.cli.sessions:show", "show every message, oldest first", as_json=True)
+    show.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
+    new = tree.verb("new", "gateway.cli.sessions:new", "end the session and begin another, as /new does")
+    new.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    clear = tree.verb(
+        "clear",
+        "gateway.cli.sessions:clear",
+        "delete the active transcript, without archive or summary",
+        details="Stops the running turn; letters that wait in the queue stay.",
+    )
+    clear.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    clear.add_argument(
+        "--everything",
+        action="store_true",
+        help="also its archive, memory, facts, journal and media",
+    )
+    verify = tree.verb(
+        "verify",
+        "gateway.cli.sessions:verify",
+        "check every transcript; exit 1 while one is damaged",
+        as_json=True,
+    )
+    verify.add_argument("--repair", action="store_true", help="repair them; the original is kept beside each")
+
+
+def _add_memory(tree: _Tree) -> None:
+    show = tree.verb("show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True)
+    show.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    consolidate = tree.verb(
+        "consolidate", "gateway.cli.memory:consolidate", "move old messages into memory now", as_json=True
+    )
+    consolidate.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+
+
+def _add_parked(tree: _Tree) -> None:
+    tree.verb("list", "gateway.cli.parked:list_", "list parked letters, oldest first", as_json=True)
+    for name, words, as_json in (
+        ("show", "show a parked letter whole", True),
+        ("retry", "put a parked letter back at the end of its queue", False),
+        ("drop", "remove a parked letter for good", False),
+    ):
+        verb = tree.verb(name, f"gateway.cli.parked:{name}", words, as_json=as_json)
+        verb.add_argument("id", metavar="ID", help="as `parked list` shows it")
+        verb.add_argument("--key", help="which one, where several chats have a letter of this id")
+
+
+def _add_config(tree: _Tree) -> None:
+    tree.verb(
+        "show", "gateway.cli.config:show", "print the configuration in force, secrets hidden", as_json=True
+    )
+    tree.verb(
+        "check", "gateway.cli.config:check", "name every problem of the configuration at once", as_json=True
+    )
+    tree.verb("path", "gateway.cli.config:path", "print which configuration file is read", as_json=True)

@@ -1,0 +1,160 @@
+"""``sessions list|show|new|clear|verify``: conversations as files, daemon or not."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.cli import attach, output
+from gateway.cli.config import settings_of
+from gateway.errors import GatewayError
+from gateway.room import Room, build_room
+from gateway.settings import Settings
+from session.key import SessionKey
+from session.store import Store, View
+
+COLUMNS = ("key", "id", "name", "last_message_at", "message_count", "active")
+_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+
+
+def list_(args: argparse.Namespace) -> int:
+    """Print one row for each session, newest message first."""
+
+    async def work(settings: Settings) -> list[dict[str, Any]]:
+        async with _store(settings) as store:
+            return [row.as_dict() for row in await store.rows()]
+
+    rows = attach.complete(work(settings_of(args)))
+    if args.json:
+        output.document(rows)
+        return 0
+    output.rows(rows, COLUMNS)
+    if not rows:
+        output.words("no conversation yet")
+    return 0
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print every message line of a session, oldest first."""
+
+    async def work(settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        async with _store(settings) as store:
+            view = await _find(store, args.target)
+            rows = [row for row in await store.rows() if row.id == view.session_id]
+            session = rows[0].as_dict() if rows else {"id": view.session_id, "key": view.key}
+            return session, view.lines()
+
+    session, messages = attach.complete(work(settings_of(args)))
+    if args.json:
+        output.document({"session": session, "messages": messages})
+        return 0
+    output.words(f"{session['key']} · {session['id']} · {len(messages)} messages")
+    for line in messages:
+        output.data(_shown(line))
+    return 0
+
+
+def new(args: argparse.Namespace) -> int:
+    """End the session of a key, as ``/new`` does, and begin another."""
+
+    async def work(settings: Settings) -> bool:
+        async with _room(settings) as room, room.store.open(SessionKey(args.key)) as session:
+            archived = await session.end()
+            await room.jobs.ended(session)
+            return archived is not None
+
+    ended = attach.complete(work(settings_of(args)))
+    output.words("a new session begins" if ended else "the session has no messages yet; it goes on")
+    return 0
+
+
+def clear(args: argparse.Namespace) -> int:
+    """Delete the active transcript of a key; a running turn ends unwritten and is not begun again."""
+
+    async def work(settings: Settings) -> bool:
+        running = await _running(settings, args.key)
+        async with _store(settings) as store:
+            stem = await store.stem(SessionKey(args.key))
+            if args.everything:
+                store.layout.journal(stem).unlink(missing_ok=True)
+            cleared = await store.clear(SessionKey(args.key), ids=running)
+            if args.everything:
+                for folder in (
+                    store.layout.archive(stem),
+                    settings.workspace / "memory" / "chats" / stem,
+                ):
+                    shutil.rmtree(folder, ignore_errors=True)
+            return cleared
+
+    cleared = attach.complete(work(settings_of(args)))
+    output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no transcript")
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Check every transcript, repair where asked; exit 1 while a problem stands."""
+
+    async def work(settings: Settings) -> list[dict[str, Any]]:
+        async with _store(settings) as store:
+            return await store.verify(repair=args.repair)
+
+    problems = attach.complete(work(settings_of(args)))
+    if args.json:
+        output.document(problems)
+    else:
+        output.rows(problems, ("file", "problem", "repaired"))
+    if not problems:
+        output.words("every transcript can be read in full")
+    return 1 if any(not problem["repaired"] for problem in problems) else 0
+
+
+@asynccontextmanager
+async def _store(settings: Settings) -> AsyncIterator[Store]:
+    store = Store(settings.workspace, zone=settings.zone)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@asynccontextmanager
+async def _room(settings: Settings) -> AsyncIterator[Room]:
+    room = build_room(settings, status=lambda _: [])
+    try:
+        yield room
+    finally:
+        await room.aclose()
+
+
+async def _find(store: Store, target: str) -> View:
+    if _ULID.fullmatch(target):
+        view = await store.look_up(target)
+        if view is not None:
+            return view
+    else:
+        view = await store.look(SessionKey(target))
+        if len(view) or view.path.exists():
+            return view
+    raise GatewayError(f"no session {target!r}", hint="chat-gateway sessions list")
+
+
+async def _running(settings: Settings, key: str) -> list[str]:
+    """Ask the running daemon which message of the key it works on."""
+    async with attach.daemon(settings) as client:
+        if client is None:
+            return []
+        status = await client.status()
+    return [lane["id"] for lane in status["lanes"] if lane["key"] == key and lane["id"]]
+
+
+def _shown(line: dict[str, Any]) -> str:
+    content = line.get("content")
+    text = content if isinstance(content, str) else "" if content is None else repr(content)
+    calls = [str((call.get("function") or {}).get("name")) for call in line.get("tool_calls") or []]
+    at = str(line.get("timestamp", ""))[:19]
+    called = f" [{', '.join(calls)}]" if calls else ""
+    return f"{at} {line.get('role')}{called}: {text}"

@@ -1,0 +1,189 @@
+"""Checks everything that a gateway stands on, and says for each what is wrong and how to cure it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from gateway.daemon import open_mailbox
+from gateway.errors import GatewayError, StateInUse
+from gateway.room import build_model
+from gateway.roster import Roster
+from gateway.settings import Settings
+from session.errors import ModelAway, SessionError
+from session.models import Prompt
+from session.store import Store
+
+Level = Literal["ok", "warn", "fail"]
+BROKER_S = 15.0
+MODEL_S = 30.0
+STUCK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding: what was looked at, how it stands, in words, and what to do about it."""
+
+    name: str
+    level: Level
+    text: str
+    cure: str = ""
+
+
+async def examine(settings: Settings) -> AsyncIterator[Check]:
+    """Yield one finding after the other; nothing is changed."""
+    yield Check("configuration", "ok", f"workspace {settings.workspace}")
+    yield _versions()
+    yield _folder(settings.workspace)
+    for check in _permissions(settings.workspace):
+        yield check
+    yield await _broker(settings)
+    yield await _model(settings)
+    yield _locks(settings.workspace)
+    yield _clock(settings.workspace)
+    async for check in _transcripts(settings):
+        yield check
+    yield _memory_scope(settings)
+
+
+def _versions() -> Check:
+    running = ".".join(map(str, sys.version_info[:3]))
+    return Check("versions", "ok", f"Python {running}")
+
+
+def _folder(workspace: Path) -> Check:
+    if not workspace.exists():
+        return Check("workspace", "ok", "does not exist yet; the first run makes it")
+    free = os.statvfs(workspace)
+    free_mb = free.f_bavail * free.f_frsize // 2**20
+    if not os.access(workspace, os.R_OK | os.W_OK | os.X_OK):
+        return Check("workspace", "fail", "cannot be written", f"chown -R $USER {workspace}")
+    if free_mb < 100:
+        return Check(
+            "workspace", "warn", f"{free_mb} MB free", "make room: turns wait while the disk is full"
+        )
+    return Check("workspace", "ok", f"{free_mb} MB free")
+
+
+def _permissions(workspace: Path) -> list[Check]:
+    open_to_others = []
+    for name in (".", "sessions", "memory", "state", "media", "files"):
+        path = workspace / name
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            open_to_others.append(str(path))
+    if not open_to_others:
+        return [Check("permissions", "ok", "the folders are private")]
+    return [
+        Check("permissions", "warn", f"others can read {path}", f"chmod -R go= {path}")
+        for path in open_to_others
+    ]
+
+
+async def _broker(settings: Settings) -> Check:
+    what = "embedded queue" if settings.broker.embedded else f"RabbitMQ at {settings.broker.shown_url}"
+    mailbox = open_mailbox(settings)
+    serve = asyncio.create_task(mailbox.serve(), name="doctor mailbox")
+    ready = asyncio.create_task(mailbox.ready(), name="doctor ready")
+    try:
+        await asyncio.wait((serve, ready), timeout=BROKER_S, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done() and ready.exception() is not None:
+            await asyncio.wait((serve,), timeout=BROKER_S)  # it knows why
+        if serve.done():
+            serve.result()
+        if not ready.done():
+            fault = mailbox.health().error or f"no answer within {BROKER_S:g} s"
+            return Check("broker", "fail", f"{what}: {fault}", "start it, or correct broker.url")
+        depths = await mailbox.depths()
+    except StateInUse as in_use:
+        running = Roster(settings.workspace).running()
+        if running:
+            return Check("broker", "ok", f"{what}, in use by the daemon with pid {running[0].pid}")
+        return Check("broker", "fail", str(in_use), in_use.hint)
+    except GatewayError as error:
+        return Check("broker", "fail", str(error), error.hint)
+    finally:
+        for task in (serve, ready):
+            task.cancel()
+        await asyncio.gather(serve, ready, return_exceptions=True)
+    waiting = sum(depth.count for box, depth in depths.items() if box != "parked")
+    parked = depths["parked"].count if "parked" in depths else 0
+    if parked:
+        return Check("broker", "warn", f"{what}: {parked} parked letters", "chat-gateway parked list")
+    return Check("broker", "ok", f"{what}: {waiting} letters wait")
+
+
+async def _model(settings: Settings) -> Check:
+    model = build_model(settings)
+    if model.plain:
+        return Check(
+            "model", "warn", "echo repeats what it is told", 'set model.name, e.g. "openai/gpt-4.1-mini"'
+        )
+    try:
+        async with asyncio.timeout(MODEL_S):
+            await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))
+    except ModelAway as error:
+        return Check(
+            "model", "fail", f"{settings.model.name}: {error}", error.hint or "chat-gateway config show"
+        )
+    except SessionError as error:
+        return Check("model", "warn", f"{settings.model.name}: {error}", error.hint)
+    except TimeoutError:
+        return Check(
+            "model", "fail", f"{settings.model.name}: no answer in {MODEL_S:g} s", "check model.api_base"
+        )
+    return Check("model", "ok", f"{settings.model.name} answers")
+
+
+def _locks(workspace: Path) -> Check:
+    running = Roster(workspace).running()
+    if not running:
+        return Check("locks", "ok", "no daemon runs")
+    return Check("locks", "ok", ", ".join(f"{one.role} runs as pid {one.pid}" for one in running))
+
+
+def _clock(workspace: Path) -> Check:
+    """A clock that was set back makes ages and retention wrong: compare it with the newest file."""
+    newest = max((path.stat().st_mtime for path in (workspace / "sessions").glob("*.jsonl")), default=0.0)
+    ahead_s = newest - datetime.now(UTC).timestamp()
+    if ahead_s > STUCK_S:
+        return Check(
+            "clock", "warn", f"a transcript was written {ahead_s:.0f} s in the future", "set the clock"
+        )
+    return Check("clock", "ok", datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+async def _transcripts(settings: Settings) -> AsyncIterator[Check]:
+    store = Store(settings.workspace, zone=settings.zone)
+    try:
+        problems = await store.verify()
+    finally:
+        await store.aclose()
+    for problem in problems:
+        yield Check(
+            "transcripts",
+            "warn",
+            f"{problem['file']}: {problem['problem']}",
+            "chat-gateway sessions verify --repair",
+        )
+    if not problems:
+        yield Check("transcripts", "ok", "all can be read in full")
+
+
+def _memory_scope(settings: Settings) -> Check:
+    if settings.memory.scope == "chat":
+        for name in ("MEMORY.md", "USER.md"):
+            if (settings.workspace / "memory" / name).exists():
+                return Check(
+                    "memory",
+                    "warn",
+                    f"memory/{name} is there, but the scope is chat: nobody sees it",
+                    'set memory.scope = "workspace" to keep using it',
+                )
+    return Check("memory", "ok", f"scope {settings.memory.scope}")

@@ -1,0 +1,72 @@
+"""Who looks on: events of turns, sent only where somebody watches, replies of web and terminal always."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Any, Literal
+
+import orjson
+
+from gateway.mailbox import Mailbox
+from session.key import SLOTS, slot_of
+
+EventKind = Literal["queued", "started", "tool", "delta", "reply", "notice"]
+KEYS_MAX = 10_000
+LOCAL_CHANNELS = frozenset({"web", "cli"})
+
+
+class Events:
+    """Sends Event objects to ``chat.events`` for the slots that somebody watches."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._until = [0.0] * SLOTS
+        self._seqs: OrderedDict[str, int] = OrderedDict()  # of the last reply or notice of a key
+
+    def watch(self, slots: Collection[int] | None, for_s: float) -> None:
+        """Note that somebody watches these slots (None: all) for the next ``for_s`` seconds."""
+        until = time.monotonic() + for_s
+        for slot in range(SLOTS) if slots is None else slots:
+            self._until[slot] = max(self._until[slot], until)
+
+    def watched(self, key: str) -> bool:
+        """Say whether anybody wants to see more than replies of this key."""
+        return self._until[slot_of(key)] > time.monotonic()
+
+    async def tell(
+        self,
+        kind: EventKind,
+        key: str,
+        message_id: str | None,
+        *,
+        text: str = "",
+        seq: int = 0,
+        event_id: str = "",
+    ) -> None:
+        """Send one event to whoever listens now.
+
+        ``seq`` is the place of a reply or notice; other events carry that of the last one before them.
+        ``event_id`` of a reply or notice is its Outbound's, from which clients learn a notice's reason.
+        """
+        seq = self._placed(kind, key, seq)
+        event: dict[str, Any] = {
+            "v": 1,
+            "id": event_id or f"{message_id or key}#{kind}",
+            "key": key,
+            "in_reply_to": message_id,
+            "kind": kind,
+            "seq": seq,
+            "text": text,
+        }
+        await self._mailbox.tell("events", slot_of(key), orjson.dumps(event))
+
+    def _placed(self, kind: EventKind, key: str, seq: int) -> int:
+        if kind not in ("reply", "notice"):
+            return self._seqs.get(key, 0)
+        if seq:
+            self._seqs[key] = max(seq, self._seqs.pop(key, 0))
+            if len(self._seqs) > KEYS_MAX:
+                self._seqs.popitem(last=False)
+        return seq

@@ -1,0 +1,207 @@
+"""The client of our own API, as the command line uses it: ask, look on, stop, and see what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Mapping
+from types import TracebackType
+from typing import Any, Literal, cast
+from urllib.parse import quote
+
+import httpx
+import orjson
+from ulid import ULID
+
+from gateway.errors import GatewayError, Unreachable
+from gateway.http.event import Event, read
+from gateway.http.outcome import Outcome
+
+WAIT_S = 60.0  # of one request; a longer wait is several of them
+AWAY_S = 15.0  # how long a daemon that was there may be away before we give up
+QUICK_S = 10.0
+HEARTBEATS_MISSED_S = 45.0
+
+
+class Client:
+    """Talks to one daemon.
+
+    Args:
+        url: as the daemon's entry in ``state/daemon.json`` has it.
+        token: ``http.token``; empty where none is set.
+    """
+
+    def __init__(self, url: str, token: str = "") -> None:
+        headers = {b"Authorization": b"Bearer " + token.encode()} if token else {}
+        self.url = url
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=QUICK_S, trust_env=False)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def alive(self) -> bool:
+        """Say whether the daemon answers within two seconds."""
+        try:
+            answer = await self._http.get("/healthz", timeout=2.0)
+        except httpx.HTTPError:
+            return False
+        return answer.status_code == 200
+
+    # -- talking -----------------------------------------------------------------------------------
+
+    async def ask(
+        self, key: str, text: str, message_id: str, *, within_s: float | None = None
+    ) -> Outcome | None:
+        """Hand in a message and wait for how it ends, over restarts of the daemon too.
+
+        Returns:
+            None when ``within_s`` seconds ran out first; the turn goes on.
+
+        Raises:
+            Unreachable: the daemon went away and did not come back.
+            GatewayError: it refused.
+        """
+        now = asyncio.get_running_loop().time
+        until = math.inf if within_s is None else now() + within_s
+        away_since: float | None = None
+        body = {"key": key, "text": text, "id": message_id}
+        while (left := until - now()) > 0:
+            wait = min(WAIT_S, left)
+            try:
+                found = await self._call(
+                    "POST", "/v1/messages", body, timeout=wait + QUICK_S, params={"wait": f"{wait:.3f}"}
+                )
+            except _Away as error:
+                away_since = away_since or now()
+                if now() - away_since > AWAY_S:
+                    raise Unreachable(str(error), hint="chat-gateway run") from None
+                await asyncio.sleep(min(0.5, max(until - now(), 0)))
+                continue
+            away_since = None
+            if "reply" in found:
+                kind = "reply" if found.get("kind") == "reply" else "notice"
+                return Outcome(cast(Literal["reply", "notice"], kind), str(found["reply"]))
+        return None
+
+    async def stop(self, key: str) -> None:
+        """Stop the turn that runs for ``key``."""
+        await self._once("POST", "/v1/stop", {"key": key})
+
+    async def events(self, key: str) -> AsyncGenerator[Event]:
+        """Yield what happens in a chat from now on; a broken connection is taken up again without a gap."""
+        last = ""
+        while True:
+            try:
+                async with self._http.stream(
+                    "GET",
+                    "/v1/events",
+                    params={"key": key},
+                    headers={"Last-Event-ID": last} if last else {},
+                    timeout=httpx.Timeout(QUICK_S, read=HEARTBEATS_MISSED_S),
+                ) as answer:
+                    if answer.status_code != 200:
+                        await answer.aread()
+                        raise _refusal(answer)
+                    number = ""
+                    async for line in answer.aiter_lines():
+                        field, _, value = line.partition(": ")
+                        if field == "id":
+                            number = value
+                        elif field == "data" and (event := read(value)) is not None:
+                            last, number = number or last, ""
+                            yield event
+            except (httpx.TransportError, _Away):
+                pass
+            await asyncio.sleep(1.0)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    async def status(self) -> dict[str, Any]:
+        """Return what ``status`` shows."""
+        return await self._once("GET", "/v1/status")
+
+    async def parked(self) -> list[dict[str, Any]]:
+        """List the parked letters, oldest first."""
+        return cast("list[dict[str, Any]]", (await self._once("GET", "/v1/parked"))["parked"])
+
+    async def parked_one(self, message_id: str, key: str | None) -> dict[str, Any]:
+        """Show one parked letter with its body."""
+        return await self._once("GET", _parked(message_id), params=_key(key))
+
+    async def retry(self, message_id: str, key: str | None) -> dict[str, Any]:
+        """Put a parked letter back at the end of its queue."""
+        return await self._once("POST", f"{_parked(message_id)}/retry", params=_key(key))
+
+    async def drop(self, message_id: str, key: str | None) -> dict[str, Any]:
+        """Remove a parked letter for good."""
+        return await self._once("DELETE", _parked(message_id), params=_key(key))
+
+    async def _once(
+        self, method: str, path: str, body: object = None, *, params: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        try:
+            return await self._call(method, path, body, timeout=QUICK_S, params=params)
+        except _Away as error:
+            raise Unreachable(str(error), hint="chat-gateway run") from None
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        *,
+        timeout: float,
+        params: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        try:
+            answer = await self._http.request(
+                method,
+                path,
+                content=None if body is None else orjson.dumps(body),
+                headers={} if body is None else {"Content-Type": "application/json"},
+                params=params,
+                timeout=timeout,
+            )
+        except httpx.TransportError as error:
+            raise _Away(f"the daemon at {self.url} does not answer: {type(error).__name__}") from None
+        if answer.status_code >= 400:
+            raise _refusal(answer)
+        found = orjson.loads(answer.content)
+        if not isinstance(found, dict):
+            raise GatewayError(f"{self.url} answered something else than we asked for")
+        return found
+
+
+class _Away(Exception):
+    """No answer, or one that says to come again."""
+
+
+def new_id() -> str:
+    """Make the id of a message, so that sending it again is sending the same one."""
+    return str(ULID())
+
+
+def _refusal(answer: httpx.Response) -> Exception:
+    try:
+        said = orjson.loads(answer.content)
+        text, hint = str(said["error"]), str(said["hint"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        text, hint = f"the daemon answered {answer.status_code}", ""
+    if answer.status_code == 503:
+        return _Away(text)
+    if answer.status_code == 401:
+        hint = "set http.token to that of the running daemon"
+    return GatewayError(text, hint=hint)
+
+
+def _parked(message_id: str) -> str:
+    return f"/v1/parked/{quote(message_id, safe='')}"
+
+
+def _key(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"key": key}

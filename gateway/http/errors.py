@@ -1,0 +1,106 @@
+"""Every failure of a request as JSON ``{"error", "hint"}``, with the status that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from gateway.errors import GatewayError, MailboxDown
+from session.errors import SessionError
+
+log = structlog.get_logger("http")
+
+RETRY_AFTER_S = 5
+
+
+class HttpError(Exception):
+    """A request that cannot be answered as asked; ``hint`` says what would work."""
+
+    def __init__(
+        self, status: int, error: str, *, hint: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(error)
+        self.status = status
+        self.error = error
+        self.hint = hint
+        self.headers = dict(headers or {})
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Encode ``content`` as the body of a response."""
+    return Response(orjson.dumps(content), status, headers=dict(headers or {}), media_type="application/json")
+
+
+def error_response(
+    status: int, error: str, hint: str = "", headers: Mapping[str, str] | None = None
+) -> Response:
+    """Build the one form that all errors have."""
+    return json_response({"error": error, "hint": hint}, status, headers)
+
+
+def unavailable(error: str, hint: str) -> HttpError:
+    """Build a 503 that says when to come again."""
+    return HttpError(503, error, hint=hint, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Make ``app`` answer every exception in our form; what nobody foresaw is logged and answered 500."""
+    app.add_exception_handler(HttpError, _ours)
+    app.add_exception_handler(HTTPException, _routing)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(GatewayError, _gateway)
+    app.add_exception_handler(SessionError, _session)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+async def _ours(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)
+    return error_response(error.status, error.error, error.hint, error.headers)
+
+
+async def _routing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    hint = "GET /openapi.json lists all routes" if error.status_code in (404, 405) else ""
+    words = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not possible here"}
+    text = words.get(error.status_code, str(error.detail))
+    return error_response(error.status_code, text, hint, error.headers)
+
+
+async def _validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = []
+    for fault in error.errors()[:5]:
+        place = ".".join(str(part) for part in fault["loc"] if part not in ("body", "query", "path"))
+        message = str(fault["msg"]).removeprefix("Value error, ")
+        faults.append(f"{place}: {message}" if place else message)
+    return error_response(400, "; ".join(faults), "GET /openapi.json describes every route")
+
+
+async def _gateway(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    log.warning("request.failed", error=str(error), hint=error.hint)
+    if isinstance(error, MailboxDown):
+        return error_response(
+            503, "the queue does not answer", "try again", {"Retry-After": str(RETRY_AFTER_S)}
+        )
+    return error_response(500, str(error), error.hint)
+
+
+async def _session(_: Request, error: Exception) -> Response:
+    assert isinstance(error, SessionError)
+    log.warning("request.failed", error=str(error), hint=error.hint)
+    return error_response(
+        503, f"the store refused: {error}", error.hint or "try again", {"Retry-After": str(RETRY_AFTER_S)}
+    )
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    log.error("request.crashed", method=request.method, route=request.url.path, exc_info=error)
+    return error_response(500, "something went wrong here", "the log of the daemon says what")

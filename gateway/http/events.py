@@ -1,0 +1,72 @@
+"""``GET /v1/events``: what happens in a chat, as server-sent events that can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Send
+
+from gateway.http.desk import Desk
+from gateway.http.errors import HttpError
+from gateway.http.messages import MAX_KEY_CHARS
+
+log = structlog.get_logger("http")
+
+SLOW_S = 20.0
+
+
+class EventStream(StreamingResponse):
+    """A stream whose client must keep reading: one that takes nothing for 20 s is cut off."""
+
+    media_type = "text/event-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        """Send until the source ends or the client is too slow."""
+
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(SLOW_S):
+                await send(message)
+
+        try:
+            await super().stream_response(in_time)
+        except TimeoutError:
+            log.info("events.client_cut", after_s=SLOW_S)
+
+
+def routes(desk: Desk) -> APIRouter:
+    """Build the route of events."""
+    router = APIRouter(prefix="/v1")
+
+    @router.get("/events", summary="Look on: Event objects of one chat as server-sent events")
+    async def get_events(
+        key: Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS)],
+        last_event_id: Annotated[
+            str | None, Header(description="seq of the last reply or notice that was received")
+        ] = None,
+    ) -> Response:
+        last = None
+        if last_event_id:
+            if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 16):
+                raise HttpError(400, "Last-Event-ID is not a number", hint="leave it out to begin now")
+            last = int(last_event_id)
+        await desk.record.last_seq(key)  # what cannot be read is said before the stream begins
+        return EventStream(_frames(desk, key, last), headers={"X-Accel-Buffering": "no"})
+
+    return router
+
+
+async def _frames(desk: Desk, key: str, last: int | None) -> AsyncIterator[bytes]:
+    yield b"retry: 1000\n: listening\n\n"
+    async with aclosing(desk.stream(key, last)) as stream:
+        async for event, resume in stream:
+            if event is None:
+                yield b": still here\n\n"
+                continue
+            head = b"id: %d\n" % resume if resume is not None else b""
+            yield head + b"data: " + event.to_bytes() + b"\n\n"

@@ -1,0 +1,122 @@
+"""``POST /v1/messages`` hands in a message; ``POST /v1/stop`` stops the turn of a chat."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.responses import Response
+
+from channels.errors import Unreadable
+from channels.message import MAX_ID_BYTES, MAX_TEXT_BYTES, Inbound, read_inbound
+from gateway.errors import MailboxDown
+from gateway.http.desk import Closing, Conflict, Desk, inbound
+from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.outcome import Outcome
+
+MAX_WAIT_S = 3600.0
+MAX_KEY_CHARS = 4096
+
+
+class MessageIn(BaseModel):
+    """A message for ``web:<chat_id>``, or for any ``key``; ``id`` makes a repeat the same message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    chat_id: str | None = Field(default=None, min_length=1, max_length=MAX_KEY_CHARS)
+    key: str | None = Field(default=None, min_length=3, max_length=MAX_KEY_CHARS)
+    text: str
+    id: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _one_address(self) -> MessageIn:
+        if (self.chat_id is None) == (self.key is None):
+            raise ValueError("give chat_id or key, one of the two")
+        if not self.text.strip():
+            raise ValueError("text is empty")
+        return self
+
+
+class KeyIn(BaseModel):
+    """Names a conversation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    key: str = Field(min_length=3, max_length=MAX_KEY_CHARS)
+
+
+def routes(desk: Desk) -> APIRouter:
+    """Build the routes of messages."""
+    router = APIRouter(prefix="/v1")
+
+    @router.post("/messages", status_code=202, summary="Hand in a message, and wait for its answer")
+    async def post_message(
+        request: Request,
+        body: MessageIn,
+        wait: Annotated[
+            float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")
+        ] = None,
+    ) -> Response:
+        message = _inbound(body)
+        names: dict[str, Any] = {"id": message.id, "key": message.key}
+        try:
+            if not wait:
+                await desk.accept(message)
+                outcome = await desk.record.outcome(message.key, message.id) if wait is not None else None
+            else:
+                outcome = await _ask(request, desk, message, min(wait, MAX_WAIT_S))
+        except Conflict:
+            raise HttpError(
+                409, f"the id {message.id} stands for another text in this chat", hint="take a new id"
+            ) from None
+        except MailboxDown as error:
+            raise unavailable(
+                f"the message may not be stored: {error}", f'send it again with the "id" {message.id}'
+            ) from None
+        if outcome is None:
+            return json_response(names, 202)
+        return json_response(names | {"reply": outcome.text, "kind": outcome.kind})
+
+    @router.post("/stop", status_code=202, summary="Stop the turn that runs in a chat")
+    async def post_stop(body: KeyIn) -> Response:
+        await desk.stop(body.key)
+        return json_response({"key": body.key}, 202)
+
+    return router
+
+
+async def _ask(request: Request, desk: Desk, message: Inbound, within_s: float) -> Outcome | None:
+    """Wait for the answer as long as the client does."""
+    asking = asyncio.ensure_future(desk.ask(message, within_s=within_s))
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else None
+    except Closing:
+        return None
+    finally:
+        for task in (asking, leaving):
+            task.cancel()
+        await asyncio.gather(asking, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _inbound(body: MessageIn) -> Inbound:
+    """Build the Inbound; what would be parked for its names is refused here.
+
+    A text over 1 MiB is accepted: it is parked, and its chat is told, as on every channel.
+    """
+    key = body.key if body.key is not None else f"web:{body.chat_id}"
+    message = inbound(key, body.text, body.id)
+    try:
+        read_inbound(message.model_copy(update={"text": body.text[: MAX_TEXT_BYTES // 4]}).to_bytes())
+    except Unreadable as error:
+        hint = f"a key is channel:chat_id, and an id at most {MAX_ID_BYTES - 4} bytes"
+        raise HttpError(400, str(error), hint=hint) from None
+    return message

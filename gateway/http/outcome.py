@@ -1,0 +1,14 @@
+"""How a message ended, as a client is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a message: a reply, or a notice after which no answer comes."""
+
+    kind: Literal["reply", "notice"]
+    text: str

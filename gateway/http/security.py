@@ -1,0 +1,268 @@
+"""Who may ask: checks Host, Origin, token and size of every request before a route sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Collection
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.http.errors import error_response
+
+log = structlog.get_logger("http")
+
+MAX_BODY_BYTES = 2 * 2**20
+MAX_DRAINED_BYTES = 32 * 2**20
+BODY_WITHIN_S = 30.0
+COOKIE = "chat_gateway"
+COOKIE_AGE_S = 30 * 24 * 3600
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/", "/app.js", "/style.css"})
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+WILDCARDS = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - names that are refused, not bound
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request goes no further."""
+
+    status: int
+    error: str
+    hint: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Gate:
+    """Decides over requests by their headers; pure.
+
+    Args:
+        host: the address that is bound.
+        allowed_hosts: further names under which the server may be addressed.
+        token: what every request must carry; empty: none.
+    """
+
+    def __init__(self, *, host: str, allowed_hosts: Collection[str] = (), token: str = "") -> None:
+        bound = _bracketed(host.lower())
+        self._extra = frozenset(_bracketed(name.lower()) for name in allowed_hosts)
+        self._names = (LOCAL_NAMES | self._extra | {bound}) - (WILDCARDS - self._extra)
+        self._token = token.encode()
+
+    @property
+    def cookie(self) -> str:
+        """The value that stands for the token in a browser, from which the token cannot be found."""
+        return hmac.new(self._token, b"chat-gateway console", hashlib.sha256).hexdigest()
+
+    @property
+    def asks_token(self) -> bool:
+        """Whether a token is set at all."""
+        return bool(self._token)
+
+    def knows(self, token: str) -> bool:
+        """Compare a token with ours, in a time that tells nothing."""
+        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token)
+
+    def refuse(self, scope: Scope) -> Refusal | None:
+        """Return why this request is refused; None where it may go on."""
+        headers = _Headers(scope)
+        return (
+            self._wrong_host(headers) or self._wrong_origin(scope, headers) or self._no_token(scope, headers)
+        )
+
+    def _wrong_host(self, headers: _Headers) -> Refusal | None:
+        hosts = headers.all("host")
+        if len(hosts) == 1:
+            host = hosts[0].lower()
+            if host in self._extra or _name(host) in self._names:
+                return None
+        return Refusal(403, "this Host is not served", "use 127.0.0.1, or add the name to http.allowed_hosts")
+
+    def _wrong_origin(self, scope: Scope, headers: _Headers) -> Refusal | None:
+        origins = headers.all("origin")
+        if not origins or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
+            return None
+        if len(origins) == 1 and self._may_come_from(origins[0], scope, headers.all("host")[0]):
+            return None
+        return Refusal(
+            403, "this Origin may not change anything here", "use the page that this server itself serves"
+        )
+
+    def _may_come_from(self, origin: str, scope: Scope, host: str) -> bool:
+        try:
+            parts = urlsplit(origin.lower())
+            port = parts.port
+        except ValueError:
+            return False
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+            return False
+        name = _bracketed(parts.hostname)
+        if name in self._extra or parts.netloc in self._extra:
+            return True
+        scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
+        default = 443 if scheme == "https" else 80
+        asked = (scheme, _name(host.lower()), _port(host) or default)
+        return (parts.scheme, name, port or default) == asked
+
+    def _no_token(self, scope: Scope, headers: _Headers) -> Refusal | None:
+        if not self._token or scope["path"] in OPEN_PATHS:
+            return None
+        for value in headers.all("authorization"):
+            scheme, _, token = value.partition(" ")
+            if scheme.lower() == "bearer" and self.knows(token.strip()):
+                return None
+        for value in headers.all("cookie"):
+            if hmac.compare_digest(_cookie_of(value).encode(), self.cookie.encode()):
+                return None
+        return Refusal(
+            401,
+            "the token is missing or wrong",
+            "send Authorization: Bearer <http.token>, or log in by POST /v1/login",
+            (("WWW-Authenticate", "Bearer"),),
+        )
+
+
+class Guard:
+    """The ASGI layer around all routes: refuses, reads the body up to its limit, adds safe headers."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with why not."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_added(message.get("headers", ()))]
+            await send(message)
+
+        refusal = self._gate.refuse(scope)
+        if refusal is None and scope["type"] == "http":
+            body = await _read_body(scope, receive)
+            if isinstance(body, Refusal):
+                refusal = body
+            else:
+                receive = _replay(body, receive)
+        if refusal is None:
+            await self._app(scope, receive, guarded)
+            return
+        log.info("request.refused", status=refusal.status, reason=refusal.error)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.error})
+            return
+        answer = error_response(refusal.status, refusal.error, refusal.hint, dict(refusal.headers))
+        await answer(scope, receive, guarded)
+
+
+async def _read_body(scope: Scope, receive: Receive) -> bytes | Refusal:
+    """Read the whole body; of one that is too large nothing is kept, but it is heard out in part.
+
+    A client that is still sending when the answer comes would see a broken connection instead of it.
+    """
+    too_large = Refusal(413, "the body is over 2 MiB", "send less at once", (("Connection", "close"),))
+    parts: list[bytes] = []
+    size = _declared(scope)
+    over = size > MAX_BODY_BYTES
+    if over and size > MAX_DRAINED_BYTES:
+        return too_large
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return Refusal(400, "the client left", "")
+                part = message.get("body", b"")
+                size += len(part)
+                over = over or size > MAX_BODY_BYTES
+                if over:
+                    parts.clear()
+                else:
+                    parts.append(part)
+                if not message.get("more_body", False) or size > MAX_DRAINED_BYTES:
+                    break
+    except TimeoutError:
+        if not over:
+            return Refusal(408, "the body did not come in time", "send it again", (("Connection", "close"),))
+    return too_large if over else b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+class _Headers:
+    def __init__(self, scope: Scope) -> None:
+        self._raw: list[tuple[bytes, bytes]] = scope["headers"]
+
+    def all(self, name: str) -> list[str]:
+        """Return every value of a header, as text of one byte per character."""
+        wanted = name.encode()
+        return [value.decode("latin-1") for key, value in self._raw if key == wanted]
+
+
+def _added(present: Collection[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    names = {name.lower() for name, _ in present}
+    added = [(name, value) for name, value in HEADERS if name not in names]
+    if b"cache-control" not in names:
+        added.append((b"cache-control", b"no-store"))
+    return added
+
+
+def _declared(scope: Scope) -> int:
+    values = _Headers(scope).all("content-length")
+    return int(values[0]) if values and values[0].isdecimal() else 0
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") and host.count(":") > 1 else host
+
+
+def _name(host: str) -> str:
+    """Return the host of ``host:port``; IPv6 addresses keep their brackets."""
+    if host.startswith("["):
+        name, bracket, rest = host.partition("]")
+        return name + bracket if not rest or _is_port(rest) else ""
+    name, colon, port = host.partition(":")
+    return name if not colon or _is_port(f":{port}") else ""
+
+
+def _port(host: str) -> int | None:
+    rest = host.rpartition("]")[2] if host.startswith("[") else host
+    port = rest.rpartition(":")[2] if ":" in rest else ""
+    return int(port) if port else None
+
+
+def _is_port(text: str) -> bool:
+    return text.startswith(":") and text[1:].isdecimal() and text.isascii() and len(text) <= 6
+
+
+def _cookie_of(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""

@@ -1,0 +1,137 @@
+"""Serves the API and the page of one house: binds its socket at once, runs inside the daemon's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import uvicorn
+from fastapi import FastAPI
+
+from gateway.errors import GatewayError
+from gateway.http import events, health, login, messages, page, parked
+from gateway.http.desk import Desk
+from gateway.http.errors import add_error_handlers
+from gateway.http.security import Gate, Guard
+
+if TYPE_CHECKING:
+    from gateway.daemon import House
+
+END_WITHIN_S = 2
+BACKLOG = 512
+SILENT_PEER_MS = 60_000  # a peer that acknowledges nothing for so long is dropped by the kernel
+
+
+class HttpServer:
+    """The HTTP server of one house."""
+
+    def __init__(self, house: House) -> None:
+        http = house.settings.http
+        self._host, self._port = http.host, http.port
+        self._socket: socket.socket | None = None
+        self.desk = Desk(house)
+        self._gate = Gate(
+            host=http.host, allowed_hosts=http.allowed_hosts, token=http.token.get_secret_value()
+        )
+
+    def bind(self) -> None:
+        """Take the port; clients that connect from now on are answered once ``serve`` runs.
+
+        Raises:
+            GatewayError: the port is taken or the host is not one of this machine.
+        """
+        try:
+            family, kind, number, _, address = socket.getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            bound = socket.socket(family, kind, number)
+        except OSError as error:
+            raise GatewayError(
+                f"http.host {self._host}: {error.strerror or error}", hint="set http.host to an address"
+            ) from None
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
+            bound.bind(address)
+            bound.listen(BACKLOG)
+        except OSError as error:
+            bound.close()
+            raise GatewayError(
+                f"http.port {self._port} on {self._host} cannot be used: {error.strerror or error}",
+                hint="set http.port to a free one, or 0 for any",
+            ) from None
+        bound.setblocking(False)
+        self._socket = bound
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the server."""
+        assert self._socket is not None
+        port = self._socket.getsockname()[1]
+        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
+        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+    async def serve(self, house: House) -> None:
+        """Answer requests until cancelled; open streams end then, and what still runs two seconds later."""
+        if self._socket is None:
+            self.bind()
+        assert self._socket is not None
+        server = _Server(
+            uvicorn.Config(
+                Guard(build_app(self.desk, self._gate), self._gate),
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                http="h11",
+                server_header=False,
+                timeout_graceful_shutdown=END_WITHIN_S,
+            )
+        )
+        running = asyncio.ensure_future(server.serve(sockets=[self._socket]))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.desk.closing.set()
+            server.should_exit = True
+            await asyncio.wait((running,), timeout=END_WITHIN_S + 1)
+            running.cancel()
+            raise
+        finally:
+            self._socket.close()
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to the daemon."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def build_app(desk: Desk, gate: Gate) -> FastAPI:
+    """Put all routes together."""
+    app = FastAPI(
+        title="chat-gateway",
+        version=version("chat-gateway"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    add_error_handlers(app)
+    for router in (
+        health.routes(desk),
+        messages.routes(desk),
+        events.routes(desk),
+        parked.routes(desk),
+        login.routes(gate),
+        page.routes(),
+    ):
+        app.include_router(router)
+    return app

@@ -1,0 +1,173 @@
+"""One line per key: its letters run one at a time, in order, while the lines of other keys go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from channels.message import Inbound
+from gateway.mailbox import Letter
+from session.turn import StopSwitch
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """A letter in its lane. ``letter`` is exchanged when the same message is delivered again."""
+
+    inbound: Inbound
+    letter: Letter
+    since: float  # loop time at which it came into the lane, seconds
+    stop: StopSwitch = field(default_factory=StopSwitch)
+    tries: int = 0  # tries in this process that ended in a wait
+    crashes: int = 0  # tries that ended in an error nobody foresaw
+    told: bool = False  # the chat knows that the disk is full
+    away_at: datetime | None = None  # when a try first met an outage
+    verdict: tuple[str, str] | None = None  # reason and sentence, once it is to be parked
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The verdict that the head of the lane must wait ``after_s`` seconds, or until ``woken`` is set."""
+
+    after_s: float
+    woken: asyncio.Event | None = None
+
+
+Work = Callable[[Entry], Awaitable[Again | None]]
+
+
+class Lane:
+    """The waiting letters of one key; the first one is the one that runs."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.entries: deque[Entry] = deque()
+        self.running: Entry | None = None
+        self.crowded = False  # the chat was told that many wait
+
+    def find(self, message_id: str) -> Entry | None:
+        """Return the entry of this message, running or waiting."""
+        if self.entries and self.entries[0].inbound.id == message_id:
+            return self.entries[0]
+        return next((entry for entry in self.entries if entry.inbound.id == message_id), None)
+
+
+class Lanes:
+    """All lanes of a daemon; at most ``concurrent`` turns run at once.
+
+    ``work`` does one try of an entry and returns None when the letter has ended.
+    """
+
+    def __init__(self, work: Work, *, group: asyncio.TaskGroup, concurrent: int) -> None:
+        self._work = work
+        self._group = group
+        self._gate = asyncio.Semaphore(concurrent)
+        self._lanes: dict[str, Lane] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(list(self._lanes.values()))
+
+    def get(self, key: str) -> Lane | None:
+        """Return the lane of ``key`` while it has letters."""
+        return self._lanes.get(key)
+
+    def add(self, inbound: Inbound, letter: Letter) -> Entry | None:
+        """Put a letter at the end of its lane; None where its message is in the lane already.
+
+        A message that is delivered again while it waits or runs only gets its new acknowledgement.
+        """
+        lane = self._lanes.get(inbound.key)
+        if lane is None:
+            lane = self._lanes[inbound.key] = Lane(inbound.key)
+        entry = lane.find(inbound.id)
+        if entry is not None:
+            entry.letter = letter
+            return None
+        entry = Entry(inbound, letter, asyncio.get_running_loop().time())
+        lane.entries.append(entry)
+        if inbound.key not in self._tasks and not self._closing.is_set():
+            self._idle.clear()
+            task = self._group.create_task(self._run(lane), name=f"lane {inbound.key}")
+            self._tasks[inbound.key] = task
+        return entry
+
+    def stop(self, key: str) -> Entry | None:
+        """Pull the switch of the turn that runs in this lane; None where none runs."""
+        lane = self._lanes.get(key)
+        entry = lane.running if lane is not None else None
+        if entry is None or entry.stop.pulled:
+            return None
+        entry.stop.pull()
+        return entry
+
+    async def drain(self, within_s: float) -> bool:
+        """Start nothing new and let running turns end; cancel what still runs after ``within_s`` seconds.
+
+        Returns:
+            Whether all ended by themselves.
+        """
+        self._closing.set()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+        except TimeoutError:
+            await self.cancel()
+            return False
+        return True
+
+    async def cancel(self) -> None:
+        """End all running turns at once; their letters come again."""
+        self._closing.set()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, lane: Lane) -> None:
+        try:
+            while lane.entries and not self._closing.is_set():
+                again = await self._head(lane)
+                if again is not None:
+                    await self._pause(again)
+        finally:
+            del self._tasks[lane.key]
+            if not lane.entries or self._closing.is_set():
+                self._lanes.pop(lane.key, None)
+            if not self._tasks:
+                self._idle.set()
+
+    async def _head(self, lane: Lane) -> Again | None:
+        entry = lane.entries[0]
+        async with self._gate:
+            if self._closing.is_set():
+                return None
+            if entry.letter.lost:
+                lane.entries.popleft()  # it comes again, here or elsewhere, and then anew
+                return None
+            lane.running = entry
+            try:
+                again = await self._work(entry)
+            finally:
+                lane.running = None
+        if again is None:
+            lane.entries.popleft()
+        return again
+
+    async def _pause(self, again: Again) -> None:
+        """Wait without holding a place among the running turns."""
+        waits = [asyncio.ensure_future(self._closing.wait())]
+        if again.woken is not None:
+            waits.append(asyncio.ensure_future(again.woken.wait()))
+        try:
+            await asyncio.wait(waits, timeout=again.after_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

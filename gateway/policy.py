@@ -1,0 +1,79 @@
+"""When to wait, when to park and when to give up: decisions as functions of values."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from session.errors import (
+    BadAnswer,
+    ContextTooLong,
+    ModelAway,
+    ModelError,
+    ModelRefused,
+    SessionError,
+    StoreError,
+    TurnTimeout,
+)
+
+MAX_BACK_OFF_S = 60.0
+TELL_WITHIN_S = 15.0
+UNANSWERED = "This message could not be answered."
+
+
+def back_off_s(tries: int, *, after_s: float | None = None, spread: float = 0.0) -> float:
+    """Return the wait before the next try in seconds: 1, 2, 4 … 60, or what the provider asked, at most 60.
+
+    ``spread`` (0 … 1) shortens it by up to a fifth, so that waiting lanes do not come back all at once.
+    """
+    wait = after_s if after_s is not None else 2.0 ** min(max(tries - 1, 0), 6)
+    return max(0.05, min(wait, MAX_BACK_OFF_S) * (1 - 0.2 * spread))
+
+
+def park_reason(error: SessionError) -> tuple[str, str]:
+    """Name the reason of a parked letter, and the sentence for its chat."""
+    match error:
+        case ContextTooLong():
+            reason = "too_long"
+        case ModelRefused():
+            reason = "refused"
+        case BadAnswer():
+            reason = "bad_answer"
+        case TurnTimeout():
+            reason = "timeout"
+        case _:
+            reason = "failed"
+    said = (
+        error.said if isinstance(error, ModelError | TurnTimeout) else "This message could not be answered."
+    )
+    return reason, f"{said} It is set aside, and the operator can see it."
+
+
+def wait_words(error: ModelAway | StoreError) -> tuple[str, str]:
+    """Name the notice for a chat whose letter waits, and its sentence."""
+    if isinstance(error, ModelAway):
+        return "model_away", error.said
+    return "storage", "Your message is kept, but the disk takes no new lines right now. It will be answered."
+
+
+@dataclass
+class Outage:
+    """What a daemon knows about its model being away; a success wakes all lanes that wait for it."""
+
+    since: float | None = None  # loop time, seconds
+    error: str = ""
+    hint: str = ""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def met(self, error: ModelAway, now: float) -> None:
+        """Note a failed call."""
+        if self.since is None:
+            self.since = now
+        self.error, self.hint = str(error), error.hint
+
+    def ended(self) -> None:
+        """Note a call that succeeded."""
+        if self.since is not None:
+            self.since, self.error, self.hint = None, "", ""
+            self.over.set()
+            self.over = asyncio.Event()

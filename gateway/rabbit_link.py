@@ -1,0 +1,483 @@
+"""Connections and channels to RabbitMQ: the one file that knows the AMQP client library.
+
+Every wait ends: with an answer, or with a ``LinkDown`` when the channel or the connection is gone.
+Publishing and acknowledging never wait; what one pass of the event loop writes leaves in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import aio_pika
+import aiormq
+from aio_pika.abc import UnderlayConnection
+from aiormq.abc import ChannelFrame, DeliveredMessage
+from aiormq.channel import Channel as RawChannel
+from pamqp import body as amqp_body
+from pamqp import commands, frame, header
+
+from gateway.errors import MailboxDown
+
+T = TypeVar("T")
+RPC_TIMEOUT_S = 30.0  # a declare that no quorum answers must not hold the supervisor for ever
+CLOSE_TIMEOUT_S = 5.0
+_TRANSIENT, _PERSISTENT = 1, 2
+
+for _name in ("aiormq", "aio_pika"):  # what they would say is raised here, and said once by the mailbox
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+
+class LinkDown(MailboxDown):
+    """The channel or its connection is closed."""
+
+
+class NotFound(LinkDown):
+    """The broker has no such queue or exchange; the channel is closed."""
+
+
+class Locked(LinkDown):
+    """Another connection holds this queue exclusively; the channel is closed."""
+
+
+class Refused(LinkDown):
+    """The broker denies access, or another consumer has the queue; the channel is closed."""
+
+
+class Differs(LinkDown):
+    """The queue or exchange exists with other arguments; the channel is closed."""
+
+
+class Unroutable(MailboxDown):
+    """No queue is bound to where the message was sent; it was not stored."""
+
+
+_NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
+    (aiormq.exceptions.ChannelNotFoundEntity, NotFound),
+    (aiormq.exceptions.ChannelLockedResource, Locked),
+    (aiormq.exceptions.ChannelAccessRefused, Refused),
+    (aiormq.exceptions.ChannelPreconditionFailed, Differs),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message as the broker handed it over."""
+
+    tag: int
+    redelivered: bool
+    id: str
+    headers: Mapping[str, object]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message as it is sent. Without ``transient`` it survives the broker's restart."""
+
+    exchange: str
+    route: str
+    body: bytes
+    id: str = ""
+    headers: Mapping[str, str | int | bool] | None = None
+    expiration: str | None = None
+    transient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What a declaration tells: letters that are ready, and consumers."""
+
+    name: str
+    ready: int
+    consumers: int
+
+
+class _Connection(aiormq.Connection):
+    # The broker gives a silent client up after two heartbeats at the earliest. Giving up after less
+    # than one makes sure that no turn runs here whose letter another daemon was already handed.
+    HEARTBEAT_GRACE_MULTIPLIER = 0.9  # type: ignore[assignment]  # declared as an integer, used as a factor
+    FRAME_BUFFER_SIZE = 0  # the write queue has no bound: the puts in flight are bounded by their callers
+
+
+class _Underlay(UnderlayConnection):
+    @classmethod
+    async def make_connection(
+        cls, url: Any, timeout: float | None = None, **kwargs: Any
+    ) -> aiormq.abc.AbstractConnection:
+        connection = _Connection(url, **kwargs)
+        async with asyncio.timeout(timeout):
+            await connection.connect()
+            await connection.ready()
+        return connection
+
+
+class _LeasedConnection(aio_pika.Connection):
+    async def connect(self, timeout: float | None = None) -> None:
+        self.transport = await _Underlay.connect(
+            self.url, self._on_connection_close, timeout=timeout, **self.kwargs
+        )
+        await self._on_connected()
+
+
+class _Channel(RawChannel):
+    """The library's channel without a task per delivery."""
+
+    sink: Callable[[DeliveredMessage], None] | None = None
+
+    async def _on_deliver_frame(self, frame: commands.Basic.Deliver) -> None:
+        head = await self._get_frame()
+        if not isinstance(head, header.ContentHeader):
+            raise ValueError("a delivery without a header")
+        message = await self._read_content(frame, head)
+        if self.sink is not None:
+            self.sink(message)
+
+
+class Link:
+    """One open connection. ``ended`` is set when it is gone."""
+
+    def __init__(self, connection: _LeasedConnection, url: str) -> None:
+        transport = connection.transport
+        assert transport is not None
+        self._pika, self._url = connection, url
+        self._raw: aiormq.abc.AbstractConnection = transport.connection
+        self.ended = asyncio.Event()
+        self._raw.closing.add_done_callback(lambda _: self.ended.set())
+        self._parts: list[bytes] = []
+        self._flushing = False
+
+    @classmethod
+    async def open(cls, url: str, *, title: str, heartbeat_s: int, timeout_s: float = 15) -> Link:
+        """Connect and log in.
+
+        Raises:
+            LinkDown: nobody answers, or the broker refuses; the text holds no credentials.
+        """
+        with _renamed(url):
+            connection = await aio_pika.connect(
+                url,
+                timeout=timeout_s,
+                connection_class=_LeasedConnection,
+                client_properties={"connection_name": title},
+                heartbeat=heartbeat_s,
+            )
+        return cls(connection, url)
+
+    @property
+    def version(self) -> str:
+        """The broker's version, empty where it does not say."""
+        found = getattr(self._raw, "server_properties", {}).get("version", "")
+        return found.decode() if isinstance(found, bytes) else str(found)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker takes nothing from this connection at the moment (memory or disk alarm)."""
+        ready = self._raw.ready()
+        try:
+            ready.send(None)
+        except StopIteration:
+            return False
+        ready.close()
+        return True
+
+    async def unblocked(self) -> None:
+        """Return when the broker takes messages from this connection again; for ever where it ended."""
+        await self._raw.ready()
+
+    async def channel(self, *, confirms: bool = False, prefetch: int = 0) -> Channel:
+        """Open a channel."""
+        with _renamed(self._url):
+            if self.ended.is_set():
+                raise LinkDown("the connection is closed")
+            number = max(self._raw.channels, default=0) + 1
+            raw = _Channel(self._raw, number, frame_buffer=0, publisher_confirms=confirms)
+            self._raw.channels[number] = raw
+            await raw.open(timeout=RPC_TIMEOUT_S)
+            if prefetch:
+                await raw.basic_qos(prefetch_count=prefetch, timeout=RPC_TIMEOUT_S)
+        return Channel(self, raw, self._url)
+
+    async def close(self) -> None:
+        """Close the connection; nothing is raised."""
+        self.flush()
+        with contextlib.suppress(LinkDown, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                with _renamed(self._url):
+                    await self._pika.close()
+        self.ended.set()
+
+    def write(self, part: bytes) -> None:
+        """Queue bytes for the socket; they leave at the end of this pass of the loop."""
+        self._parts.append(part)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand what is queued to the writer now."""
+        self._flushing = False
+        if self._parts and not self.ended.is_set():
+            self._raw.write_queue.put_nowait(ChannelFrame(payload=b"".join(self._parts), should_close=False))
+        self._parts.clear()
+
+
+class Channel:
+    """One open channel. ``ended`` is set when it is gone, ``cause`` says why."""
+
+    def __init__(self, link: Link, raw: _Channel, url: str) -> None:
+        self._link, self._raw, self._url = link, raw, url
+        self.ended = asyncio.Event()
+        self.cause = ""
+        self._confirms: set[asyncio.Future[Any]] = set()
+        self._routes: dict[tuple[str, str], bytes] = {}
+        raw.closing.add_done_callback(self._on_closed)
+
+    async def declare_queue(
+        self,
+        name: str,
+        *,
+        passive: bool = False,
+        exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> QueueState:
+        """Declare a durable queue, or an exclusive one that ends with the connection.
+
+        Raises:
+            NotFound, Locked, Differs: and the channel is closed.
+        """
+        with self._rpc():
+            answer = await self._raw.queue_declare(
+                name,
+                passive=passive,
+                durable=not exclusive,
+                exclusive=exclusive,
+                arguments=dict(arguments or {}),
+                timeout=RPC_TIMEOUT_S,
+            )
+        return QueueState(answer.queue or name, answer.message_count or 0, answer.consumer_count or 0)
+
+    async def declare_exchange(self, name: str, kind: str) -> None:
+        """Declare a durable exchange."""
+        with self._rpc():
+            await self._raw.exchange_declare(name, exchange_type=kind, durable=True, timeout=RPC_TIMEOUT_S)
+
+    async def bind(self, queue: str, exchange: str, routes: list[str]) -> None:
+        """Bind a queue to all ``routes``; only the last one is waited for."""
+        with self._rpc():
+            for route in routes[:-1]:
+                self._link.write(
+                    frame.marshal(
+                        commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=route, nowait=True),
+                        self._raw.number,
+                    )
+                )
+            self._link.flush()
+            await self._raw.queue_bind(queue, exchange, routes[-1], timeout=RPC_TIMEOUT_S)
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue; a missing one is no error."""
+        with self._rpc():
+            await self._raw.queue_delete(name, timeout=RPC_TIMEOUT_S)
+
+    async def get(self, queue: str) -> Delivery | None:
+        """Take one message, which returns to its place when the channel is closed; None: no message."""
+        with self._rpc():
+            message = await self._raw.basic_get(queue, timeout=RPC_TIMEOUT_S)
+        return None if message.delivery_tag is None else _delivery(message)
+
+    async def consume(
+        self, queue: str, sink: Callable[[Delivery], None], *, exclusive: bool = False, no_ack: bool = False
+    ) -> None:
+        """Have ``sink`` called with each message, in order; it must be quick and never raise.
+
+        Raises:
+            Refused: ``exclusive``, and another one consumes.
+        """
+        self._raw.sink = lambda message: sink(_delivery(message))
+        self._raw.on_consumer_cancel_callbacks.add(self._on_cancelled)
+        with self._rpc():
+            await self._raw.basic_consume(
+                queue, _never, exclusive=exclusive, no_ack=no_ack, timeout=RPC_TIMEOUT_S
+            )
+
+    def ack(self, tag: int) -> None:
+        """Acknowledge one delivery.
+
+        Raises:
+            LinkDown: the channel is closed: the message comes again.
+        """
+        if self.ended.is_set():
+            raise LinkDown("the channel is closed")
+        self._link.write(frame.marshal(commands.Basic.Ack(delivery_tag=tag), self._raw.number))
+
+    def publish(self, sending: Sending, *, mandatory: bool = True) -> asyncio.Future[None]:
+        """Send; the future ends when the broker has stored it (channels with confirms).
+
+        Raises (from the future, too):
+            LinkDown: the channel is closed; the outcome is unknown.
+            Unroutable: no queue is bound there.
+            MailboxDown: the broker refused it.
+        """
+        raw = self._raw
+        if self.ended.is_set() or raw.is_closed:
+            raise LinkDown("the channel is closed")
+        confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if raw.publisher_confirms:
+            self._await_confirm(confirm, sending.id)
+        else:
+            confirm.set_result(None)
+        self._link.write(self._encoded(sending, mandatory))
+        return confirm
+
+    async def close(self) -> None:
+        """Close the channel: what is not acknowledged returns to its queue, in order. Never raises."""
+        self._link.flush()
+        self._on_closed(None)
+        if self._raw.is_closed:
+            return
+        with contextlib.suppress(LinkDown):
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    with _renamed(self._url):
+                        await self._raw.close()
+            except TimeoutError:  # the broker does not read: only the connection's end frees the letters
+                await self._link.close()
+
+    def _await_confirm(self, confirm: asyncio.Future[None], id_: str) -> None:
+        raw = self._raw
+        raw.delivery_tag += 1
+        tag = raw.delivery_tag
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        raw.confirmations[tag] = answer
+        raw.message_id_delivery_tag[id_] = tag
+        self._confirms.add(answer)
+
+        def on_answer(done: asyncio.Future[Any]) -> None:
+            self._confirms.discard(done)
+            if raw.message_id_delivery_tag.get(id_) == tag:
+                del raw.message_id_delivery_tag[id_]
+            error = None if done.cancelled() else done.exception()
+            if confirm.done():
+                return
+            if error is None and not done.cancelled():
+                confirm.set_result(None)
+            else:
+                confirm.set_exception(_publish_error(error))
+
+        answer.add_done_callback(on_answer)
+
+    def _encoded(self, sending: Sending, mandatory: bool) -> bytes:
+        number, body = self._raw.number, sending.body
+        method = self._routes.get((sending.exchange, sending.route))
+        if method is None:
+            publish = commands.Basic.Publish(
+                exchange=sending.exchange, routing_key=sending.route, mandatory=mandatory
+            )
+            method = self._routes[sending.exchange, sending.route] = frame.marshal(publish, number)
+        properties = commands.Basic.Properties(
+            content_type="application/json",
+            headers=dict(sending.headers) if sending.headers else None,
+            delivery_mode=_TRANSIENT if sending.transient else _PERSISTENT,
+            expiration=sending.expiration,
+            message_id=sending.id or None,
+        )
+        head = frame.marshal(header.ContentHeader(body_size=len(body), properties=properties), number)
+        size = self._raw.max_content_size
+        pieces = [
+            frame.marshal(amqp_body.ContentBody(body[at : at + size]), number)
+            for at in range(0, len(body), size)
+        ]
+        return b"".join((method, head, *pieces))
+
+    @contextlib.contextmanager
+    def _rpc(self) -> Iterator[None]:
+        if self.ended.is_set():
+            raise LinkDown("the channel is closed")
+        self._link.flush()
+        with _renamed(self._url):
+            yield
+
+    def _on_cancelled(self, _: object) -> None:
+        # The queue was deleted, or its process ended: the channel without its consumer is of no use.
+        self.cause = "the broker cancelled the consumer"
+        self.ended.set()
+
+    def _on_closed(self, closing: asyncio.Future[Any] | None) -> None:
+        if closing is not None and not self.cause:
+            error = None if closing.cancelled() else closing.exception()
+            self.cause = plain_words(error, self._url) if error is not None else "closed"
+        self.ended.set()
+        for answer in list(self._confirms):
+            if not answer.done():
+                answer.set_exception(LinkDown(self.cause or "the channel was closed"))
+
+
+def plain_words(error: BaseException, url: str) -> str:
+    """Say what an error says, without the credentials of ``url``."""
+    text = f"{type(error).__name__}: {error}"
+    parts = urlsplit(url)
+    secrets = {url, parts.netloc, parts.password or "", unquote(parts.password or "")}
+    for secret in sorted(secrets - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+@contextlib.contextmanager
+def _renamed(url: str) -> Iterator[None]:
+    """Turn the library's errors into ours, and never lose a cancellation.
+
+    The library ends what waits on a closed channel by cancelling it, and where both happen at once it
+    may answer a true cancellation with an error of its own: the task's own count tells them apart.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+
+    def cancelled() -> bool:
+        return task is not None and task.cancelling() > before
+
+    try:
+        yield
+    except asyncio.CancelledError:
+        if cancelled():
+            raise
+        raise LinkDown("the connection was closed") from None
+    except MailboxDown:
+        raise
+    except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError, ValueError) as error:
+        if cancelled():
+            raise asyncio.CancelledError from None
+        kind = next((ours for theirs, ours in _NAMED if isinstance(error, theirs)), LinkDown)
+        raise kind(plain_words(error, url)) from None
+    if cancelled():
+        raise asyncio.CancelledError
+
+
+def _publish_error(error: BaseException | None) -> MailboxDown:
+    if isinstance(error, MailboxDown):
+        return error
+    if isinstance(error, aiormq.exceptions.PublishError):
+        return Unroutable("no queue is bound there")
+    if isinstance(error, aiormq.exceptions.DeliveryError):
+        return MailboxDown("the broker refused the message")
+    return LinkDown("the channel was closed")
+
+
+def _delivery(message: DeliveredMessage) -> Delivery:
+    properties = message.header.properties
+    return Delivery(
+        message.delivery_tag or 0,
+        bool(message.redelivered),
+        str(properties.message_id or ""),
+        properties.headers or {},
+        message.body,
+    )
+
+
+async def _never(_: DeliveredMessage) -> None:
+    """Stand where the library wants a consumer; deliveries go to the sink."""

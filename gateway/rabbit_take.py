@@ -1,0 +1,304 @@
+"""Takes letters from the queues of a box: one channel per queue, handed over only by closing it.
+
+The broker closes a channel whose oldest letter is half an hour old. Each channel is therefore closed
+and opened again well before; its letters come back in order, as new objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from gateway.errors import LetterLost, MailboxDown
+from gateway.mailbox import INBOUND, Letter
+from gateway.rabbit_declare import PROBE
+from gateway.rabbit_link import Channel, Delivery, Link, NotFound, Refused
+from gateway.topology import PREFETCH
+
+ATTACH_TIMEOUT_S = 10.0
+RETRY_S = 1.0
+BREATH = 64  # letters handed out in a row before others run
+_log = structlog.get_logger()
+
+
+class RabbitLetter:
+    """A letter of one opening of a queue."""
+
+    __slots__ = (
+        "at",
+        "body",
+        "box",
+        "dropped",
+        "id",
+        "key",
+        "parked_id",
+        "settled",
+        "stream",
+        "suspect",
+        "tag",
+    )
+
+    def __init__(self, stream: Stream, delivery: Delivery, at: float) -> None:
+        self.stream, self.box = stream, stream.box
+        self.tag, self.id, self.body = delivery.tag, delivery.id, delivery.body
+        self.suspect = delivery.redelivered
+        key = delivery.headers.get("key")
+        self.key = key if isinstance(key, str) else None
+        self.at = at
+        self.dropped = self.settled = False
+        self.parked_id = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether its delivery ended before it was settled."""
+        return not self.settled and (self.dropped or self.stream.closed)
+
+    def ack(self) -> None:
+        """Remove it from its queue; again is no error.
+
+        Raises:
+            LetterLost: its channel is closed; it comes again.
+        """
+        if self.settled:
+            return
+        if self.lost:
+            raise LetterLost(f"letter {self.id} comes again: its delivery ended")
+        self.stream.ack(self)
+
+
+class Tray:
+    """The letters of all queues of a box in one line, as the broker sends them."""
+
+    def __init__(self) -> None:
+        self._letters: deque[RabbitLetter] = deque()
+        self._arrived = asyncio.Event()
+        self._closed = False
+        self._run = 0
+
+    def put(self, letter: RabbitLetter) -> None:
+        """Add a letter behind the others."""
+        self._letters.append(letter)
+        self._arrived.set()
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._closed = True
+        self._letters.clear()
+        self._arrived.set()
+
+    def __aiter__(self) -> AsyncIterator[Letter]:
+        return self
+
+    async def __anext__(self) -> Letter:
+        self._run += 1
+        if self._run % BREATH == 0:
+            await asyncio.sleep(0)
+        while not self._closed:
+            while self._letters:
+                letter = self._letters.popleft()
+                if not letter.lost:
+                    letter.stream.handed.add(letter.tag)
+                    return letter
+            self._arrived.clear()
+            await self._arrived.wait()
+        raise StopAsyncIteration
+
+
+class Stream:
+    """One opening of one queue: the letters that came and were not settled yet, oldest first."""
+
+    def __init__(self, box: str, queue: str, tray: Tray, channel: Channel) -> None:
+        self.box, self.queue = box, queue
+        self.handed: set[int] = set()
+        self._tray, self._channel = tray, channel
+        self._open: dict[int, RabbitLetter] = {}
+        self._ended = self._held = False
+        self._idle = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of it can be settled any more."""
+        return self._ended or self._channel.ended.is_set()
+
+    @property
+    def unsettled(self) -> int:
+        """How many letters it holds."""
+        return 0 if self.closed else len(self._open)
+
+    def oldest_at(self) -> float | None:
+        """When the oldest unsettled letter was delivered, on the loop's clock."""
+        return next(iter(self._open.values())).at if self._open else None
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Take in what the broker sends."""
+        if self.closed or self._held:
+            return  # it returns to the queue when the channel is closed
+        if PROBE in delivery.headers:
+            self._channel.ack(delivery.tag)
+            return
+        letter = RabbitLetter(self, delivery, asyncio.get_running_loop().time())
+        self._open[letter.tag] = letter
+        self._tray.put(letter)
+
+    def ack(self, letter: RabbitLetter) -> None:
+        """Acknowledge one of its letters."""
+        self._channel.ack(letter.tag)
+        letter.settled = True
+        del self._open[letter.tag]
+        self.handed.discard(letter.tag)
+        if not self.handed:
+            self._idle.set()
+
+    async def hold(self, patience_s: float) -> None:
+        """Hand out nothing more, and return when what was handed out is settled, or patience ends."""
+        self._held = True
+        for letter in self._open.values():
+            letter.dropped = letter.tag not in self.handed
+        end = asyncio.get_running_loop().time() + patience_s
+        while self.handed and not self.closed and asyncio.get_running_loop().time() < end:
+            self._idle.clear()
+            await _first(end - asyncio.get_running_loop().time(), self._idle, self._channel.ended)
+
+    def end(self) -> None:
+        """Make all its letters lost."""
+        self._ended = True
+
+
+class Intake:
+    """Opens the queues of boxes on the consuming connection, again and again until the context is left."""
+
+    def __init__(
+        self,
+        attached: Callable[[], Awaitable[Link]],
+        current: Callable[[], Link | None],
+        mend: Callable[[str], Awaitable[None]],
+        *,
+        renew_after_s: float,
+        handover_s: float,
+    ) -> None:
+        self._attached, self._current, self._mend = attached, current, mend
+        self._renew_after_s, self._handover_s = renew_after_s, handover_s
+        self._streams: set[Stream] = set()
+
+    def unsettled(self, box: str) -> int:
+        """How many letters of a box this process holds."""
+        return sum(stream.unsettled for stream in self._streams if stream.box == box)
+
+    @asynccontextmanager
+    async def take(self, box: str, queues: list[str]) -> AsyncIterator[AsyncIterator[Letter]]:
+        """Keep the queues open while the context is; entered once each was tried, where the broker is up."""
+        tray = Tray()
+        tried = {queue: asyncio.Event() for queue in queues}
+        feeds = {f"take {queue}": self._feed(box, queue, tray, tried[queue]) for queue in queues}
+        try:
+            async with beside(feeds):
+                if self._current() is not None:
+                    await all_set(list(tried.values()), ATTACH_TIMEOUT_S)
+                yield tray
+        finally:
+            tray.close()
+
+    async def _feed(self, box: str, queue: str, tray: Tray, tried: asyncio.Event) -> None:
+        while True:
+            link = await self._attached()
+            pause_s = 0.0
+            try:
+                await self._open_once(link, box, queue, tray, tried)
+            except NotFound:
+                pause_s = await self._mended(box)
+            except Refused:
+                pause_s = RETRY_S  # another process takes from it: wait for its end
+            except MailboxDown as error:
+                pause_s = RETRY_S
+                if not link.ended.is_set():
+                    _log.warning("queue.not_opened", queue=queue, error=str(error))
+            tried.set()
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+
+    async def _open_once(self, link: Link, box: str, queue: str, tray: Tray, tried: asyncio.Event) -> None:
+        channel = await link.channel(prefetch=PREFETCH)
+        stream = Stream(box, queue, tray, channel)
+        self._streams.add(stream)
+        try:
+            # Inbound queues have a single active consumer; elsewhere exclusiveness keeps the order.
+            await channel.consume(queue, stream.deliver, exclusive=box != INBOUND)
+            tried.set()
+            while not channel.ended.is_set():
+                due_s = self._due_s(stream)
+                if due_s <= 0:
+                    await self._renew(link, stream)
+                    return
+                await _first(due_s, channel.ended)
+            if not link.ended.is_set():
+                _log.info("queue.channel_closed", queue=queue, cause=channel.cause)
+        finally:
+            self._streams.discard(stream)
+            stream.end()
+            await channel.close()
+
+    async def _mended(self, box: str) -> float:
+        try:
+            await self._mend(box)
+        except MailboxDown as error:
+            _log.warning("queue.missing", box=box, error=str(error))
+        return RETRY_S
+
+    def _due_s(self, stream: Stream) -> float:
+        oldest_at, now = stream.oldest_at(), asyncio.get_running_loop().time()
+        return self._renew_after_s - (now - oldest_at if oldest_at is not None else 0)
+
+    async def _renew(self, link: Link, stream: Stream) -> None:
+        """Prepare the closing: at once where the letters come back here, else when the running ones ended."""
+        desk = await link.channel()
+        try:
+            others = (await desk.declare_queue(stream.queue, passive=True)).consumers > 1
+        finally:
+            await desk.close()
+        if others:
+            await stream.hold(self._handover_s)
+        _log.info("queue.renewed", queue=stream.queue, handed_over=others, unsettled=stream.unsettled)
+
+
+async def _first(timeout_s: float, *events: asyncio.Event) -> None:
+    """Return when one of the events is set, or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def all_set(events: Collection[asyncio.Event], timeout_s: float) -> None:
+    """Return when all of the events are set, or the time is over."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            for event in events:
+                await event.wait()
+    except TimeoutError:
+        _log.warning("queue.slow_to_open")
+
+
+@asynccontextmanager
+async def beside(work: Mapping[str, Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Run named work while the context is open, and see its end; it is expected to last."""
+    tasks = [asyncio.create_task(each, name=name) for name, each in work.items()]
+    for task in tasks:
+        task.add_done_callback(_tell_crash)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tell_crash(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task.crashed", task=task.get_name(), exc_info=error)

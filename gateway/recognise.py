@@ -1,0 +1,45 @@
+"""Tells an inbound message that has already ended from one that has not, by transcript and journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from channels.message import Inbound
+from session.journal import Known
+from session.key import SessionKey
+from session.store import Session
+from session.turn import Reply, Request
+
+
+def request(inbound: Inbound) -> Request:
+    """Turn a queue body into the session package's own request."""
+    sender: Mapping[str, str] = {k: v for k, v in inbound.sender.model_dump().items() if v}
+    return Request(
+        id=inbound.id,
+        key=SessionKey(inbound.key),
+        text=inbound.text,
+        sender=sender,
+        group=inbound.group,
+        source=inbound.source,
+        cron_job_id=inbound.cron_job_id,
+    )
+
+
+def stored(session: Session, inbound: Inbound) -> Reply | None:
+    """Return what this message already ended in, by the transcript or the journal."""
+    exchange = session.find(inbound.id)
+    if exchange is not None and exchange.final is not None:
+        line = session.line(exchange.final)
+        if line.get("stopped") or line.get("message_id") != inbound.id:
+            return Reply(silent=True)
+        return Reply(text=str(line.get("content") or ""), repeated=True, seq=session.seq_of(inbound.id))
+    known = session.journal.known(inbound.id)
+    return None if known is None else _remembered(known)
+
+
+def _remembered(known: Known) -> Reply:
+    if known.kind in ("command", "archived") and known.text:
+        return Reply(text=known.text, repeated=True, seq=known.seq or 0)
+    if known.kind == "notice" and known.text:
+        return Reply(text=known.text, kind="notice", reason=known.reason, repeated=True, seq=known.seq or 0)
+    return Reply(silent=True)

@@ -1,0 +1,412 @@
+"""The second hand-over: letters come in, turns run, replies are durable before their letters are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from channels.errors import Unreadable
+from channels.message import Inbound, read_inbound
+from gateway import answers, recognise
+from gateway.errors import LetterLost, MailboxDown, MailboxError
+from gateway.events import EventKind, Events
+from gateway.lanes import Again, Entry, Lanes
+from gateway.mailbox import INBOUND, Letter, Mailbox, Post
+from gateway.policy import Outage, back_off_s, park_reason, wait_words
+from session import commands
+from session.commands import Commands
+from session.errors import Fenced, ModelAway, NewerFormat, SessionError, StoreError
+from session.key import SessionKey
+from session.store import Session, Store
+from session.turn import Reply, Turns
+
+log = structlog.get_logger("worker")
+
+OWED_MAX = 10_000
+SOON_S = 0.05
+OUTAGE_SAID = (
+    "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
+)
+ATTEMPTS_SAID = (
+    "This message was begun {} times and never came to an end. It is set aside, and the operator can see it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The figures of ``[limits]`` that decide over letters."""
+
+    concurrent_turns: int = 64
+    attempts: int = 3
+    outage_hours: float = 24
+    pending_per_chat: int = 50
+
+
+class Worker:
+    """Takes inbound letters, runs their turns in lanes, and settles each with its reply."""
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox,
+        store: Store,
+        turns: Turns,
+        chat_commands: Commands,
+        events: Events,
+        rules: Rules,
+        group: asyncio.TaskGroup,
+        turn_ended: Callable[[Session, Reply], None] = lambda session, reply: None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
+        self.outage = Outage()
+        self.attached = asyncio.Event()
+        self._mailbox = mailbox
+        self._store = store
+        self._turns = turns
+        self._commands = chat_commands
+        self._events = events
+        self._rules = rules
+        self._group = group
+        self._turn_ended = turn_ended
+        self._clock = clock
+        self._draining = False
+        self._suspects = asyncio.Lock()
+        self._owed: OrderedDict[tuple[str, str], None] = OrderedDict()  # replied, but not acknowledged yet
+        self._stops: set[tuple[str, str]] = set()  # /stop letters that were answered out of line
+        self._told: set[str] = set()  # keys whose chat knows of the running outage
+
+    # -- taking ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take letters until cancelled; what has not ended then goes back to its box."""
+        async with self._mailbox.take(INBOUND) as letters:
+            self.attached.set()
+            async for letter in letters:
+                if not self._draining:
+                    self._receive(letter)
+
+    async def drain(self, within_s: float) -> bool:
+        """Start nothing new; return whether all running turns ended within ``within_s`` seconds."""
+        self._draining = True
+        return await self.lanes.drain(within_s)
+
+    def _receive(self, letter: Letter) -> None:
+        try:
+            inbound, ignored = read_inbound(letter.body)
+        except Unreadable as error:
+            self._spawn(self._park_unreadable(letter, error), "park unreadable")
+            return
+        if ignored:
+            log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)
+        entry = self.lanes.add(inbound, letter)
+        if entry is None:
+            return
+        command = commands.parse(inbound.text)
+        if command is not None and command.name == "stop":
+            self.stop(inbound.key, inbound)
+        lane = self.lanes.get(inbound.key)
+        if lane is not None and len(lane.entries) > 1:
+            self._crowd(entry, len(lane.entries))
+            if self._events.watched(inbound.key):
+                self._spawn(self._events.tell("queued", inbound.key, inbound.id), "event queued")
+
+    def _crowd(self, entry: Entry, waiting: int) -> None:
+        lane = self.lanes.get(entry.inbound.key)
+        if lane is None or lane.crowded or waiting <= self._rules.pending_per_chat:
+            return
+        lane.crowded = True
+        text = f"{waiting - 1} messages of this chat wait. All will be answered, one after the other."
+        self._spawn(self._notice(entry.inbound, "busy", text), "notice busy")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something beside the lanes; what it raises is logged and ends nothing else."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except (MailboxError, SessionError) as error:
+                log.warning("side_work.failed", work=name, error=str(error), hint=error.hint)
+            except Exception:  # the end of one small errand
+                log.exception("side_work.crashed", work=name)
+
+        self._group.create_task(guarded(), name=name)
+
+    async def _park_unreadable(self, letter: Letter, error: Unreadable) -> None:
+        """Park a letter that is no Inbound; tell its chat where its address is sound."""
+        tries = 0
+        address = error.address
+        while not letter.lost:
+            try:
+                if address is not None:
+                    text = f"This message cannot be read: {error}."
+                    await self._mailbox.put(answers.notice(address, "unreadable", text, self._clock()))
+                await self._mailbox.park(
+                    letter, key=address.key if address else None, reason=f"unreadable: {error}", attempts=0
+                )
+            except LetterLost:
+                return
+            except MailboxDown:
+                tries += 1
+                await asyncio.sleep(back_off_s(tries))
+            else:
+                log.warning("letter.parked", id=letter.id, reason="unreadable", error=str(error))
+                return
+
+    # -- one try of a letter -----------------------------------------------------------------------
+
+    async def work(self, entry: Entry) -> Again | None:
+        """Do one try of the head of a lane; None when its letter has ended or is no longer ours."""
+        inbound = entry.inbound
+        with structlog.contextvars.bound_contextvars(key=inbound.key, id=inbound.id):
+            try:
+                return await self._try(entry)
+            except NewerFormat:
+                raise
+            except Fenced:
+                log.info("turn.fenced")
+                return Again(SOON_S)
+            except LetterLost:
+                self._owe(entry)
+                return None
+            except (MailboxError, StoreError) as error:
+                return await self._delay(entry, error)
+            except Exception:  # one letter ends here: what nobody foresaw is tried again, then parked
+                log.exception("turn.crashed")
+                entry.tries += 1
+                entry.crashes += 1
+                return Again(back_off_s(entry.tries))
+
+    async def _delay(self, entry: Entry, error: MailboxError | StoreError) -> Again:
+        entry.tries += 1
+        wait = back_off_s(entry.tries, spread=random.random())
+        log.warning("turn.delayed", error=str(error), hint=error.hint, wait_s=round(wait, 2))
+        if isinstance(error, StoreError):
+            await self._tell_once(entry, *wait_words(error))
+        return Again(wait)
+
+    async def _try(self, entry: Entry) -> Again | None:
+        inbound = entry.inbound
+        if (inbound.key, inbound.id) in self._owed:
+            await self._mailbox.settle(entry.letter)
+            self._owed.pop((inbound.key, inbound.id), None)
+            return None
+        async with self._store.open(SessionKey(inbound.key)) as session:
+            if entry.verdict is not None:
+                await self._park(entry, session, *entry.verdict)
+                return None
+            answered = (inbound.key, inbound.id) in self._stops
+            reply: Reply | Again | None = (
+                Reply(silent=True) if answered else recognise.stored(session, inbound)
+            )
+            if reply is None:
+                reply = await self._answer(entry, session)
+            if isinstance(reply, Again):
+                return reply
+            if reply is None:
+                return None
+            await self._send(entry, reply)
+            self._stops.discard((inbound.key, inbound.id))
+            self._turn_ended(session, reply)
+            return None
+
+    async def _answer(self, entry: Entry, session: Session) -> Reply | Again | None:
+        """Run the command or the turn; None when the letter was parked."""
+        inbound = entry.inbound
+        command = commands.parse(inbound.text)
+        if command is not None:
+            text = await self._commands.run(session, command, recognise.request(inbound))
+            known = await session.journal.conclude(inbound.id, "command", text=text)
+            return Reply(text=text, seq=known.seq or 0)
+        begun = 0
+        if entry.letter.suspect or entry.crashes:
+            exchange = session.find(inbound.id)
+            begun = max(session.journal.attempts(inbound.id), entry.crashes)
+            if begun >= self._rules.attempts:
+                await self._park(entry, session, "attempts", ATTEMPTS_SAID.format(self._rules.attempts))
+                return None
+            begun = await session.journal.begin(
+                inbound.id, transcript_held_lines=exchange is not None and exchange.tail
+            )
+        return await self._turn(entry, session, begun=begun)
+
+    async def _turn(self, entry: Entry, session: Session, *, begun: int) -> Reply | Again | None:
+        inbound = entry.inbound
+        if begun > 1:
+            async with self._suspects:
+                return await self._turn(entry, session, begun=1)
+        struck = begun == 0
+        try:
+            await self._started(inbound)
+            reply = await self._turns.run(
+                session, recognise.request(inbound), watcher=_Watch(self, inbound), stop=entry.stop
+            )
+            self._model_answers()
+        except ModelAway as error:
+            if not struck:
+                await session.journal.strike(inbound.id)
+            return await self._wait(entry, session, error)
+        except asyncio.CancelledError:
+            if not struck:
+                await asyncio.shield(session.journal.strike(inbound.id))
+            raise
+        except StoreError:
+            if not struck:
+                await session.journal.strike(inbound.id)
+            raise
+        except SessionError as error:
+            self._model_answers()
+            reason, said = park_reason(error)
+            log.warning("turn.failed", reason=reason, error=str(error), hint=error.hint)
+            await self._park(entry, session, reason, said)
+            return None
+        return reply
+
+    async def _wait(self, entry: Entry, session: Session, error: ModelAway) -> Again | None:
+        """Keep the lane waiting through an outage, tell its chat once, give up after ``outage_hours``."""
+        now = asyncio.get_running_loop().time()
+        self.outage.met(error, now)
+        entry.tries += 1
+        reason, said = wait_words(error)
+        noted = session.journal.noted(entry.inbound.id, reason)
+        entry.away_at = entry.away_at or (noted.at if noted is not None else None) or self._clock()
+        if self._clock() - entry.away_at >= timedelta(hours=self._rules.outage_hours):
+            await self._park(entry, session, "outage", OUTAGE_SAID.format(self._rules.outage_hours))
+            return None
+        if noted is None and entry.inbound.key not in self._told:
+            await self._tell(session, entry.inbound, reason, said)
+            self._told.add(entry.inbound.key)
+        wait = back_off_s(entry.tries, after_s=error.after_s, spread=random.random())
+        log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
+        return Again(wait, self.outage.over)
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def _send(self, entry: Entry, reply: Reply) -> None:
+        if entry.letter.lost:
+            return  # it comes again, and the stored reply is sent then
+        inbound = entry.inbound
+        if reply.silent:
+            await self._mailbox.settle(entry.letter)
+            if reply.reason:
+                await self._events.tell(
+                    "notice",
+                    inbound.key,
+                    inbound.id,
+                    text=commands.STOPPED,
+                    event_id=f"{inbound.id}#notice.{reply.reason}",
+                )
+            return
+        post = answers.reply(inbound, reply, self._clock())
+        await self._mailbox.settle(entry.letter, [post])
+        log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
+        kind: EventKind = "notice" if reply.kind == "notice" else "reply"
+        await self._show(kind, inbound, post, reply.text, reply.seq)
+
+    async def _notice(self, inbound: Inbound, reason: str, text: str, seq: int = 0) -> None:
+        post = answers.notice(inbound, reason, text, self._clock(), seq=seq)
+        await self._mailbox.put(post)
+        await self._show("notice", inbound, post, text, seq)
+
+    async def _show(self, kind: EventKind, inbound: Inbound, post: Post, text: str, seq: int) -> None:
+        """Let whoever watches see what goes to a platform, too."""
+        if self._events.watched(inbound.key) and not answers.is_local(inbound):
+            await self._events.tell(kind, inbound.key, inbound.id, text=text, seq=seq, event_id=post.id)
+
+    async def _park(self, entry: Entry, session: Session, reason: str, said: str) -> None:
+        """Tell the chat, move the letter aside, and remember in between that it is parked."""
+        inbound = entry.inbound
+        entry.verdict = (reason, said)
+        attempts = max(session.journal.attempts(inbound.id), entry.crashes, 1)
+        await self._tell(session, inbound, reason, said)
+        await self._mailbox.park(
+            entry.letter,
+            key=inbound.key,
+            reason=reason,
+            attempts=attempts,
+            mark=lambda: session.journal.conclude(inbound.id, "parked", reason=reason),
+        )
+        log.warning("letter.parked", reason=reason, attempts=attempts)
+
+    async def _tell(self, session: Session, inbound: Inbound, reason: str, text: str) -> None:
+        """Send a notice that has its place among what the chat is told, the same one after a crash."""
+        noted = session.journal.noted(inbound.id, reason)
+        if noted is None:
+            noted = await session.journal.note(inbound.id, reason=reason, text=text)
+        await self._notice(inbound, reason, noted.text, noted.seq)
+
+    async def _tell_once(self, entry: Entry, reason: str, text: str) -> None:
+        if entry.told:
+            return
+        try:
+            await self._notice(entry.inbound, reason, text)
+            entry.told = True
+        except MailboxError as error:
+            log.warning("notice.delayed", error=str(error))
+
+    def _model_answers(self) -> None:
+        self.outage.ended()
+        self._told.clear()
+
+    def _owe(self, entry: Entry) -> None:
+        self._owed[entry.inbound.key, entry.inbound.id] = None
+        while len(self._owed) > OWED_MAX:
+            self._owed.popitem(last=False)
+
+    async def _started(self, inbound: Inbound) -> None:
+        if self._events.watched(inbound.key):
+            await self._events.tell("started", inbound.key, inbound.id)
+
+    def see(self, kind: str, inbound: Inbound, text: str) -> None:
+        """Show a piece of a running turn to whoever watches its key."""
+        if self._events.watched(inbound.key):
+            event = self._events.tell(
+                "tool" if kind == "tool" else "delta", inbound.key, inbound.id, text=text
+            )
+            self._spawn(event, f"event {kind}")
+
+    # -- stopping ----------------------------------------------------------------------------------
+
+    def stop(self, key: str, asked: Inbound | None = None, asked_id: str = "") -> bool:
+        """Stop the running turn of ``key`` and answer the ``/stop`` that asked for it."""
+        stopped = self.lanes.stop(key)
+        if stopped is None:
+            return False
+        stop_id = asked.id if asked is not None else asked_id
+        if stop_id and not stop_id.startswith("stop:"):
+            self._stops.add((key, stop_id))
+            self._spawn(self._answer_stop(asked or stopped.inbound, key, stop_id), "answer stop")
+        return True
+
+    async def _answer_stop(self, like: Inbound, key: str, stop_id: str) -> None:
+        """Answer out of line; where that fails, the letter answers when its turn comes."""
+        inbound = like.model_copy(update={"id": stop_id, "platform_id": None})
+        try:
+            async with self._store.open(SessionKey(key)) as session:
+                known = await session.journal.conclude(stop_id, "command", text=commands.STOPPED)
+                reply = Reply(commands.STOPPED, seq=known.seq or 0)
+                await self._mailbox.put(answers.reply(inbound, reply, self._clock()))
+        except (MailboxError, SessionError) as error:
+            self._stops.discard((key, stop_id))
+            log.warning("stop.unanswered", key=key, error=str(error))
+
+
+class _Watch:
+    """Shows one turn to whoever watches."""
+
+    def __init__(self, worker: Worker, inbound: Inbound) -> None:
+        self._worker = worker
+        self._inbound = inbound
+
+    def delta(self, text: str) -> None:
+        self._worker.see("delta", self._inbound, text)
+
+    def tool(self, name: str) -> None:
+        self._worker.see("tool", self._inbound, name)

@@ -1,0 +1,152 @@
+"""What a scope's memory remembers between its steps: an answer that is being stored, and what has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from session.errors import NotNow
+from session.hop import start_thread, to_the_end
+from session.notes import Mark
+from session.state import read_state, try_lock, write_state
+
+BUSY_S = 10.0
+FAILURES_KEPT = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An answer on its way into the files: stored before the first of them is touched, gone after the last.
+
+    ``base`` is the digest of the MEMORY.md that it was made from; ``memory`` is None where that stays.
+    """
+
+    key: str
+    session_id: str
+    start: int
+    stop: int
+    digest: str
+    entry: str
+    memory: str | None
+    base: str
+
+    @property
+    def mark(self) -> Mark:
+        """What its paragraph in HISTORY.md is known by."""
+        return Mark(self.session_id, self.start, self.stop, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How often the stretch of a session that begins at ``start`` failed in a row, and when to try again."""
+
+    start: int
+    count: int
+    until: float
+
+
+@dataclass
+class Desk:
+    """The state of one scope, while its lock is ours."""
+
+    path: Path
+    answer: Stored | None = None
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    async def save(self) -> None:
+        """Write the state; on return it survives a power cut."""
+        content = {
+            "answer": asdict(self.answer) if self.answer is not None else None,
+            "failures": {session: asdict(failure) for session, failure in self.failures.items()},
+        }
+        await to_the_end(start_thread(lambda: write_state(self.path, content), name="desk"))
+
+    def failure(self, session_id: str, start: int) -> Failure:
+        """Return what is known of a stretch; a session that got further has no failures."""
+        known = self.failures.get(session_id)
+        return known if known is not None and known.start == start else Failure(start, 0, 0.0)
+
+    def forget(self, session_id: str, now: datetime) -> None:
+        """Strike out the failures of a session, and those of sessions that nobody asked for in a month."""
+        oldest = (now - FAILURES_KEPT).timestamp()
+        self.failures = {
+            session: failure
+            for session, failure in self.failures.items()
+            if session != session_id and failure.until >= oldest
+        }
+
+
+class Desks:
+    """Opens desks, each for one writer at a time over all processes."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[Desk]:
+        """Hold the desk of a scope for the block; whoever else of this process wants it waits in line.
+
+        Raises:
+            NotNow: another process holds it.
+            NewerFormat, StoreError: its file cannot be used.
+        """
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        path = self._folder / f"{name}.json"
+        async with lock:
+            fd, desk = await to_the_end(start_thread(lambda: self._take(path), name="desk"))
+            try:
+                yield desk
+            finally:
+                os.close(fd)
+
+    def _take(self, path: Path) -> tuple[int, Desk]:
+        fd = try_lock(path.with_suffix(".lock") if path.suffix else path)
+        if fd is None:
+            until = self._clock() + timedelta(seconds=BUSY_S)
+            raise NotNow(
+                "another process works on this memory",
+                reason="busy",
+                until=until,
+                hint="try again in a while",
+            )
+        try:
+            return fd, _read(path)
+        except BaseException:
+            os.close(fd)
+            raise
+
+
+def content_digest(data: bytes) -> str:
+    """Return what tells one MEMORY.md from another."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read(path: Path) -> Desk:
+    content = read_state(path)
+    failures = content.get("failures")
+    return Desk(
+        path,
+        _read_as(Stored, content.get("answer")),
+        {
+            str(session): failure
+            for session, raw in (failures if isinstance(failures, dict) else {}).items()
+            if (failure := _read_as(Failure, raw)) is not None
+        },
+    )
+
+
+def _read_as(kind: Callable[..., Any], raw: object) -> Any:
+    """Build a dataclass from its own fields; None where they are not all there."""
+    names = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    if not isinstance(raw, Mapping) or any(name not in raw for name in names):
+        return None
+    return kind(**{name: raw[name] for name in names})

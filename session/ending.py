@@ -1,0 +1,169 @@
+"""Ends a session: archived and begun anew, or deleted; a crash may follow every step. Runs in threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ulid import ULID
+
+from session import archive
+from session.disk import new_file, private_folder, sync_folder, write_all
+from session.fence import Held, Wait
+from session.journal import ANY, KEPT, Entry, Ledger, Place
+from session.logbook import Logbook
+from session.scribe import Scribe, again, merged
+from session.transcript import Transcript, decode, fresh, read_time
+
+_LEFT_BEHIND = ("name", "instructions", "summary", "ended_at")  # what belongs to the ended session alone
+
+
+def place_of(transcript: Transcript) -> Place:
+    """Say where a session stands, for the journal's count."""
+    return Place(transcript.session_id, len(transcript.index.finals))
+
+
+def end(
+    scribe: Scribe, book: Logbook, epoch: int, *, metadata: Mapping[str, Any] | None, wait: Wait | None
+) -> Path | None:
+    """Archive the session and begin a fresh one; return the archive, None where there was no message.
+
+    The archive is whole on disk first, then the journal knows the ended ids, then the fresh file takes the
+    transcript's place in one rename. Done again after a crash in between, it replaces its own archive.
+
+    Raises:
+        Busy, Fenced, StoreError.
+    """
+
+    def once() -> Path | None:
+        with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
+            book.compare(book_fd)
+            if fd is None or not scribe.transcript.messages:
+                return None
+            return _end(scribe, book, held, (fd, book_fd), metadata)
+
+    return again(once)
+
+
+def _end(
+    scribe: Scribe, book: Logbook, held: Held, fds: tuple[int, int | None], metadata: Mapping[str, Any] | None
+) -> Path:
+    now, transcript = scribe.clock(), scribe.transcript
+    path = _write_archive(scribe, held, fds[0], metadata, now)
+    inner = {name: value for name, value in transcript.inner.items() if name not in _LEFT_BEHIND}
+    inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": transcript.session_id}
+    entry: Entry = {
+        "at": now.astimezone(UTC).isoformat(),
+        "do": "ended",
+        "session": transcript.session_id,
+        "next": inner["session_id"],
+        "archive": path.name,
+        "seq": book.ledger.seq(place_of(transcript)),
+        "ids": _recent_ids(transcript, book.ledger, now),
+    }
+    book.write(held, fds[1], entry)
+    scribe.begin_anew(held, fresh(scribe.stem, scribe.key, now=now, inner=inner))
+    return path
+
+
+def _write_archive(
+    scribe: Scribe, held: Held, fd: int, metadata: Mapping[str, Any] | None, now: datetime
+) -> Path:
+    transcript = scribe.transcript
+    if transcript.needs_copy:
+        scribe.keep_original(held, fd)
+    folder = scribe.layout.archive(scribe.stem)
+    private_folder(folder)
+    ended = now.astimezone(UTC).isoformat(timespec="microseconds")
+    inner = merged(
+        transcript.inner, {"session_id": transcript.session_id, **(metadata or {}), "ended_at": ended}
+    )
+    path = folder / archive.name_of(now, transcript.session_id)
+    older = [found.path for found in archive.of_stem(scribe.layout, scribe.stem)]
+    temp = held.temp(folder)
+    with new_file(temp) as target:
+        write_all(target, transcript.head(now=now, inner=inner))
+        scribe.write_body(target, fd)
+        os.fsync(target)
+        held.check()
+        temp.rename(path)
+    for stale in older:
+        if stale != path and stale.name.endswith(f"-{transcript.session_id}.jsonl"):
+            remove(held, stale)  # left by an ending that a crash cut short
+    sync_folder(folder)
+    return path
+
+
+def _recent_ids(transcript: Transcript, ledger: Ledger, now: datetime) -> dict[str, dict[str, Any]]:
+    """Collect the ids of the last 48 h with their replies, as the journal keeps them."""
+    place = place_of(transcript)
+    numbers = {at: ledger.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)}
+    ids: dict[str, dict[str, Any]] = {}
+    for id_ in transcript.index.ids():
+        found = transcript.index.find(id_)
+        if found is None:
+            continue
+        at = read_time(decode(transcript.messages[found.stop - 1]).get("timestamp"))
+        if at is not None and now - at > KEPT:
+            continue
+        end: dict[str, Any] = {"final": found.final is not None}
+        if found.final is not None:
+            line = decode(transcript.messages[found.final])
+            end["text"] = line.get("content") if isinstance(line.get("content"), str) else ""
+            if line.get("message_id") == id_ and numbers.get(found.final) is not None:
+                end["seq"] = numbers[found.final]
+            if line.get("stopped") is True:
+                end["stopped"] = True
+        ids[id_] = end
+    return ids
+
+
+def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], wait: Wait) -> bool:
+    """Delete the active transcript: recent ids and ``ids`` are journalled as cleared, the epoch is raised.
+
+    Raises:
+        Moved, NewerFormat, StoreError.
+    """
+    epoch = scribe.claim(wait, anew=True)
+
+    def once() -> bool:
+        with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
+            book.compare(book_fd)
+            now = scribe.clock()
+            cleared = dict.fromkeys([*_recent_ids(scribe.transcript, book.ledger, now), *ids])
+            at = now.astimezone(UTC).isoformat()
+            seq = book.ledger.seq(place_of(scribe.transcript))
+            entries: list[Entry] = [{"at": at, "do": "end", "id": id_, "kind": "cleared"} for id_ in cleared]
+            if fd is not None:
+                entries.append({"at": at, "do": "base", "session": ANY, "seq": seq, "finals": 0})
+            if entries:
+                book.write(held, book_fd, *entries)
+            if fd is None:
+                return False
+            remove(held, scribe.path)
+            scribe.forget()
+            return True
+
+    return again(once)
+
+
+def remove(held: Held, path: Path) -> None:
+    """Delete a file so that a writer that was overtaken in this very moment deletes nothing.
+
+    It is moved into a folder of this epoch first: whoever overtakes a writer takes that folder away.
+    """
+    held.check()
+    bin_ = held.temp(path.parent)
+    shutil.rmtree(bin_, ignore_errors=True)
+    bin_.mkdir(mode=0o700)
+    held.check()
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(bin_ / "gone")
+    sync_folder(path.parent)
+    shutil.rmtree(bin_, ignore_errors=True)
+    held.check()

@@ -1,0 +1,344 @@
+"""The lock of a key: who may write, under which epoch, and what happens to a writer that froze.
+
+A lock file is never deleted, and replaced only to overtake a frozen holder. Every file of the key is opened
+before the lock is taken, and every temporary file is named by the epoch: so a writer that wakes after it was
+overtaken holds files that nobody reads any more, and names that are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from session.disk import Layout, copy_rest, discard, new_file, private_folder, seen, sync_folder
+from session.errors import Fenced, NewerFormat, StoreError
+
+VERSION = 1
+_POLL_S = 0.005
+_READ_BYTES = 65536
+
+
+class Busy(Exception):
+    """Another process holds the lock now; only raised for ``wait=None``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """What a lock file says; ``renew``: epochs of overtaken writers whose files must be renewed yet."""
+
+    key: str | None = None
+    owner: str = ""
+    epoch: int = 0
+    renew: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Held:
+    """The lock while it is ours."""
+
+    fence: Fence
+    fd: int
+    title: Title
+
+    def check(self) -> None:
+        """Make sure that nobody has replaced the lock under our feet.
+
+        Raises:
+            Fenced: somebody has; what was written since may lie in an orphaned file.
+        """
+        if not _is_at(self.fd, self.fence.path):
+            raise Fenced(
+                "the lock was replaced while it was held", hint="the process was stopped for too long"
+            )
+
+    def temp(self, folder: Path) -> Path:
+        """Name the temporary file of this epoch in ``folder``."""
+        return self.fence.temp(folder, self.title.epoch)
+
+    def prove(self, epoch: int) -> None:
+        """Make sure that the writer with ``epoch`` still owns the key.
+
+        Raises:
+            Fenced: it does not; nothing was written.
+        """
+        title = self.title
+        if title.owner != self.fence.owner or title.epoch != epoch or title.renew:
+            raise Fenced(f"another process owns this key (epoch {title.epoch}, ours was {epoch})")
+
+    def claim(self, key: str, *, anew: bool = False) -> int:
+        """Own the key, raising the epoch where another owner held it (or always, with ``anew``).
+
+        Returns:
+            The epoch under which this process may write.
+        """
+        title = self.title
+        ours = self.fence.epoch_of(title, key)
+        if ours is not None and not anew:
+            return ours
+        for epoch in {*title.renew, title.epoch}:
+            self.fence.remove_temps(epoch)
+        self._entitle(Title(key, self.fence.owner, title.epoch + 1, title.renew))
+        if title.renew:
+            self.renew()
+        self.check()
+        return self.title.epoch
+
+    def renew(self) -> None:
+        """Renew the files of overtaken writers, then call it done."""
+        for epoch in self.title.renew:
+            self.fence.remove_temps(epoch)
+        self.fence.renew_files(self)
+        self._entitle(replace(self.title, renew=()))
+
+    def _entitle(self, title: Title) -> None:
+        _write_title(self.fd, title)
+        self.title = title
+
+
+@dataclass(slots=True)
+class Wait:
+    """How long one waits for a lock: until it is free, its holder is found frozen, or ``abort`` is set."""
+
+    abort: threading.Event = field(default_factory=threading.Event)
+
+
+class Fence:
+    """The lock of one stem, for one process (``owner``). Used from threads, never on the event loop."""
+
+    def __init__(self, layout: Layout, stem: str, *, owner: str, freeze_s: float) -> None:
+        self.path = layout.lock(stem)
+        self.owner = owner
+        self._layout = layout
+        self._stem = stem
+        self._freeze_s = freeze_s
+        self._read: tuple[bytes, Title] = (b"", Title())
+        self._mark = hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    def temp(self, folder: Path, epoch: int) -> Path:
+        """Name the temporary file that only a writer with this epoch uses."""
+        return folder / f".{self._mark}.{epoch}.tmp"
+
+    @contextlib.contextmanager
+    def hold(self, wait: Wait | None) -> Iterator[Held]:
+        """Hold the lock for the block.
+
+        Raises:
+            Busy: another process holds it, and ``wait`` is None.
+            NewerFormat: the lock file was written by a newer version.
+            StoreError: the folder refused, or waiting was aborted.
+        """
+        fd = self._acquire(wait)
+        try:
+            yield Held(self, fd, self._title(fd))
+        finally:
+            os.close(fd)
+
+    def peek(self) -> Title | None:
+        """Read the lock file without holding it; None where there is none."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._title(fd)
+        finally:
+            os.close(fd)
+
+    def epoch_of(self, title: Title, key: str) -> int | None:
+        """Return the epoch if ``title`` says that this process owns the key."""
+        ours = title.owner == self.owner and title.key == key and not title.renew
+        return title.epoch if ours else None
+
+    def _title(self, fd: int) -> Title:
+        raw = os.pread(fd, _READ_BYTES, 0)
+        known, title = self._read
+        if raw != known:
+            title = _read_title(raw, self.path.name)
+            self._read = (raw, title)
+        return title
+
+    def _acquire(self, wait: Wait | None) -> int:
+        while True:
+            fd = self._open()
+            try:
+                if _try_lock(fd):
+                    if _is_at(fd, self.path):
+                        return fd
+                elif wait is None:
+                    raise Busy
+                elif self._is_frozen(fd, wait) and (ours := self._overtake(fd)) is not None:
+                    os.close(fd)
+                    return ours
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            try:
+                fd = os.open(self.path, flags, 0o600)
+            except FileNotFoundError:
+                private_folder(self.path.parent)
+                fd = os.open(self.path, flags, 0o600)
+            if os.fstat(fd).st_size == 0:
+                os.fchmod(fd, 0o600)
+        except OSError as error:
+            raise StoreError(
+                f"the lock cannot be opened: {error.strerror}", hint=f"look at {self.path}"
+            ) from error
+        return fd
+
+    def _is_frozen(self, fd: int, wait: Wait) -> bool:
+        """Wait until the lock is free or replaced (False), or nothing moved for too long (True)."""
+        signs, since = self._signs(fd), time.monotonic()
+        while True:
+            if _is_free(fd) or not _is_at(fd, self.path):
+                return False
+            if wait.abort.wait(_POLL_S):
+                raise StoreError("gave up waiting for the lock of this conversation")
+            now = self._signs(fd)
+            if now != signs:
+                signs, since = now, time.monotonic()
+            elif time.monotonic() - since >= self._freeze_s:
+                return True
+
+    def _signs(self, fd: int) -> list[object]:
+        """Collect what a holder that still moves would change."""
+        layout = self._layout
+        epoch = self._title(fd).epoch
+        files = [layout.transcript(self._stem), layout.journal(self._stem), self.path]
+        return [seen(path) for path in (*files, *(self.temp(folder, epoch) for folder in self._folders()))]
+
+    def _folders(self) -> tuple[Path, ...]:
+        return (self._layout.sessions, self._layout.keys, self._layout.archive(self._stem))
+
+    def _overtake(self, frozen: int) -> int | None:
+        """Replace the lock of a frozen holder and renew the key's files; None where another was quicker."""
+        with _guard(self.path.parent) as alone:
+            if not alone or not _is_at(frozen, self.path) or _is_free(frozen):
+                return None
+            old = self._title(frozen)
+            title = Title(old.key, self.owner, old.epoch + 1, (*old.renew, old.epoch))
+            temp = self.temp(self.path.parent, title.epoch)
+            with new_file(temp) as fd:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                _write_title(fd, title)
+                temp.rename(self.path)
+                ours = os.dup(fd)  # the same open file, so the same lock
+        try:
+            sync_folder(self.path.parent)
+            Held(self, ours, title).renew()
+        except BaseException:
+            os.close(ours)
+            raise
+        return ours
+
+    def remove_temps(self, epoch: int) -> None:
+        """Take away the temporary files of a writer that is dead or overtaken."""
+        for folder in self._folders():
+            discard(self.temp(folder, epoch))
+
+    def renew_files(self, held: Held) -> None:
+        """Copy transcript and journal over themselves, so that an overtaken writer wakes on orphans.
+
+        Raises:
+            Fenced: we were overtaken in turn.
+            StoreError: the disk refused; the next claim tries again.
+        """
+        for path in (self._layout.transcript(self._stem), self._layout.journal(self._stem)):
+            try:
+                source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            temp = held.temp(path.parent)
+            try:
+                with new_file(temp) as fd:
+                    copy_rest(source, fd, 0)
+                    os.fsync(fd)
+                    held.check()
+                    temp.rename(path)
+                sync_folder(path.parent)
+            except OSError as error:
+                raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
+            finally:
+                os.close(source)
+
+
+@contextlib.contextmanager
+def _guard(folder: Path) -> Iterator[bool]:
+    """Let one process at a time replace locks in a workspace; yields whether it is this one."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield _try_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_free(fd: int) -> bool:
+    if _try_lock(fd):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return True
+    return False
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Say whether ``path`` still names the open file."""
+    ours = os.fstat(fd)
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _read_title(raw: bytes, name: str) -> Title:
+    raw = raw.strip(b"\0 \n")
+    if not raw:
+        return Title()
+    try:
+        body: dict[str, Any] = json.loads(raw)
+        version, epoch = body["v"], body["epoch"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Title(epoch=int(time.time()))  # unreadable: above every epoch that was ever counted
+    if type(version) is int and version > VERSION:
+        raise NewerFormat(f"{name} has version {version}", hint="it was written by a newer chat-gateway")
+    key, owner, renew = body.get("key"), body.get("owner"), body.get("renew", [])
+    return Title(
+        key if isinstance(key, str) else None,
+        owner if isinstance(owner, str) else "",
+        epoch if type(epoch) is int else int(time.time()),
+        tuple(item for item in renew if type(item) is int) if isinstance(renew, list) else (),
+    )
+
+
+def _write_title(fd: int, title: Title) -> None:
+    """Write in place, in one call, padded over what stood there."""
+    body: dict[str, Any] = {"v": VERSION, "key": title.key, "owner": title.owner, "epoch": title.epoch}
+    if title.renew:
+        body["renew"] = list(title.renew)
+    raw = json.dumps(body).encode()
+    old = os.fstat(fd).st_size
+    try:
+        if os.pwrite(fd, raw.ljust(old - 1) + b"\n", 0) < len(raw):
+            raise StoreError("the lock could not be written")
+    except OSError as error:
+        raise StoreError(f"the lock could not be written: {error.strerror}") from error

@@ -1,0 +1,126 @@
+"""Which lines of a transcript a model sees, and in what shape; decisions without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from session.repair import ROLES, plain_text, repair, truncate_tool_results
+
+Line = Mapping[str, Any]
+
+FULL_TOOL_RESULTS = 2
+SUMMARY_HEAD = (
+    "The conversation history before this point was compacted into the following summary:\n<summary>\n"
+)
+SUMMARY_TAIL = "\n</summary>"
+_SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
+_SENT_RUNNING = (*_SENT, "reasoning_content", "thinking_blocks")  # providers want these back within a turn
+
+
+def visible(
+    lines: Sequence[Line],
+    *,
+    last_consolidated: int,
+    running_id: str | None,
+    keep_results: int = FULL_TOOL_RESULTS,
+) -> list[dict[str, Any]]:
+    """Turn the message lines of a transcript into the messages of a request (mode ``all``).
+
+    Args:
+        lines: parsed lines, oldest first; what is no message is skipped and not counted.
+        last_consolidated: index over the messages; the history begins there, moved back to the user
+            line that opens the exchange, unless an overlay says where it begins.
+        running_id: ``message_id`` of the turn that runs. From its newest user line on nothing is
+            truncated.
+        keep_results: how many of the older tool results stay whole.
+
+    Returns:
+        Provider messages, oldest first, repaired; a summary before them where an overlay has one.
+    """
+    messages = [line for line in lines if is_message(line)]
+    running = _running_from(messages, running_id)
+    overlay = newest_overlay(messages)
+    if overlay is None:
+        start = start_of(messages, last_consolidated)
+        opening: list[dict[str, Any]] = []
+    else:
+        start = overlay["first_kept"]
+        opening = [{"role": "user", "content": summary_text(plain_text(overlay.get("content")))}]
+    sent = set(_sendable(messages)) & set(range(start, len(messages)))
+    older = repair(_stripped(messages[i], _SENT) for i in sorted(sent) if i < running)
+    newer = repair(_stripped(messages[i], _SENT_RUNNING) for i in sorted(sent) if i >= running)
+    older = opening + older
+    return truncate_tool_results(older + newer, keep=keep_results, running_from=len(older))
+
+
+def is_message(line: Line) -> bool:
+    """Say whether a line counts: an object without ``_type`` whose role is one of the four."""
+    role = line.get("role")
+    return isinstance(role, str) and role in ROLES and "_type" not in line
+
+
+def is_record(line: Line) -> bool:
+    """Say whether a message line is one of our own records, which are never sent."""
+    return line.get("role") == "system" and isinstance(line.get("kind"), str)
+
+
+def newest_overlay(messages: Sequence[Line]) -> Line | None:
+    """Return the newest overlay whose ``first_kept`` points at a message before it, or at itself."""
+    for i in range(len(messages) - 1, -1, -1):
+        line = messages[i]
+        if is_record(line) and line["kind"] == "overlay" and _is_index(line.get("first_kept"), i):
+            return line
+    return None
+
+
+def start_of(messages: Sequence[Line], last_consolidated: int) -> int:
+    """Return where the history begins: at ``last_consolidated``, moved back to the start of its exchange.
+
+    An offset that is no place in the file counts as 0. At the end of the file, or where only our own
+    records follow, nothing is left to send. Where no user line stands before, tool results move
+    back to the call they answer.
+    """
+    offset = last_consolidated if _is_index(last_consolidated, len(messages)) else 0
+    while offset < len(messages) and is_record(messages[offset]):
+        offset += 1
+    if offset in (0, len(messages)):
+        return offset
+    for place in range(offset, -1, -1):
+        if messages[place]["role"] == "user":
+            return place
+    while offset > 0 and messages[offset]["role"] == "tool":
+        offset -= 1
+    return offset
+
+
+def summary_text(summary: str) -> str:
+    """Wrap a summary in the words by which a model knows it for one."""
+    return SUMMARY_HEAD + summary + SUMMARY_TAIL
+
+
+def _sendable(messages: Sequence[Line]) -> Iterator[int]:
+    """Yield the places of the lines that are neither our own records nor withdrawn by one."""
+    withdrawn: set[int] = set()
+    for i, line in enumerate(messages):
+        if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
+            withdrawn.update(range(line["from"], i))
+    return (i for i, line in enumerate(messages) if i not in withdrawn and not is_record(line))
+
+
+def _running_from(messages: Sequence[Line], running_id: str | None) -> int:
+    for i in range(len(messages) - 1, -1, -1):
+        line = messages[i]
+        if running_id is not None and line["role"] == "user" and line.get("message_id") == running_id:
+            return i
+    return len(messages)
+
+
+def _stripped(line: Line, fields: Sequence[str]) -> dict[str, Any]:
+    message = {field: line[field] for field in fields if field in line}
+    message["content"] = plain_text(message.get("content"))  # a stored picture is named, not sent again
+    return message
+
+
+def _is_index(value: object, end: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= end

@@ -1,0 +1,210 @@
+"""Lists and checks the transcripts of a workspace; a bad file never hides a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Any
+
+from session import archive
+from session.disk import Layout, Seen, read_file, seen
+from session.errors import StoreError
+from session.index import Totals
+from session.key import SessionKey
+from session.transcript import Transcript, decode, parse, read_time, stamp
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One session of the listing; times are ISO 8601 with offset, empty where nothing says them."""
+
+    id: str
+    key: str
+    stem: str
+    path: Path
+    name: str | None
+    created_at: str
+    last_message_at: str
+    updated_at: str
+    message_count: int
+    model: str | None
+    source: str
+    cron_job_id: str | None
+    active: bool
+    totals: Totals = field(default_factory=Totals)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that the listing shows to other programs."""
+        return {
+            "id": self.id,
+            "key": self.key,
+            "name": self.name,
+            "created_at": self.created_at or None,
+            "last_message_at": self.last_message_at or None,
+            "message_count": self.message_count,
+            "model": self.model,
+            "source": self.source,
+            "cron_job_id": self.cron_job_id,
+            "active": self.active,
+            "metrics": {
+                "prompt_tokens": self.totals.prompt_tokens,
+                "completion_tokens": self.totals.completion_tokens,
+                "cost_usd": self.totals.cost_usd,
+                "turns": self.totals.turns,
+            },
+        }
+
+
+class Listing:
+    """Makes rows, and keeps them as long as their files do not change."""
+
+    def __init__(self, layout: Layout, zone: tzinfo) -> None:
+        self._layout = layout
+        self._zone = zone
+        self._rows: dict[Path, tuple[Seen, SessionRow]] = {}
+
+    def rows(self, *, ended: bool = True) -> list[SessionRow]:
+        """List the sessions, newest message first; ended ones only where asked for."""
+        known = self._rows
+        fresh: dict[Path, tuple[Seen, SessionRow]] = {}
+        active: dict[str, SessionRow] = {}
+        rows: list[SessionRow] = []
+        for path in transcripts(self._layout):
+            row = self._row(path, path.stem, known, fresh, active=True)
+            if row is not None:
+                active[row.id] = row
+                rows.append(row)
+        for found in archive.everywhere(self._layout) if ended else ():
+            if found.session_id in active:
+                continue  # the copy of an ending that has not ended
+            row = self._row(found.path, found.stem, known, fresh, active=False)
+            if row is not None:
+                rows.append(row)
+        self._rows = fresh if ended else {**known, **fresh}
+        return sorted(rows, key=lambda row: _age(row.last_message_at), reverse=True)
+
+    def _row(
+        self,
+        path: Path,
+        stem: str,
+        known: dict[Path, tuple[Seen, SessionRow]],
+        fresh: dict[Path, tuple[Seen, SessionRow]],
+        *,
+        active: bool,
+    ) -> SessionRow | None:
+        now = seen(path)
+        old = known.get(path)
+        if old is not None and old[0] == now:
+            fresh[path] = old
+            return old[1]
+        try:
+            found = read_file(path)
+        except StoreError:
+            return None
+        if found is None:
+            return None
+        row = make_row(parse(found[0], stem=stem), path, self._zone, active=active)
+        fresh[path] = (found[1], row)
+        return row
+
+
+def make_row(transcript: Transcript, path: Path, zone: tzinfo, *, active: bool) -> SessionRow:
+    """Describe one transcript."""
+    inner = transcript.inner
+    last: datetime | None = None
+    if transcript.messages:
+        line = decode(transcript.messages[-1])
+        last = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+    updated = read_time(transcript.metadata.get("updated_at"))
+    times = [at for at in (updated, last) if at is not None]
+    created = transcript.created_at
+    channel = transcript.key.partition(":")[0]
+    return SessionRow(
+        id=transcript.session_id,
+        key=transcript.key,
+        stem=transcript.stem,
+        path=path,
+        name=_text(inner.get("name")),
+        created_at=stamp(created, zone) if created else "",
+        last_message_at=stamp(last, zone) if last else "",
+        updated_at=stamp(max(times), zone) if times else "",
+        message_count=len(transcript.messages),
+        model=_text(inner.get("model")),
+        source=_text(inner.get("source")) or ("cron" if channel == "cron" else "interactive"),
+        cron_job_id=_text(inner.get("cron_job_id")),
+        active=active,
+        totals=transcript.index.totals(),
+    )
+
+
+def transcripts(layout: Layout) -> Iterator[Path]:
+    """List the active transcripts by name."""
+    try:
+        paths = sorted(layout.sessions.iterdir())
+    except FileNotFoundError:
+        return
+    for path in paths:
+        if path.name.endswith(".jsonl") and not path.name.startswith(".") and path.is_file():
+            yield path
+
+
+Fix = Callable[[SessionKey, str], None]
+
+
+def verify(layout: Layout, fix: Fix | None) -> list[dict[str, Any]]:
+    """Report the transcripts with a problem; ``fix`` repairs an active one, by key and stem."""
+    report = []
+    for path in transcripts(layout):
+        row = _check(layout, path, path.stem, fix)
+        if row is not None:
+            report.append(row)
+    for found in archive.everywhere(layout):
+        row = _check(layout, found.path, found.stem, None)
+        if row is not None:
+            report.append(row)
+    return report
+
+
+def _check(layout: Layout, path: Path, stem: str, fix: Fix | None) -> dict[str, Any] | None:
+    row: dict[str, Any] = {"file": str(path.relative_to(layout.workspace)), "problem": "", "repaired": False}
+    try:
+        found = read_file(path)
+        if found is None:
+            return None
+        transcript = parse(found[0], stem=stem)
+        row["problem"] = "; ".join(problems(transcript))
+        if not row["problem"]:
+            return None
+        if fix is not None:
+            fix(SessionKey(transcript.key), stem)
+            row["repaired"] = True
+    except StoreError as error:
+        row["problem"] = row["problem"] or str(error)
+    return row
+
+
+def problems(transcript: Transcript) -> list[str]:
+    """Say in words what a reader could stumble over."""
+    damage = transcript.damage
+    found = list(damage.problems)
+    if transcript.torn:
+        found.append(
+            f"an unfinished line or NUL bytes at the end ({transcript.size - transcript.keep} bytes)"
+        )
+    if damage.nameless:
+        found.append(f"{damage.nameless} records that are no messages")
+    offset = transcript.metadata.get("last_consolidated", 0)
+    if type(offset) is not int or not 0 <= offset <= len(transcript.messages) + len(damage.strays):
+        found.append("last_consolidated is out of range, so it counts as 0")
+    return found
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _age(at: str) -> float:
+    time = read_time(at)
+    return time.timestamp() if time is not None else 0.0

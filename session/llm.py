@@ -1,0 +1,405 @@
+"""Language models through LiteLLM: one request in, one answer out, every failure one of ours.
+
+LiteLLM retries nothing here, prints nothing, loads no file from the network and keeps no log of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal, Protocol, cast
+
+from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused
+from session.failure import classified, cleaned
+from session.models import Answer, Message, OnDelta, Prompt, ToolCall, ToolSpec, Usage
+
+CONNECT_S = 10.0
+MAX_ID_CHARS = 40  # of a tool call; longer ones come from other providers' files
+_ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the price map of the package, not of the network
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_MODE": "PRODUCTION",  # reads no .env of the folder that it is started in
+}
+_DUMMY_KEY = "none"  # a server of one's own asks for no key, the client insists on one
+_loading = threading.Lock()
+_library: Any = None
+
+
+class _Chunk(Protocol):
+    choices: Sequence[Any]
+
+
+class LiteLLM:
+    """A model that LiteLLM knows by name, with others to fall back on."""
+
+    plain = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        api_base: str = "",
+        api_key: str = "",
+        timeout_s: float = 120.0,
+        max_output_tokens: int = 4096,
+        fallbacks: Sequence[str] = (),
+        small: str = "",
+    ) -> None:
+        """Keep the values; nothing is imported or connected yet.
+
+        Args:
+            name: as LiteLLM writes it, ``provider/model``.
+            api_base: the server's address; with ``api_key`` it serves every model of ``name``'s provider,
+                never one of another provider.
+            api_key: empty means the provider's own environment variable, or a dummy with ``api_base``.
+            timeout_s: how long one request may take in all, and how long the server may be silent.
+            max_output_tokens: where the prompt names none.
+            fallbacks: asked in this order when the model before is away or refuses.
+            small: a cheaper model for background work; empty means ``name``.
+        """
+        self.name = name
+        self.small = small or name
+        self.fallbacks = tuple(fallbacks)
+        self._api_base = api_base
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+        self._max_output_tokens = max_output_tokens
+        self._supported: dict[str, frozenset[str]] = {}
+        self._priced: dict[str, bool] = {}
+
+    async def warm(self) -> None:
+        """Import LiteLLM in a thread, once per process; takes seconds and stalls the loop now and then."""
+        if _library is None:
+            await asyncio.to_thread(_load)
+
+    async def close(self) -> None:
+        """Close the connections that LiteLLM keeps for this process."""
+        if _library is not None:
+            await _library.close_litellm_async_clients()
+
+    async def context_window(self) -> int:
+        """Return how many tokens the model takes, 0 where LiteLLM's table does not know it."""
+        await self.warm()
+        try:
+            info = _library.get_model_info(self.name)
+        except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
+            return 0
+        return int(info.get("max_input_tokens") or 0)
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        """Answer ``prompt``; see ``Model``. Cancelling closes the connection to the server at once."""
+        await self.warm()
+        first: ModelError | None = None
+        for model in (prompt.model or self.name, *self.fallbacks):
+            written = _Written(on_delta)
+            try:
+                return await self._ask_one(model, prompt, written)
+            except (ModelAway, ModelRefused) as error:
+                if written.any:  # a second answer would be written behind half of the first
+                    raise
+                if first is None or (isinstance(first, ModelRefused) and isinstance(error, ModelAway)):
+                    first = error
+        assert first is not None
+        raise first
+
+    async def _ask_one(self, model: str, prompt: Prompt, written: _Written) -> Answer:
+        if not prompt.force_tool:
+            return await self._request(model, prompt, written, "auto" if prompt.tools else None)
+        forced = {"type": "function", "function": {"name": prompt.force_tool}}
+        try:
+            return await self._request(model, prompt, written, forced)
+        except ModelRefused:
+            return await self._request(model, prompt, written, "auto")
+
+    async def _request(self, model: str, prompt: Prompt, written: _Written, choice: Any) -> Answer:
+        arguments = self._arguments(model, prompt, choice)
+        answer = _Assembly()
+        try:
+            async with asyncio.timeout(self._timeout_s), _streamed(arguments) as stream:
+                async for chunk in _pieces(stream):
+                    if text := answer.add(chunk):
+                        written(text)
+                answer.end(stream)
+        except TimeoutError as error:
+            raise ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable") from error
+        except ModelError as error:
+            error.args = (self._clean(f"{model}: {error}"),)
+            raise
+        except Exception as error:
+            raise classified(error, model=model, secrets=(self._api_key,)) from error
+        return answer.answer(self._cost(model, answer.usage))
+
+    def _arguments(self, model: str, prompt: Prompt, choice: Any) -> dict[str, Any]:
+        """Build the call; what the provider does not know is left out instead of refused."""
+        supported = self._supports(model)
+        max_tokens = prompt.max_tokens or self._max_output_tokens
+        wanted: dict[str, Any] = {"max_tokens": max_tokens, "stream_options": {"include_usage": True}}
+        if prompt.tools:
+            wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": choice}
+        arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
+        # Without the last one LiteLLM imports a package, not installed here, to look for tools of its own.
+        arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+        arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": True}
+        arguments["timeout"] = _timeouts(self._timeout_s)
+        if _provider(model) == _provider(self.name):
+            if self._api_base:
+                arguments["api_base"] = self._api_base
+            if self._api_key or self._api_base:
+                arguments["api_key"] = self._api_key or _DUMMY_KEY
+        return arguments
+
+    def _supports(self, model: str) -> frozenset[str]:
+        if model not in self._supported:
+            try:
+                known = _library.get_supported_openai_params(model=model) or ()
+            except Exception:  # noqa: BLE001 - an unknown provider is told by the request itself
+                known = ()
+            self._supported[model] = frozenset(known)
+        return self._supported[model]
+
+    def _cost(self, model: str, usage: Any) -> float:
+        """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
+        if usage is None or not self._priced.get(model, True):
+            return 0.0
+        try:
+            parts = _library.cost_per_token(model=model, usage_object=usage)
+        except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
+            self._priced[model] = False
+            return 0.0
+        return float(sum(parts))
+
+    def _clean(self, text: str) -> str:
+        return cleaned(text, secrets=(self._api_key,))
+
+
+class _Written:
+    """Passes the text on and remembers whether there was any."""
+
+    def __init__(self, on_delta: OnDelta | None) -> None:
+        self.any = False
+        self._on_delta = on_delta
+
+    def __call__(self, text: str) -> None:
+        if self._on_delta is not None:
+            self.any = True
+            self._on_delta(text)
+
+
+class _Assembly:
+    """An answer as it comes in, piece by piece."""
+
+    def __init__(self) -> None:
+        self.finish = ""
+        self.usage: Any = None
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._thinking: list[dict[str, Any]] = []
+        self._calls: list[dict[str, str]] = []
+        self._at: dict[int, dict[str, str]] = {}  # by the provider's index
+        self._refusal = ""
+
+    def add(self, chunk: _Chunk) -> str:
+        """Take in one piece and return the text in it."""
+        self.usage = getattr(chunk, "usage", None) or self.usage
+        if not chunk.choices:
+            return ""
+        choice = chunk.choices[0]
+        self.finish = choice.finish_reason or self.finish
+        delta = choice.delta
+        if delta is None:
+            return ""
+        if reasoning := getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None):
+            self._reasoning.append(reasoning)
+        self._refusal += getattr(delta, "refusal", None) or ""
+        for block in getattr(delta, "thinking_blocks", None) or ():
+            self._add_thinking(dict(block))
+        for fragment in delta.tool_calls or ():
+            self._add_call(fragment)
+        text = delta.content if isinstance(delta.content, str) else ""
+        if text:
+            self._text.append(text)
+        return text
+
+    def end(self, stream: Any) -> None:
+        """Check that the provider ended the stream and not the network.
+
+        Raises:
+            ModelAway: something came, but neither a reason to end nor a count.
+        """
+        ended = self.finish or self.usage
+        if _is_wrapped(stream):  # LiteLLM puts in a reason and a count where the provider sent none
+            ended = stream.received_finish_reason or stream.intermittent_finish_reason
+        if (self._text or self._calls) and not ended:
+            raise ModelAway("the answer broke off", cause="unreachable")
+
+    def answer(self, cost_usd: float) -> Answer:
+        """Return the whole.
+
+        Raises:
+            ModelRefused: the provider's content policy ended it.
+            BadAnswer: neither text nor a usable tool call came.
+        """
+        text = "".join(self._text)
+        calls = _usable(self._calls)
+        if self.finish == "content_filter" or (self._refusal and not text and not calls):
+            raise ModelRefused("the provider's content policy ended the answer")
+        if not text.strip() and not calls:
+            raise BadAnswer(f"neither text nor a tool call came (finish: {self.finish or 'none'})")
+        extra: dict[str, Any] = {}
+        if self._reasoning:
+            extra["reasoning_content"] = "".join(self._reasoning)
+        if self._thinking:
+            extra["thinking_blocks"] = self._thinking
+        usage = None
+        if self.usage is not None:
+            prompt, completion = self.usage.prompt_tokens or 0, self.usage.completion_tokens or 0
+            usage = Usage(prompt=prompt, completion=completion, cost_usd=cost_usd)
+        return Answer(text=text, tool_calls=calls, usage=usage, finish=self._finish(calls), extra=extra)
+
+    def _finish(self, calls: Sequence[ToolCall]) -> Literal["stop", "tool_calls", "length"]:
+        if self.finish == "length":
+            return "length"
+        return "tool_calls" if calls else "stop"
+
+    def _add_call(self, fragment: Any) -> None:
+        function = fragment.function
+        call_id, index = fragment.id or "", fragment.index or 0
+        call = self._at.get(index)
+        if call is None or (call_id and call["id"] and call_id != call["id"]):
+            call = self._at[index] = {"id": "", "name": "", "arguments": ""}
+            self._calls.append(call)
+        call["id"] = call["id"] or call_id
+        if function is not None:
+            call["name"] = call["name"] or function.name or ""
+            call["arguments"] += function.arguments or ""
+
+    def _add_thinking(self, block: dict[str, Any]) -> None:
+        """Join the pieces of a thinking block; its signature comes last and closes it."""
+        last = self._thinking[-1] if self._thinking else {}
+        if block.get("type") != "thinking" or last.get("type") != "thinking" or last.get("signature"):
+            self._thinking.append(block)
+            return
+        last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
+        last["signature"] = block.get("signature") or last.get("signature") or ""
+
+
+def legal_ids(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Shorten tool call ids that no provider of this kind could have given, on both sides alike.
+
+    Ids in which LiteLLM carries a thought signature (Gemini) are long by nature and stay.
+    """
+    legal = []
+    for message in messages:
+        changed = dict(message)
+        if message.get("tool_calls"):
+            changed["tool_calls"] = [{**call, "id": _short(call["id"])} for call in message["tool_calls"]]
+        if message.get("tool_call_id"):
+            changed["tool_call_id"] = _short(message["tool_call_id"])
+        legal.append(changed)
+    return legal
+
+
+def _short(call_id: str) -> str:
+    if len(call_id) <= MAX_ID_CHARS or "__thought__" in call_id:
+        return call_id
+    return "call_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:24]
+
+
+def _usable(calls: Sequence[Mapping[str, str]]) -> tuple[ToolCall, ...]:
+    """Leave out calls without a name; give an id of its own to each that has none, or another's."""
+    usable: dict[str, ToolCall] = {}
+    for call in calls:
+        if call["name"]:
+            call_id = call["id"]
+            while not call_id or call_id in usable:
+                call_id = f"call_{os.urandom(8).hex()}"
+            usable[call_id] = ToolCall(call_id, call["name"], call["arguments"])
+    return tuple(usable.values())
+
+
+def _described(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def _provider(model: str) -> str:
+    return model.partition("/")[0] if "/" in model else ""
+
+
+@asynccontextmanager
+async def _streamed(arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
+    """Open the stream and close its connection in the end, however that comes."""
+    stream = await _library.acompletion(**arguments)
+    try:
+        yield stream
+    finally:
+        await stream.aclose()
+
+
+def _is_wrapped(stream: Any) -> bool:
+    return type(stream.completion_stream).__module__.partition(".")[0] != "openai"
+
+
+async def _pieces(stream: Any) -> AsyncIterator[_Chunk]:
+    """Yield the pieces of an answer.
+
+    Those of the OpenAI client have the right shape already: what LiteLLM does to each of them costs
+    more than the rest of the call. Those of other providers get their shape from LiteLLM.
+    """
+    if not _is_wrapped(stream):
+        async for chunk in stream.completion_stream:
+            yield chunk
+        return
+    async for chunk in stream:
+        yield chunk
+
+
+def _timeouts(seconds: float) -> Any:
+    import httpx
+
+    return httpx.Timeout(seconds, connect=min(CONNECT_S, seconds))
+
+
+def _load() -> None:
+    """Import and quieten LiteLLM."""
+    global _library  # noqa: PLW0603 - one import per process
+    with _loading:
+        if _library is not None:
+            return
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import litellm
+
+        library = cast("Any", litellm)
+        library.suppress_debug_info = True
+        library.telemetry = False
+        library.num_retries = None
+        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+            logger = logging.getLogger(name)
+            logger.handlers.clear()  # its own handler would go around the log of the process
+            logger.setLevel(logging.WARNING)
+        asyncio.run(_rehearse(library))
+        _library = library
+
+
+async def _rehearse(library: Any) -> None:
+    """Answer once without a network and fail once at an address that nobody can have, in this thread.
+
+    The first calls load as much as the import does.
+    """
+    arguments = {"model": "openai/rehearsal", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    arguments |= {"api_base": "http://127.0.0.1:0/v1", "api_key": _DUMMY_KEY, "timeout": _timeouts(1.0)}
+    arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+    with suppress(Exception):
+        library.get_supported_openai_params(model="openai/rehearsal")
+        library.cost_per_token(model="gpt-4o-mini", prompt_tokens=1, completion_tokens=1)
+        async for _ in await library.acompletion(**arguments, mock_response="x"):
+            pass
+    with suppress(Exception):
+        await library.acompletion(**arguments)
+    await library.close_litellm_async_clients()

@@ -1,0 +1,34 @@
+"""Which file name a key has, where two keys may share one."""
+
+from __future__ import annotations
+
+from session.disk import Layout, read_file
+from session.fence import Fence
+from session.key import SessionKey, marked_stem, needs_mark, plain_stem
+from session.transcript import parse
+
+
+def resolve(layout: Layout, key: SessionKey) -> str:
+    """Return the stem of a key's files: nanobot's, or the marked one where that belongs to another key.
+
+    The transcript's line 1 decides whose a stem is; where there is none, the key in the lock file.
+    """
+    marked = marked_stem(key)
+    if needs_mark(key):
+        return marked
+    plain = plain_stem(key)
+    owner = owner_of(layout, plain)
+    if owner == key:
+        return plain
+    if owner is not None or owner_of(layout, marked) == key:
+        return marked
+    return plain
+
+
+def owner_of(layout: Layout, stem: str) -> str | None:
+    """Return the key to which a stem belongs; None while it is free."""
+    found = read_file(layout.transcript(stem))
+    if found is not None:
+        return parse(found[0], stem=stem).key
+    title = Fence(layout, stem, owner="", freeze_s=0).peek()
+    return None if title is None else title.key

@@ -1,0 +1,248 @@
+"""Any sequence of messages in, a sequence that every provider accepts out; the input is left as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+ROLES = frozenset({"user", "assistant", "tool", "system"})
+LOST_RESULT = json.dumps({"error": "Tool result unavailable (recovered from broken history)"})
+
+_KEPT = ("reasoning_content", "thinking_blocks")  # of an assistant message, where the caller left them in
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_BLOCK_NAMES = {"image_url": "image", "input_image": "image", "input_audio": "audio", "file": "file"}
+
+
+def repair(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages as a provider accepts them: order kept, nothing made up but lost tool results.
+
+    Left out: unknown and missing roles, users and assistants that say nothing (a user who is last
+    stays), results that no call of the assistant message right before them asked for, and the second
+    result of a call. A call without a result gets ``LOST_RESULT``. Results belong to a call by
+    their place, so ids may be used again later. Content becomes text, except in user messages, whose
+    well-formed blocks stay. Arguments become the JSON text of an object: objects are written out, and
+    what is no JSON object is wrapped as ``{"raw": "<the text>"}``, since several providers parse it.
+    Repairing twice changes nothing more.
+    """
+    known = [message for message in messages if isinstance(message, Mapping) and _role(message) in ROLES]
+    last_user = max((i for i, message in enumerate(known) if message["role"] == "user"), default=-1)
+    legal: list[dict[str, Any]] = []
+    calls: list[str] = []  # ids that the newest assistant message asked for
+    results: list[dict[str, Any]] = []
+    for i, message in enumerate(known):
+        if message["role"] == "tool":
+            result = _result(message)
+            answered = {known_result["tool_call_id"] for known_result in results}
+            if result["tool_call_id"] in calls and result["tool_call_id"] not in answered:
+                results.append(result)
+            continue
+        fixed = _fixed(message, newest=i == last_user)
+        if fixed is None:
+            continue
+        legal += _completed(calls, results)
+        legal.append(fixed)
+        calls, results = [call["id"] for call in fixed.get("tool_calls", ())], []
+    return legal + _completed(calls, results)
+
+
+def truncate_tool_results(
+    messages: Sequence[Mapping[str, Any]], keep: int = 2, running_from: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the messages with all but the last ``keep`` tool results cut.
+
+    A cut one reads ``[name: truncated, was N chars]``. Results at ``running_from`` and after it belong
+    to the running turn: they stay and do not count. One that is not longer than its placeholder stays too.
+    """
+    end = len(messages) if running_from is None else running_from
+    places = [i for i, message in enumerate(messages[:end]) if message.get("role") == "tool"]
+    cut = set(places[: max(len(places) - keep, 0)])
+    names: dict[str, str] = {}
+    shortened: list[dict[str, Any]] = []
+    for i, message in enumerate(messages):
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call["function"]["name"]
+        shortened.append(dict(message))
+        if i in cut:
+            name = message.get("name") or names.get(message.get("tool_call_id", ""), "tool")
+            shortened[i]["content"] = _placeholder(str(name), plain_text(message.get("content")))
+    return shortened
+
+
+def plain_text(content: object) -> str:
+    """Return the text of a content field: a string, the texts of a list of blocks, ``[image]`` for others."""
+    if isinstance(content, str):
+        return _clean(content)
+    if content is None:
+        return ""
+    if isinstance(content, Mapping):
+        return _dumps(content)
+    if not isinstance(content, list):
+        return str(content)
+    return "\n".join(text for text in map(_block_text, content) if text)
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    role = message.get("role")
+    return role if isinstance(role, str) else ""
+
+
+def _fixed(message: Mapping[str, Any], *, newest: bool) -> dict[str, Any] | None:
+    role = message["role"]
+    fixed: dict[str, Any] = {"role": role, "content": plain_text(message.get("content"))}
+    if role == "user":
+        fixed["content"] = _user_content(message.get("content"))
+    if role == "assistant":
+        return _assistant(message, fixed)
+    if not newest and isinstance(fixed["content"], str) and not fixed["content"].strip():
+        return None
+    return _named(message, fixed)
+
+
+def _assistant(message: Mapping[str, Any], fixed: dict[str, Any]) -> dict[str, Any] | None:
+    calls = _calls(message.get("tool_calls"))
+    spoken = bool(fixed["content"].strip())
+    if not calls and not spoken:
+        return None
+    if not spoken:
+        fixed["content"] = None
+    if calls:
+        fixed["tool_calls"] = calls
+    reasoning, blocks = (message.get(field) for field in _KEPT)
+    if isinstance(reasoning, str) and reasoning:
+        fixed["reasoning_content"] = _clean(reasoning)
+    if isinstance(blocks, list) and blocks and all(isinstance(block, dict) for block in blocks):
+        fixed["thinking_blocks"] = blocks
+    return fixed
+
+
+def _calls(calls: object) -> list[dict[str, Any]]:
+    legal: dict[str, dict[str, Any]] = {}
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            continue
+        call_id, name = _id(call.get("id")), _name(function.get("name"))
+        if not call_id or not name or call_id in legal:
+            continue
+        arguments = _arguments(function.get("arguments"))
+        legal[call_id] = {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+    return list(legal.values())
+
+
+def _result(message: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {"role": "tool", "tool_call_id": _id(message.get("tool_call_id"))}
+    if name := _name(message.get("name")):
+        result["name"] = name
+    return {**result, "content": plain_text(message.get("content"))}
+
+
+def _completed(calls: list[str], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put a made-up result in the place of each missing one: behind that of the call before it."""
+    answered = {result["tool_call_id"] for result in results}
+    whole, place = list(results), 0
+    for call_id in calls:
+        if call_id not in answered:
+            whole.insert(place, {"role": "tool", "tool_call_id": call_id, "content": LOST_RESULT})
+        place = next(i for i, result in enumerate(whole) if result["tool_call_id"] == call_id) + 1
+    return whole
+
+
+def _user_content(content: object) -> str | list[dict[str, Any]]:
+    if not isinstance(content, list) or all(_block_type(block) in ("", "text") for block in content):
+        return plain_text(content)
+    blocks = []
+    for block in content:
+        if _well_formed(block):
+            blocks.append(dict(block))
+        elif text := _block_text(block):
+            blocks.append({"type": "text", "text": text})
+    if all(block["type"] == "text" for block in blocks):
+        return "\n".join(block["text"] for block in blocks)
+    return blocks
+
+
+def _well_formed(block: Any) -> bool:
+    kind = _block_type(block)
+    if kind == "image_url":
+        image = block.get("image_url")
+        return isinstance(image, Mapping) and isinstance(url := image.get("url"), str) and bool(url)
+    return kind in ("input_audio", "file") and isinstance(block.get(kind), Mapping)
+
+
+def _block_type(block: object) -> str:
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _block_text(block: object) -> str:
+    if isinstance(block, str):
+        return _clean(block)
+    if not isinstance(block, Mapping):
+        return ""
+    text = block.get("text")
+    if isinstance(text, str):
+        return _clean(text)
+    kind = _block_type(block)
+    return f"[{_BLOCK_NAMES[kind]}]" if kind in _BLOCK_NAMES else ""
+
+
+def _named(message: Mapping[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
+    name = message.get("name")
+    if isinstance(name, str) and name and name == _name(name):
+        fixed["name"] = name
+    return fixed
+
+
+def _id(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _clean(value) if isinstance(value, str) else ""
+
+
+def _name(value: object) -> str:
+    return _NOT_IN_NAME.sub("_", value)[:64] if isinstance(value, str) else ""
+
+
+def _arguments(value: object) -> str:
+    if value is None or value == "":
+        return "{}"
+    if isinstance(value, str):
+        text = _clean(value)
+        return text if _is_object(text) else _dumps({"raw": text})
+    return _dumps(value if isinstance(value, Mapping) else {"raw": _dumps(value)})
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _dumps(value: object) -> str:
+    try:
+        return _clean(json.dumps(value, ensure_ascii=False, allow_nan=False, default=str))
+    except (ValueError, TypeError, RecursionError):
+        return '{"raw": "unreadable"}'
+
+
+def _clean(text: str) -> str:
+    """Replace half characters, which cannot be sent as UTF-8."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def _placeholder(name: str, text: str) -> str:
+    short = f"[{name}: truncated, was {len(text)} chars]"
+    known = re.fullmatch(r"\[.{1,64}: truncated, was \d+ chars\]", text)
+    return text if known or len(text) <= len(short) else short

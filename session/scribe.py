@@ -1,0 +1,342 @@
+"""Writes one transcript under its fence: append, checkpoint, repair. Runs in threads, never on the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+from ulid import ULID
+
+from session.disk import (
+    Layout,
+    Seen,
+    append_whole,
+    copy_rest,
+    new_file,
+    private_folder,
+    read_file,
+    seen,
+    sync_folder,
+    write_all,
+)
+from session.errors import Fenced, StoreError
+from session.fence import Busy, Fence, Held, Wait
+from session.key import SessionKey
+from session.transcript import Damage, Transcript, dump, fresh, parse
+
+_TRIES = 20
+_QUICK_BYTES = 2**20  # what may be read or copied beside the short jobs of other keys
+_MAX_NAME_BYTES = 255
+T = TypeVar("T")
+Line = tuple[bytes, Mapping[str, Any]]
+
+
+class Moved(Exception):
+    """The file under this stem belongs to another key; the stem must be resolved anew."""
+
+
+class Changed(Exception):
+    """Somebody else wrote the file since we looked; it was read again, the files must be opened again."""
+
+
+class Scribe:
+    """One transcript: what it holds, what its file looked like, and every way of writing it.
+
+    One job at a time: the caller serialises them. What it holds may be read from the loop at any moment.
+    """
+
+    def __init__(
+        self, layout: Layout, stem: str, key: SessionKey, *, fence: Fence, clock: Callable[[], datetime]
+    ) -> None:
+        self.layout = layout
+        self.stem = stem
+        self.key = key
+        self.path = layout.transcript(stem)
+        self.fence = fence
+        self.clock = clock
+        self.transcript = self._empty()
+        self._seen: Seen | None = None
+        self._unread = True
+
+    def _empty(self) -> Transcript:
+        now = self.clock()
+        return fresh(self.stem, self.key, now=now, inner={"session_id": str(ULID.from_datetime(now))})
+
+    @property
+    def exists(self) -> bool:
+        """Whether there was a file at the last look."""
+        return self._seen is not None
+
+    def forget(self) -> None:
+        """Let the next look read the file again, whatever it looks like."""
+        self._unread = True
+
+    def refresh(self, *, quick: bool = False) -> None:
+        """Read the file if it is not as we left it.
+
+        Raises:
+            Busy: it is large, and this is a moment for ``quick`` work.
+            Moved: it belongs to another key.
+            StoreError: it cannot be read.
+        """
+        now = seen(self.path)
+        if not self._unread and now == self._seen:
+            return
+        if quick and now is not None and now[1] > _QUICK_BYTES:
+            raise Busy
+        found = read_file(self.path)
+        if found is None:
+            if self._unread or self._seen is not None:
+                self.transcript = self._empty()
+            self._seen = None
+        else:
+            transcript = parse(found[0], stem=self.stem)
+            if transcript.key != self.key:
+                raise Moved
+            self.transcript, self._seen = transcript, found[1]
+        self._unread = False
+
+    def owned(self) -> int | None:
+        """Return the epoch if the key is ours and the file as we left it; a few calls that touch no disk."""
+        if self._unread or seen(self.path) != self._seen:
+            return None
+        title = self.fence.peek()
+        return None if title is None else self.fence.epoch_of(title, self.key)
+
+    def claim(self, wait: Wait | None, *, anew: bool = False) -> int:
+        """Own the key and hold what its file holds; return the epoch.
+
+        Raises:
+            Busy, Moved, NewerFormat, StoreError.
+        """
+        self.refresh(quick=wait is None)
+        with self.fence.hold(wait) as held:
+            if held.title.key not in (None, self.key) and not self.exists:
+                raise Moved
+            epoch = held.claim(self.key, anew=anew)
+            self.refresh(quick=wait is None)
+            return epoch
+
+    @contextlib.contextmanager
+    def writing(self, epoch: int, wait: Wait | None) -> Iterator[tuple[Held, int | None]]:
+        """Open the file, then hold the lock, for a writer with ``epoch`` that knows the file as it is.
+
+        Raises:
+            Busy, Fenced, StoreError.
+            Changed: it was not as we left it, and has been read again: enter anew.
+        """
+        try:
+            fd: int | None = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = None
+        except OSError as error:
+            raise StoreError(f"{self.path.name} cannot be opened: {error.strerror}") from error
+        try:
+            with self.fence.hold(wait) as held:
+                held.prove(epoch)
+                self._compare(fd, quick=wait is None)
+                try:
+                    yield held, fd
+                except (Busy, Changed):
+                    raise
+                except (OSError, StoreError) as error:
+                    self.forget()
+                    held.check()  # whoever was overtaken meets all kinds of errors before it learns why
+                    if isinstance(error, StoreError):
+                        raise
+                    raise StoreError(
+                        f"the disk refused: {error.strerror}", hint="look at the disk"
+                    ) from error
+                except BaseException:
+                    self.forget()
+                    raise
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _compare(self, fd: int | None, *, quick: bool) -> None:
+        opened = None if fd is None else seen(fd)
+        if not self._unread and opened == self._seen == seen(self.path):
+            return
+        self._unread = True
+        try:
+            self.refresh(quick=quick)
+        except Moved:
+            raise Fenced("the file of this conversation was taken by another one") from None
+        raise Changed
+
+    def append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int:
+        """Write message lines in one call and sync them; return the index of the first.
+
+        Raises:
+            Busy, Fenced, StoreError.
+        """
+        return again(lambda: self._append(epoch, lines, wait))
+
+    def _append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int:
+        with self.writing(epoch, wait) as (held, fd):
+            transcript = self.transcript
+            first = len(transcript.messages)
+            if fd is None or transcript.needs_checkpoint:
+                if wait is None and transcript.size > _QUICK_BYTES:
+                    raise Busy
+                self.renew(held, fd, more=lines)
+                return first
+            size = transcript.size
+            if transcript.torn:
+                os.ftruncate(fd, transcript.keep)
+                size = transcript.size = transcript.keep
+            data = b"".join(raw + b"\n" for raw, _ in lines)
+            append_whole(fd, b"\n" + data if transcript.open_end else data, size=size)
+            os.fdatasync(fd)
+            held.check()
+            self._seen = seen(fd)
+            transcript.size = transcript.keep = size + len(data) + transcript.open_end
+            transcript.open_end = False
+            for raw, line in lines:
+                transcript.grow(raw, line)
+            return first
+
+    def checkpoint(
+        self,
+        epoch: int,
+        *,
+        inner: Mapping[str, Any] | None,
+        offset: int | None,
+        wait: Wait | None,
+        of: str | None = None,
+    ) -> bool:
+        """Renew line 1: ``inner`` is merged into its metadata (None removes a name), ``offset`` replaces.
+
+        Returns:
+            False where ``of`` names a session that is no longer the active one; nothing was written.
+
+        Raises:
+            Busy, Fenced, StoreError.
+        """
+
+        def once() -> bool:
+            with self.writing(epoch, wait) as (held, fd):
+                if of is not None and self.transcript.session_id != of:
+                    return False
+                self.renew(held, fd, inner=merged(self.transcript.inner, inner), offset=offset)
+                return True
+
+        done: bool = again(once)
+        return done
+
+    def renew(
+        self,
+        held: Held,
+        fd: int | None,
+        *,
+        inner: Mapping[str, Any] | None = None,
+        offset: int | None = None,
+        more: Sequence[Line] = (),
+    ) -> None:
+        """Put a new file in the place of the old: line 1, the messages with their bytes, then ``more``."""
+        transcript = self.transcript
+        if fd is not None and transcript.needs_copy:
+            self.keep_original(held, fd)
+        head = transcript.head(now=self.clock(), inner=inner, offset=offset)
+        private_folder(self.path.parent)
+        temp = held.temp(self.path.parent)
+        with new_file(temp) as target:
+            write_all(target, head)
+            self.write_body(target, fd)
+            write_all(target, b"".join(raw + b"\n" for raw, _ in more))
+            os.fsync(target)
+            held.check()
+            if fd is None:
+                try:
+                    os.link(temp, self.path)
+                except FileExistsError:
+                    self.forget()
+                    raise Changed from None
+            else:
+                temp.rename(self.path)
+            self._seen = seen(target)
+        sync_folder(self.path.parent)
+        if fd is None:
+            temp.unlink(missing_ok=True)
+        held.check()
+        self._settle(head, more)
+
+    def begin_anew(self, held: Held, new: Transcript) -> None:
+        """Put a transcript without messages in the place of the file."""
+        temp = held.temp(self.path.parent)
+        head = dump(new.metadata) + b"\n"
+        with new_file(temp) as target:
+            write_all(target, head)
+            os.fsync(target)
+            held.check()
+            temp.rename(self.path)
+            self._seen = seen(target)
+        sync_folder(self.path.parent)
+        held.check()
+        self.transcript = new
+        self._settle(head, ())
+
+    def write_body(self, target: int, fd: int | None) -> None:
+        """Write all messages behind a new line 1: by the kernel where the old file is sound."""
+        transcript = self.transcript
+        if fd is None or transcript.needs_checkpoint:
+            write_all(target, b"".join(raw + b"\n" for raw in transcript.messages))
+        elif transcript.keep > transcript.body_at:
+            copy_rest(fd, target, transcript.body_at, until=transcript.keep)
+            if transcript.open_end:
+                write_all(target, b"\n")
+
+    def _settle(self, head: bytes, more: Sequence[Line]) -> None:
+        """Let what is held say what the renewed file says."""
+        transcript = self.transcript
+        transcript.metadata = orjson.loads(head)
+        transcript.last_consolidated = transcript.metadata["last_consolidated"]
+        transcript.damage = Damage(heads=1)
+        transcript.open_end = False
+        transcript.body_at = len(head)
+        for raw, line in more:
+            transcript.grow(raw, line)
+        assert self._seen is not None
+        transcript.size = transcript.keep = self._seen[1]
+
+    def keep_original(self, held: Held, fd: int) -> Path:
+        """Keep the file as it was read, beside it, before bytes of it are left out."""
+        suffix = f".corrupt-{ULID.from_datetime(self.clock())}"
+        room = _MAX_NAME_BYTES - len(suffix)
+        name = self.path.name.encode("utf-8", "surrogateescape")[:room].decode("utf-8", "ignore")
+        copy = self.path.with_name(name + suffix)
+        os.fchmod(fd, 0o600)
+        try:
+            os.link(
+                f"/proc/self/fd/{fd}", copy, follow_symlinks=True
+            )  # this very inode, not what is there now
+        except OSError:
+            temp = held.temp(copy.parent)
+            with new_file(temp) as target:
+                copy_rest(fd, target, 0)
+                os.fsync(target)
+                held.check()
+                temp.rename(copy)
+        sync_folder(copy.parent)
+        return copy
+
+
+def again(once: Callable[[], T]) -> T:
+    """Run ``once`` until the file holds still between looking and locking."""
+    for _ in range(_TRIES):
+        try:
+            return once()
+        except Changed:
+            continue
+    raise StoreError("the file changes all the time", hint="does another program write it?")
+
+
+def merged(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Lay new metadata over the old; a value of None removes the name."""
+    return {name: value for name, value in {**old, **(new or {})}.items() if value is not None}

@@ -1,0 +1,113 @@
+"""Files that are replaced whole, the small versioned ones of ``state/`` among them, and their locks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from session.disk import new_file, private_folder, read_file, sync_folder, write_all
+from session.errors import NewerFormat, StoreError
+
+log = structlog.get_logger("state")
+
+VERSION = 1
+LOCK_WAIT_S = 10.0
+_POLL_S = 0.01
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put ``data`` in the place of a file, so that a crash leaves the old content or the new.
+
+    Raises:
+        StoreError: the disk refused; the old file stands.
+    """
+    temp = path.with_name(f".{path.name[:200]}.tmp")
+    try:
+        private_folder(path.parent)
+        with new_file(temp) as fd:
+            write_all(fd, data)
+            os.fsync(fd)
+            temp.rename(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(
+            f"{path.name} could not be written: {error.strerror}",
+            hint="free some disk space; the old file stands",
+        ) from error
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read a state file; empty where there is none, and where a damaged one says nothing.
+
+    Raises:
+        NewerFormat: a newer version wrote it.
+        StoreError: it cannot be read.
+    """
+    found = read_file(path)
+    if found is None:
+        return {}
+    try:
+        content = json.loads(found[0])
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        log.warning("state.unreadable", file=path.name)
+        return {}
+    version = content.get("v")
+    if type(version) is int and version > VERSION:
+        raise NewerFormat(f"{path.name} has version {version}", hint="it was written by a newer chat-gateway")
+    return content
+
+
+def write_state(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a state file; on return it survives a power cut.
+
+    Raises:
+        StoreError: the disk refused; the old file stands.
+    """
+    replace_file(path, json.dumps({"v": VERSION, **content}).encode())
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file for a moment, waiting for whoever holds it; for threads.
+
+    Raises:
+        StoreError: it was held for LOCK_WAIT_S seconds, as only a frozen process does.
+    """
+    until = time.monotonic() + LOCK_WAIT_S
+    while (fd := try_lock(path)) is None:
+        if time.monotonic() > until:
+            raise StoreError(f"{path.name} is held by another process", hint="is one of them stopped?")
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def try_lock(path: Path) -> int | None:
+    """Take a lock file and return its descriptor, whose closing lets it go; None while another holds it."""
+    fd = _open(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _open(path: Path) -> int:
+    try:
+        private_folder(path.parent)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{path.name} cannot be opened: {error.strerror}", hint=f"look at {path}") from error

@@ -1,0 +1,366 @@
+"""The conversations of a workspace: opened under their fences, cached by bytes, read without a claim."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ulid import ULID
+
+from session import archive, ending, listing
+from session.disk import Layout, read_file
+from session.errors import StoreError
+from session.fence import Busy, Fence, Wait
+from session.hop import Hop, start_thread, to_the_end
+from session.index import Exchange
+from session.journal import Build, Ledger, Told
+from session.key import SessionKey
+from session.listing import SessionRow
+from session.logbook import Logbook
+from session.naming import resolve
+from session.scribe import Moved, Scribe
+from session.transcript import encode, parse
+from session.view import View
+
+__all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
+
+T = TypeVar("T")
+_TRIES = 8
+
+
+def utc_now() -> datetime:
+    """Return the time now, in UTC."""
+    return datetime.now(UTC)
+
+
+def new_owner() -> str:
+    """Name this process as no other ever was."""
+    return f"{socket.gethostname()}:{os.getpid()}:{ULID()}"
+
+
+class _Room:
+    """What is kept of one key between turns."""
+
+    def __init__(self, key: SessionKey) -> None:
+        self.key = key
+        self.pins = 0
+        self.weighed = 0  # its share in the sum of the store
+        self.turn = asyncio.Lock()  # one disk job at a time
+        self.scribe: Scribe | None = None
+        self.book: Logbook | None = None
+
+    def owned(self) -> int | None:
+        """Return the epoch if nothing must be read or claimed before the next turn."""
+        if self.turn.locked() or self.scribe is None or self.book is None or not self.book.current():
+            return None
+        return self.scribe.owned()
+
+    @property
+    def weight(self) -> int:
+        held = 0 if self.scribe is None else self.scribe.transcript.weight
+        return 2048 + held + (0 if self.book is None else 2 * self.book.ledger.size)
+
+
+class Session(View):
+    """One conversation held open by a turn or a command: everything of a view, and writing."""
+
+    def __init__(self, store: Store, room: _Room, scribe: Scribe, book: Logbook, epoch: int) -> None:
+        super().__init__(lambda: scribe.transcript, lambda: book.ledger, self._record, store.clock)
+        self.key = room.key
+        self.stem = scribe.stem
+        self.path = scribe.path
+        self._store = store
+        self._room = room
+        self._scribe = scribe
+        self._book = book
+        self._epoch = epoch
+
+    async def append(self, lines: Sequence[Mapping[str, Any]]) -> int:
+        """Write message lines in one call and sync them; on return they survive a power cut.
+
+        Returns:
+            The index of the first line written.
+
+        Raises:
+            LineTooLong: a line is over MAX_LINE_BYTES; nothing was written.
+            Fenced: another process owns the key; nothing was written.
+            StoreError: the disk refused; a short write was cut back, the file is read again at the next use.
+        """
+        if not lines:
+            return len(self)
+        scribe, epoch = self._scribe, self._epoch
+        pairs: list[tuple[bytes, Mapping[str, Any]]] = []
+
+        def job(wait: Wait | None) -> int:
+            if not pairs:
+                pairs.extend([(encode(line), line) for line in lines])
+            return scribe.append(epoch, pairs, wait)
+
+        return await self._store.run(self._room, job)
+
+    async def checkpoint(
+        self,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        last_consolidated: int | None = None,
+        of: str | None = None,
+    ) -> bool:
+        """Renew line 1: ``metadata`` is merged into the old (None removes a name).
+
+        Args:
+            metadata: what changes in it.
+            last_consolidated: how many messages memory holds now.
+            of: the ULID that the active session must still have.
+
+        Returns:
+            False where it has another; nothing was written.
+
+        Raises:
+            Fenced, StoreError: as ``append``; the file is as it was.
+        """
+        scribe, epoch = self._scribe, self._epoch
+        return await self._store.run(
+            self._room,
+            lambda wait: scribe.checkpoint(epoch, inner=metadata, offset=last_consolidated, wait=wait, of=of),
+            slow=True,
+        )
+
+    async def end(self, *, metadata: Mapping[str, Any] | None = None) -> Path | None:
+        """Archive the session, with ``metadata`` merged into its line 1, and begin a fresh one.
+
+        Returns:
+            The archive; None where there was no message, and nothing was archived.
+
+        Raises:
+            Fenced, StoreError: call it again; what was done by half is replaced.
+        """
+        scribe, book, epoch = self._scribe, self._book, self._epoch
+        return await self._store.run(
+            self._room, lambda wait: ending.end(scribe, book, epoch, metadata=metadata, wait=wait), slow=True
+        )
+
+    async def _record(self, build: Build) -> Ledger:
+        scribe, book, epoch = self._scribe, self._book, self._epoch
+        return await self._store.run(
+            self._room,
+            lambda wait: book.record(epoch, build, lambda: ending.place_of(scribe.transcript), wait),
+        )
+
+
+class Store:
+    """The conversations of one workspace, for one event loop of one process."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        zone: tzinfo,
+        clock: Callable[[], datetime] = utc_now,
+        cache_bytes: int = 256 * 2**20,
+        owner: str = "",
+        freeze_s: float = 30.0,
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            workspace: its folder; made when first written.
+            zone: what listings write their times in.
+            clock: the time now, aware.
+            cache_bytes: how much of the transcripts may stay in memory while nobody uses them.
+            owner: the name of this process in lock files, unlike any other's; empty: one is made.
+            freeze_s: how long a lock may be held by a process that does not move.
+        """
+        self.layout = Layout(workspace)
+        self.clock = clock
+        self.owner = owner or new_owner()
+        self._zone = zone
+        self._cache_bytes = cache_bytes
+        self._freeze_s = freeze_s
+        self._rooms: OrderedDict[str, _Room] = OrderedDict()
+        self._hop = Hop()
+        self._weight = 0
+        self._listing = listing.Listing(self.layout, zone)
+
+    @contextlib.asynccontextmanager
+    async def open(self, key: SessionKey) -> AsyncIterator[Session]:
+        """Hold a conversation open: owned by this process, and as its file is now.
+
+        Raises:
+            NewerFormat: lock or journal were written by a newer version.
+            StoreError: the files cannot be read or locked.
+        """
+        room = self._rooms.setdefault(key, _Room(key))
+        self._rooms.move_to_end(key)
+        room.pins += 1
+        try:
+            epoch = room.owned()
+            if epoch is None:
+                epoch = await self.run(room, lambda wait: self._claim(room, wait))
+            assert room.scribe is not None
+            assert room.book is not None
+            yield Session(self, room, room.scribe, room.book, epoch)
+        finally:
+            self._let_go(room)
+
+    async def run(self, room: _Room, job: Callable[[Wait | None], T], *, slow: bool = False) -> T:
+        """Run one disk job of a key: beside those of others, or in its own thread where it may take long."""
+        async with room.turn:
+            if not slow:
+                with contextlib.suppress(Busy):
+                    return await to_the_end(self._hop.start(lambda: job(None)))
+            abort = threading.Event()
+            wait = Wait(abort)
+            return await to_the_end(start_thread(lambda: job(wait), name="disk-slow"), abort=abort)
+
+    def _claim(self, room: _Room, wait: Wait | None) -> int:
+        for _ in range(_TRIES):
+            scribe, book = self._hands(room.key, room)
+            try:
+                epoch = scribe.claim(wait)
+                book.refresh()
+            except Moved:
+                room.scribe = room.book = None
+                continue
+            room.scribe, room.book = scribe, book
+            return epoch
+        raise StoreError("two conversations fight for one file name", hint=f"look at {self.layout.sessions}")
+
+    def _hands(self, key: SessionKey, room: _Room | None = None) -> tuple[Scribe, Logbook]:
+        """Return the writers of a key, new ones where nothing is held yet."""
+        if room is not None and room.scribe is not None and room.book is not None:
+            return room.scribe, room.book
+        return self._writers(key, resolve(self.layout, key))
+
+    def _writers(self, key: SessionKey, stem: str) -> tuple[Scribe, Logbook]:
+        fence = Fence(self.layout, stem, owner=self.owner, freeze_s=self._freeze_s)
+        scribe = Scribe(self.layout, stem, key, fence=fence, clock=self.clock)
+        return scribe, Logbook(self.layout, stem, key, fence=fence, clock=self.clock)
+
+    def _let_go(self, room: _Room) -> None:
+        """End one use of a room; drop the rooms used longest ago while they are too heavy together."""
+        room.pins -= 1
+        self._weight += room.weight - room.weighed
+        room.weighed = room.weight
+        for key in list(self._rooms) if self._weight > self._cache_bytes else ():
+            if self._weight <= self._cache_bytes:
+                return
+            if self._rooms[key].pins == 0:
+                self._weight -= self._rooms.pop(key).weighed
+
+    # -- reading without a claim ---------------------------------------------------------------------
+
+    async def look(self, key: SessionKey) -> View:
+        """Read a conversation as it is now, without owning it; empty where it has no file yet."""
+
+        def job() -> View:
+            scribe, book = self._writers(key, resolve(self.layout, key))
+            with contextlib.suppress(Moved):
+                scribe.refresh()
+            book.refresh()
+            return self._view(scribe, book)
+
+        return await to_the_end(start_thread(job, name="disk-look"))
+
+    async def look_at(self, stem: str) -> View | None:
+        """Read a transcript by its file name without ``.jsonl``; None where there is none."""
+
+        def job() -> View | None:
+            if "/" in stem or (found := read_file(self.layout.transcript(stem))) is None:
+                return None
+            key = parse(found[0], stem=stem).key
+            scribe, book = self._writers(SessionKey(key), stem)
+            scribe.refresh()
+            book.refresh()
+            return self._view(scribe, book)
+
+        return await to_the_end(start_thread(job, name="disk-look"))
+
+    async def look_up(self, session_id: str) -> View | None:
+        """Read a session by its ULID, active or ended; None where there is none."""
+
+        def job() -> View | None:
+            for row in self._listing.rows(ended=False):
+                if row.id == session_id:
+                    scribe, book = self._writers(SessionKey(row.key), row.stem)
+                    scribe.refresh()
+                    book.refresh()
+                    return self._view(scribe, book)
+            found = archive.find(self.layout, session_id)
+            return None if found is None else self._archived(found)
+
+        return await to_the_end(start_thread(job, name="disk-look"))
+
+    def _archived(self, found: archive.Archived) -> View | None:
+        data = read_file(found.path)
+        if data is None:
+            return None
+        transcript = parse(data[0], stem=found.stem)
+        view = View(lambda: transcript, Ledger, None, self.clock)
+        view.key, view.stem, view.path = SessionKey(transcript.key), found.stem, found.path
+        return view
+
+    def _view(self, scribe: Scribe, book: Logbook) -> View:
+        transcript, ledger = scribe.transcript, book.ledger
+        view = View(lambda: transcript, lambda: ledger, None, self.clock)
+        view.key, view.stem, view.path = scribe.key, scribe.stem, scribe.path
+        return view
+
+    async def told(self, key: SessionKey, *, after: int) -> list[Told]:
+        """List the replies and notices of a key with a seq above ``after``, in order."""
+        return (await self.look(key)).told(after)
+
+    async def stem(self, key: SessionKey) -> str:
+        """Return the name under which a key's files lie, suffix included."""
+        return await to_the_end(start_thread(lambda: resolve(self.layout, key), name="disk-look"))
+
+    async def rows(self) -> list[SessionRow]:
+        """List every active and ended session; a file that cannot be read hides no other."""
+        return await to_the_end(start_thread(self._listing.rows, name="disk-list"))
+
+    async def verify(self, *, repair: bool = False) -> list[dict[str, Any]]:
+        """Check every transcript; report those with a problem, and repair them where asked to."""
+
+        def fix(key: SessionKey, stem: str) -> None:
+            scribe, _ = self._writers(key, stem)
+            wait = Wait()
+            scribe.checkpoint(scribe.claim(wait), inner=None, offset=None, wait=wait)
+
+        return await to_the_end(
+            start_thread(lambda: listing.verify(self.layout, fix if repair else None), name="disk-verify")
+        )
+
+    async def clear(self, key: SessionKey, *, ids: Iterable[str] = ()) -> bool:
+        """Delete the active transcript without a trace but its ids; running turns of the key end unwritten.
+
+        Args:
+            key: the conversation.
+            ids: messages whose turn runs and may not have stored a line yet.
+
+        Returns:
+            Whether there was a transcript.
+        """
+        room = self._rooms.setdefault(key, _Room(key))
+        room.pins += 1
+        cleared = list(ids)
+
+        def job(wait: Wait | None) -> bool:
+            scribe, book = self._hands(key, room)
+            book.refresh()
+            return ending.clear(scribe, book, ids=cleared, wait=wait or Wait())
+
+        try:
+            return await self.run(room, job, slow=True)
+        finally:
+            self._let_go(room)
+
+    async def aclose(self) -> None:
+        """End the threads; every change is on disk already."""
+        await asyncio.to_thread(self._hop.close)

@@ -1,0 +1,166 @@
+"""Messages of a session that memory does not hold yet, of an active session or of an ended one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ulid import ULID
+
+from session import archive, summary
+from session.archive import Archived
+from session.disk import new_file, read_file, sync_folder, write_all
+from session.errors import StoreError
+from session.fence import Fence, Wait
+from session.hop import start_thread, to_the_end
+from session.key import SessionKey
+from session.notes import Mark
+from session.store import Store
+from session.transcript import Transcript, decode, parse, read_time
+
+FREEZE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The messages of a session from ``start`` (its ``last_consolidated``) to its end, at one moment.
+
+    ``ended`` says that no more will come; ``group`` that the session is one of a group chat.
+    """
+
+    key: str
+    stem: str
+    session_id: str
+    ended: bool
+    group: bool
+    start: int
+    lines: Sequence[Mapping[str, Any]]
+
+    def mark(self, count: int) -> Mark:
+        """Name the first ``count`` messages of it."""
+        return Mark(self.session_id, self.start, self.start + count, summary.digest(self.lines[:count]))
+
+
+class Stretches:
+    """Reads stretches without owning their keys, and moves ``last_consolidated`` behind what memory holds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def load(self, key: str, session_id: str | None = None) -> Stretch | None:
+        """Read what is left of a session; None where it has no message, or is gone.
+
+        Args:
+            key: the conversation.
+            session_id: which of its sessions, the active one included; None means the active one.
+
+        Raises:
+            NewerFormat, StoreError: the files cannot be read.
+        """
+        view = await self._store.look(SessionKey(key))
+        if session_id is None or view.session_id == session_id:
+            transcript, ended = view.transcript, False
+        else:
+            found = await asyncio.to_thread(self._archived, view.stem, session_id)
+            if found is None:
+                return None
+            transcript, ended = found[1], True
+        if not transcript.messages:
+            return None
+        return await asyncio.to_thread(self._stretch, key, view.stem, transcript, ended)
+
+    async def is_group(self, key: str) -> tuple[str, bool]:
+        """Return the stem of a conversation, and whether its newest session with lines is a group's."""
+        view = await self._store.look(SessionKey(key))
+
+        def look() -> bool:
+            if view.transcript.messages:
+                return _in_group(view.transcript)
+            for found in reversed(archive.of_stem(self._store.layout, view.stem)):
+                transcript = _read(found)
+                if transcript is not None:
+                    return _in_group(transcript)
+            return False
+
+        return view.stem, await asyncio.to_thread(look)
+
+    async def holds(self, key: str, mark: Mark) -> bool:
+        """Say whether the marked messages still stand in their session, unchanged."""
+        view = await self._store.look(SessionKey(key))
+
+        def look() -> bool:
+            transcript: Transcript | None = view.transcript
+            if view.session_id != mark.session_id:
+                found = self._archived(view.stem, mark.session_id)
+                transcript = found[1] if found is not None else None
+            raw = transcript.messages[mark.start : mark.stop] if transcript is not None else []
+            return len(raw) == mark.stop - mark.start and summary.digest(map(decode, raw)) == mark.digest
+
+        return await asyncio.to_thread(look)
+
+    async def move_pointer(self, key: str, mark: Mark) -> None:
+        """Let the session say that memory holds the marked messages; one that is gone says nothing.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        async with self._store.open(SessionKey(key)) as session:
+            if session.session_id == mark.session_id and session.last_consolidated >= mark.stop:
+                return
+            if await session.checkpoint(last_consolidated=mark.stop, of=mark.session_id):
+                return
+            stem = session.stem
+        await to_the_end(start_thread(lambda: self._renew(stem, mark), name="archive"))
+
+    def _archived(self, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
+        found = archive.find(self._store.layout, session_id, stem=stem)
+        transcript = _read(found) if found is not None else None
+        return (found, transcript) if found is not None and transcript is not None else None
+
+    def _stretch(self, key: str, stem: str, transcript: Transcript, ended: bool) -> Stretch:
+        start = transcript.last_consolidated
+        return Stretch(
+            key=key,
+            stem=stem,
+            session_id=transcript.session_id,
+            ended=ended,
+            group=_in_group(transcript),
+            start=start,
+            lines=[decode(raw) for raw in transcript.messages[start:]],
+        )
+
+    def _renew(self, stem: str, mark: Mark) -> None:
+        """Renew line 1 of an ended session, under the lock of its key."""
+        store = self._store
+        fence = Fence(store.layout, stem, owner=store.owner, freeze_s=FREEZE_S)
+        with fence.hold(Wait()) as held:
+            found = self._archived(stem, mark.session_id)
+            if found is None or not found[1].last_consolidated < mark.stop <= len(found[1].messages):
+                return
+            archived, transcript = found
+            last = read_time(transcript.metadata.get("updated_at")) or store.clock()
+            head = transcript.head(now=last, offset=mark.stop)
+            temp = held.temp(archived.path.parent)
+            try:
+                if transcript.needs_copy:
+                    os.link(archived.path, archived.path.with_name(f"{archived.path.name}.corrupt-{ULID()}"))
+                with new_file(temp) as fd:
+                    write_all(fd, head + b"".join(raw + b"\n" for raw in transcript.messages))
+                    os.fsync(fd)
+                    held.check()
+                    temp.rename(archived.path)
+                sync_folder(archived.path.parent)
+            except OSError as error:
+                raise StoreError(f"{archived.path.name} could not be renewed: {error.strerror}") from error
+
+
+def _read(found: Archived) -> Transcript | None:
+    data = read_file(found.path)
+    return parse(data[0], stem=found.stem) if data is not None else None
+
+
+def _in_group(transcript: Transcript) -> bool:
+    return any(b'"group"' in raw and decode(raw).get("group") is True for raw in transcript.messages)

@@ -1,0 +1,130 @@
+"""A model that answers by script, and what every model must keep to; for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
+from session.models import Answer, Model, OnDelta, Prompt, ToolSpec
+
+Step = Answer | ModelError | str | Callable[[Prompt], Answer | str]
+
+LOOK = ToolSpec("look", "Look at a thing.", {"type": "object", "properties": {"at": {"type": "string"}}})
+
+
+class Script:
+    """Gives one step per request, then repeats the newest message; keeps every prompt it was asked.
+
+    A step is an answer, a text, an error to raise, or a function of the prompt. ``held`` and
+    ``release`` stop and continue a request in its middle: it waits after the first half of the text.
+    """
+
+    name = "script"
+
+    def __init__(self, steps: Iterable[Step] = (), *, plain: bool = False) -> None:
+        self.plain = plain
+        self.steps = list(steps)
+        self.prompts: list[Prompt] = []
+        self.held = asyncio.Event()
+        self.release = asyncio.Event()
+        self.release.set()
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        """Play the next step."""
+        self.prompts.append(prompt)
+        step = self.steps.pop(0) if self.steps else f"script: {prompt.messages[-1]['content']}"
+        if isinstance(step, ModelError):
+            raise step
+        if not isinstance(step, Answer | str):
+            step = step(prompt)
+        answer = Answer(step) if isinstance(step, str) else step
+        half = len(answer.text) // 2
+        if on_delta is not None and answer.text[:half]:
+            on_delta(answer.text[:half])
+        self.held.set()
+        await self.release.wait()
+        if on_delta is not None and answer.text[half:]:
+            on_delta(answer.text[half:])
+        return answer
+
+
+def prompt(text: str, **fields: object) -> Prompt:
+    """Make a prompt of one user message."""
+    return Prompt(messages=[{"role": "user", "content": text}], **fields)  # type: ignore[arg-type]
+
+
+class ModelContract:
+    """What every model keeps to; a subclass gives the fixture ``model``."""
+
+    @pytest.fixture
+    def model(self) -> Model:
+        """Return the model under test, which answers with a text that holds the message."""
+        raise NotImplementedError
+
+    async def test_answers_with_the_message_in_its_text(self, model: Model) -> None:
+        """One prompt gets one answer."""
+        answer = await model.ask(prompt("good morning"))
+
+        assert "good morning" in answer.text
+        assert list(answer.tool_calls) == []
+        assert answer.finish == "stop"
+
+    async def test_deltas_are_the_text(self, model: Model) -> None:
+        """The pieces that were written, put together, are the answer's text."""
+        pieces: list[str] = []
+
+        answer = await model.ask(prompt("good morning"), pieces.append)
+
+        assert "".join(pieces) == answer.text
+
+    async def test_answers_do_not_mix(self, model: Model) -> None:
+        """Many requests at once each get their own answer."""
+        answers = await asyncio.gather(*(model.ask(prompt(f"number {i:03}")) for i in range(20)))
+
+        assert [f"number {i:03}" in answer.text for i, answer in enumerate(answers)] == [True] * 20
+
+    async def test_its_name_is_not_empty(self, model: Model) -> None:
+        """A model has a name, and says whether it is plain."""
+        assert model.name
+        assert isinstance(model.plain, bool)
+
+
+class FullModelContract(ModelContract):
+    """What a model with tools and failures keeps to; ``arrange`` prepares its next request."""
+
+    async def arrange(self, what: str) -> None:
+        """Make the next request end in ``call``, ``away``, ``refused``, ``too_long`` or ``bad``."""
+        raise NotImplementedError
+
+    async def test_calls_a_tool(self, model: Model) -> None:
+        """A tool call comes with an id, a name and its arguments as text."""
+        await self.arrange("call")
+
+        answer = await model.ask(prompt("look", tools=[LOOK]))
+
+        assert [(call.name, call.arguments) for call in answer.tool_calls] == [("look", '{"at": "it"}')]
+        assert answer.tool_calls[0].id
+        assert answer.finish == "tool_calls"
+
+    @pytest.mark.parametrize(
+        ("what", "kind"),
+        [
+            ("away", ModelAway),
+            ("refused", ModelRefused),
+            ("too_long", ContextTooLong),
+            ("bad", BadAnswer),
+        ],
+    )
+    async def test_fails_in_the_promised_ways(self, model: Model, what: str, kind: type[ModelError]) -> None:
+        """Each failure is of its own class, and the next request is not touched by it."""
+        await self.arrange(what)
+
+        with pytest.raises(kind) as caught:
+            await model.ask(prompt("good morning"))
+
+        assert type(caught.value) is kind
+        assert caught.value.said.endswith(".")
+        assert "good morning" in (await model.ask(prompt("good morning"))).text

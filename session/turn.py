@@ -1,0 +1,353 @@
+"""The work on one letter: user line, context, ask the model, run tools and repeat, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from session import transcript
+from session.context import Part
+from session.context import request as request_of
+from session.errors import BadAnswer, TurnTimeout
+from session.history import visible
+from session.key import SessionKey
+from session.models import Answer, Message, Model, Prompt, ToolCall, Usage
+from session.store import Exchange, Session
+from session.tools import Place, Toolbox
+
+QUICK_S = 0.02  # a model that answers within this time has its user line stored together with the answer
+LONG_HISTORY = 500  # messages from which on the request is built in a thread
+INTERRUPTED = "outcome unknown: interrupted"
+STOPPED = "not run: the turn was stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message as the session package sees it. ``id`` is the inbound id, ``sender`` its stored form."""
+
+    id: str
+    key: SessionKey
+    text: str
+    sender: Mapping[str, str] = field(default_factory=dict)
+    group: bool = False
+    source: str = "interactive"
+    cron_job_id: str | None = None
+    received_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a letter ended. ``silent``: nothing is sent; ``seq``: its place among the key's replies."""
+
+    text: str = ""
+    kind: str = "reply"  # reply | notice
+    reason: str = ""  # of a notice
+    silent: bool = False
+    repeated: bool = False
+    seq: int = 0
+    usage: Usage | None = None  # of the turn that was run for it, all requests together
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a turn has around it: the parts of its system message, its files, the tools on offer."""
+
+    parts: Sequence[Part]
+    files: Path
+    tools: Collection[str]
+
+
+class Watcher(Protocol):
+    """Who looks on while a turn runs; every call returns at once."""
+
+    def delta(self, text: str) -> None:
+        """See the next piece of the answer's text."""
+        ...
+
+    def tool(self, name: str) -> None:
+        """See that a tool begins to run."""
+        ...
+
+
+class TurnStopped(Exception):
+    """The switch was pulled; what the turn had is stored."""
+
+
+class StopSwitch:
+    """Ends the block it guards once pulled, in the way ``asyncio.timeout`` does when time runs out."""
+
+    def __init__(self) -> None:
+        self.pulled = False
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._sent = False
+
+    def pull(self) -> None:
+        """End the guarded block, now or as soon as it is entered."""
+        self.pulled = True
+        if self._task is not None and not self._sent:
+            self._sent = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> StopSwitch:
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        if self.pulled:
+            self.pull()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        assert task is not None
+        if self._sent and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TurnStopped from error
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a turn."""
+
+    turn_timeout_s: float = 600
+    max_tool_rounds: int = 25
+    max_output_tokens: int | None = None
+
+
+class Turns:
+    """Runs turns: one model, one set of tools, many sessions."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        toolbox: Toolbox,
+        limits: Limits,
+        zone: tzinfo,
+        clock: Callable[[], datetime],
+        surroundings: Callable[[Session, Request], Awaitable[Surroundings]],
+    ) -> None:
+        self.model = model
+        self.toolbox = toolbox
+        self.limits = limits
+        self.zone = zone
+        self.clock = clock
+        self.surroundings = surroundings
+
+    async def run(
+        self, session: Session, request: Request, *, watcher: Watcher | None = None, stop: StopSwitch
+    ) -> Reply:
+        """Answer ``request``; on return its final line survives a power cut.
+
+        A turn that a crash left half done goes on after its last stored line.
+
+        Raises:
+            ModelAway, StoreError: nothing is wrong with the letter; run it again later.
+            ModelError, TurnTimeout: it will never be answered.
+        """
+        turn = _Turn(self, session, request, watcher, await self.surroundings(session, request))
+        try:
+            async with asyncio.timeout(self.limits.turn_timeout_s):
+                async with stop:
+                    text = await turn.run()
+        except TurnStopped:
+            await turn.close_stopped()
+            return Reply(silent=True, reason="stopped")
+        except TimeoutError:
+            raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
+        return Reply(text=text, seq=session.seq_of(request.id), usage=turn.usage)
+
+
+class _Turn:
+    def __init__(
+        self,
+        house: Turns,
+        session: Session,
+        request: Request,
+        watcher: Watcher | None,
+        around: Surroundings,
+    ) -> None:
+        self._house = house
+        self._session = session
+        self._request = request
+        self._watcher = watcher
+        self._user: dict[str, Any] | None = None
+        self._partial: list[str] = []
+        self._rounds = 0
+        self._tools_used: list[str] = []
+        self._around = around
+        self.usage = Usage()
+
+    async def run(self) -> str:
+        exchange = self._session.find(self._request.id)
+        if exchange is not None and exchange.tail:
+            await self._resume(exchange)
+        else:
+            self._user = self._user_line()
+        while True:
+            answer = await self._ask()
+            self._count(answer.usage)
+            if not answer.tool_calls:
+                return await self._finish(answer)
+            if self._rounds >= self._house.limits.max_tool_rounds:
+                raise BadAnswer(f"the model asked for tools in more than {self._rounds} rounds")
+            await self._store(self._assistant(answer))
+            await self._run_calls(answer.tool_calls)
+
+    async def close_stopped(self) -> None:
+        """Append what the turn had, and the line that says it was stopped."""
+        exchange = self._session.find(self._request.id)
+        self._user = None
+        if exchange is None or not exchange.tail:
+            lines = [self._user_line()]
+        elif exchange.final is not None:
+            return
+        else:
+            lines = [self._result(call, STOPPED, is_error=True) for call in self._open_calls(exchange)]
+        lines.append(self._line("assistant", "".join(self._partial), stopped=True, final=True))
+        await self._store(*lines)
+
+    # -- stored lines ------------------------------------------------------------------------------
+
+    def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
+        at = transcript.stamp(self._house.clock(), self._house.zone)
+        return transcript.make_line(role, content, at, message_id=self._request.id, **fields)
+
+    def _user_line(self) -> dict[str, Any]:
+        request = self._request
+        sender = dict(request.sender) or None
+        return self._line("user", request.text, sender=sender, group=request.group or None)
+
+    def _assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
+        usage = answer.usage and {
+            "prompt": answer.usage.prompt,
+            "completion": answer.usage.completion,
+            "cost_usd": answer.usage.cost_usd,
+        }
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.tool_calls
+        ]
+        content = answer.text if answer.text or not calls else None
+        return self._line(
+            "assistant", content, tool_calls=calls or None, **dict(answer.extra), usage=usage, **fields
+        )
+
+    def _result(self, call: ToolCall, text: str, *, is_error: bool) -> dict[str, Any]:
+        return self._line("tool", text, tool_call_id=call.id, name=call.name, is_error=is_error or None)
+
+    async def _store(self, *lines: dict[str, Any]) -> None:
+        user, self._user = self._user, None
+        try:
+            await self._session.append([user, *lines] if user else lines)
+        except Exception:
+            self._user = user
+            raise
+
+    # -- the model ---------------------------------------------------------------------------------
+
+    async def _ask(self) -> Answer:
+        self._partial.clear()
+        ask = asyncio.ensure_future(self._house.model.ask(await self._prompt(), self._delta))
+        try:
+            await asyncio.wait((ask,), timeout=QUICK_S)
+            if not ask.done() and self._user is not None:
+                await self._store()
+            return await ask
+        finally:
+            if not ask.done():
+                ask.cancel()
+                await asyncio.wait((ask,))
+            if not ask.cancelled():
+                ask.exception()  # looked at, so that a failed store hides no second complaint
+
+    async def _prompt(self) -> Prompt:
+        house = self._house
+        if house.model.plain:
+            return Prompt(messages=[{"role": "user", "content": self._request.text}])
+        tools = house.toolbox.specs(self._around.tools)
+        build = self._messages
+        long = len(self._session) > LONG_HISTORY
+        messages = await asyncio.to_thread(build) if long else build()
+        return Prompt(messages=messages, tools=tools, max_tokens=house.limits.max_output_tokens)
+
+    def _messages(self) -> Sequence[Message]:
+        lines = self._session.lines()
+        if self._user is not None:
+            lines.append(self._user)
+        history = visible(
+            lines, last_consolidated=self._session.last_consolidated, running_id=self._request.id
+        )
+        return request_of(self._around.parts, history)
+
+    def _count(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self.usage = Usage(
+                self.usage.prompt + usage.prompt,
+                self.usage.completion + usage.completion,
+                self.usage.cost_usd + usage.cost_usd,
+            )
+
+    def _delta(self, text: str) -> None:
+        self._partial.append(text)
+        if self._watcher is not None:
+            self._watcher.delta(text)
+
+    async def _finish(self, answer: Answer) -> str:
+        if not answer.text.strip():
+            raise BadAnswer("the model answered nothing")
+        used = list(dict.fromkeys(self._tools_used)) or None
+        await self._store(self._assistant(answer, final=True, tools_used=used))
+        return answer.text
+
+    # -- tools -------------------------------------------------------------------------------------
+
+    async def _run_calls(self, calls: Collection[ToolCall]) -> None:
+        self._rounds += 1
+        for call in calls:
+            self._tools_used.append(call.name)
+            if self._watcher is not None:
+                self._watcher.tool(call.name)
+            result = await self._house.toolbox.run(call, self._place(), self._around.tools)
+            await self._store(self._result(call, result.text, is_error=result.is_error))
+
+    async def _resume(self, exchange: Exchange) -> None:
+        """Go on after the last stored line: settle the calls that have no result yet."""
+        for line in self._session.lines(exchange.start, exchange.stop):
+            if line.get("role") == "assistant" and line.get("tool_calls"):
+                self._rounds += 1
+                self._tools_used += [call.name for call in calls_of(line)]
+        for call in self._open_calls(exchange):
+            tool = self._house.toolbox.get(call.name)
+            if tool is not None and not tool.repeatable:
+                await self._store(self._result(call, INTERRUPTED, is_error=True))
+            else:
+                result = await self._house.toolbox.run(call, self._place(), self._around.tools)
+                await self._store(self._result(call, result.text, is_error=result.is_error))
+
+    def _open_calls(self, exchange: Exchange) -> list[ToolCall]:
+        waiting: dict[str, ToolCall] = {}
+        for line in self._session.lines(exchange.start, exchange.stop):
+            if line.get("role") == "assistant":
+                waiting = {call.id: call for call in calls_of(line)}
+            elif line.get("role") == "tool":
+                waiting.pop(str(line.get("tool_call_id")), None)
+        return list(waiting.values())
+
+    def _place(self) -> Place:
+        return Place(folder=self._around.files, key=self._request.key)
+
+
+def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:
+    """Read the tool calls of a stored assistant line."""
+    calls = []
+    for call in line.get("tool_calls") or []:
+        function = call.get("function") or {}
+        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), str(function.get("arguments"))))
+    return calls

@@ -1,0 +1,147 @@
+"""A conversation as it is read: lines, exchanges, and what its chat was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from session.errors import StoreError
+from session.index import Exchange, Totals
+from session.journal import Build, Journal, Ledger, Place, Record, Told
+from session.key import SessionKey
+from session.transcript import Transcript, decode, read_time
+
+
+class View:
+    """Reads one conversation. Indexes count the message lines, from 0."""
+
+    key: SessionKey
+    stem: str
+    path: Path
+
+    def __init__(
+        self,
+        transcript: Callable[[], Transcript],
+        ledger: Callable[[], Ledger],
+        record: Record | None,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._transcript = transcript
+        self._ledger = ledger
+        self.journal = Journal(ledger, record or _refuse, clock)
+
+    def __len__(self) -> int:
+        return len(self._transcript().messages)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def session_id(self) -> str:
+        """The ULID of the session."""
+        return self._transcript().session_id
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Line 1's ``metadata``."""
+        return MappingProxyType(self._transcript().inner)
+
+    @property
+    def last_consolidated(self) -> int:
+        """How many messages memory holds already, from the first on."""
+        return self._transcript().last_consolidated
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When the session began (aware); None where nothing says so."""
+        return self._transcript().created_at
+
+    @property
+    def transcript(self) -> Transcript:
+        """What the file holds, its damage included."""
+        return self._transcript()
+
+    def raw(self, index: int) -> bytes:
+        """Return the bytes of a message line, without its newline."""
+        return self._transcript().messages[index]
+
+    def line(self, index: int) -> dict[str, Any]:
+        """Read a message line."""
+        return decode(self._transcript().messages[index])
+
+    def lines(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
+        """Read the message lines from ``start`` to before ``stop``."""
+        return [decode(raw) for raw in self._transcript().messages[start:stop]]
+
+    def records(self) -> list[int]:
+        """List the indexes of our own ``role: system`` lines: overlay, undo, note, compact."""
+        return list(self._transcript().index.records)
+
+    def find(self, message_id: str) -> Exchange | None:
+        """Return what the session shows of a message id: its last occurrence; None where it shows nothing."""
+        return self._transcript().index.find(message_id)
+
+    def totals(self) -> Totals:
+        """Sum up the session's turns, tokens and price."""
+        return self._transcript().index.totals()
+
+    # -- what the chat was told ------------------------------------------------------------------------
+
+    def finals(self) -> int:
+        """Count the final lines that were sent as a reply."""
+        return len(self._transcript().index.finals)
+
+    @property
+    def seq(self) -> int:
+        """Count the replies and notices of the key so far."""
+        return self._ledger().seq(self._place())
+
+    def seq_of(self, message_id: str) -> int:
+        """Return the number of the reply to a message; 0 where it has none, or the journal forgot it."""
+        transcript, ledger = self._transcript(), self._ledger()
+        finals = transcript.index.finals
+        exchange = transcript.index.find(message_id)
+        if exchange is not None and exchange.final is not None:
+            number = _position(finals, exchange.final)
+            return (number and ledger.seq_of_final(self._place(), number)) or 0
+        known = self.journal.known(message_id)
+        return (known and known.seq) or 0
+
+    def told(self, after: int = 0) -> list[Told]:
+        """List the replies and notices with a seq above ``after``, as far back as the journal goes."""
+        transcript, ledger, place = self._transcript(), self._ledger(), self._place()
+        told = ledger.told(after)
+        finals = transcript.index.finals
+        for number in range(len(finals), 0, -1):
+            seq = ledger.seq_of_final(place, number)
+            if seq is None or seq <= after:
+                break
+            line = decode(transcript.messages[finals[number - 1]])
+            text = line.get("content")
+            at = read_time(line.get("timestamp"))
+            id_ = str(line.get("message_id", ""))
+            told.append(
+                Told(seq, "reply", id_, text if isinstance(text, str) else "", "", at and at.astimezone(UTC))
+            )
+        return sorted(told, key=lambda one: one.seq)
+
+    def _place(self) -> Place:
+        transcript = self._transcript()
+        return Place(transcript.session_id, len(transcript.index.finals))
+
+
+def _position(finals: list[int], at: int) -> int:
+    """Return which of the final lines stands at ``at``, from 1; 0 for none."""
+    for back, final in enumerate(reversed(finals)):
+        if final == at:
+            return len(finals) - back
+        if final < at:
+            break
+    return 0
+
+
+async def _refuse(build: Build) -> Ledger:
+    raise StoreError("this conversation was only looked at")

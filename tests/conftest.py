@@ -1,0 +1,34 @@
+"""What all tests share: one private RabbitMQ node, and names on it that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker import BIN, Broker
+
+_numbers = itertools.count(1)
+_used: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One node for all tests that neither kill nor configure it."""
+    if not (BIN / "rabbitmq-server").exists() or shutil.which("epmd") is None:
+        pytest.fail("install rabbitmq-server (apt-get install rabbitmq-server), or run: make test")
+    with Broker() as node:
+        yield node
+
+
+@pytest.fixture
+def broker_name(broker: Broker) -> Iterator[str]:
+    """A prefix of queue names for one test; its queues are deleted later, with those of its neighbours."""
+    name = f"t{next(_numbers)}"
+    yield name
+    _used.append(name)
+    if len(_used) >= 12:
+        broker.delete_queues(_used)
+        _used.clear()

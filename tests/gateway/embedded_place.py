@@ -1,0 +1,46 @@
+"""An embedded mailbox in a folder, as tests open and end it, and the disk under it, as tests fill it."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from gateway.embedded import EmbeddedMailbox
+
+_SERVING: dict[EmbeddedMailbox, asyncio.Task[None]] = {}
+
+
+@asynccontextmanager
+async def opened(state: Path, **options: object) -> AsyncIterator[EmbeddedMailbox]:
+    """Serve a mailbox on ``state`` until the context is left, or ``vanish`` was called."""
+    mailbox = EmbeddedMailbox(state, **options)  # type: ignore[arg-type]
+    serving = asyncio.create_task(mailbox.serve(), name="serve")
+    _SERVING[mailbox] = serving
+    try:
+        await mailbox.ready()
+        yield mailbox
+    finally:
+        await vanish(mailbox)
+
+
+async def vanish(mailbox: EmbeddedMailbox) -> None:
+    """End the serving of ``mailbox``; its takers stay where they are."""
+    serving = _SERVING.pop(mailbox, None)
+    if serving is not None:
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+@contextmanager
+def files_at_most(size_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond ``size_bytes``: a write past it fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

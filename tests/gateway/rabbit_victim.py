@@ -1,0 +1,31 @@
+"""A daemon for a test to kill: takes the inbound box, settles some letters, says so, and holds the rest.
+
+Arguments: url, name, how many letters to take, how many of them to settle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from gateway.mailbox import INBOUND
+from gateway.rabbitmq import RabbitMailbox
+
+
+async def main(url: str, name: str, take: int, settle: int) -> None:
+    """Take ``take`` letters, settle the first ``settle``, print ``held``, and wait to be killed."""
+    mailbox = RabbitMailbox(url, name=name, partitions=4, young_s=0.0)
+    serving = asyncio.create_task(mailbox.serve())
+    await mailbox.ready()
+    async with mailbox.take(INBOUND) as letters:
+        for number in range(take):
+            letter = await anext(letters)
+            if number < settle:
+                await mailbox.settle(letter)
+        await mailbox.depths()  # an answer on the same connection: the acknowledgements have arrived
+        print("held", flush=True)
+        await serving
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

@@ -1,0 +1,252 @@
+"""Whole gateways as real processes: start, feed by a foreign client, kill, and check what they promise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import zlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_S = 60
+
+
+def slot(key: str) -> str:
+    """The routing key of a conversation, computed as a foreign program would."""
+    return f"{zlib.crc32(key.encode()) % 256:03d}"
+
+
+def inbound(key: str, id: str, text: str, **fields: Any) -> bytes:
+    """An Inbound as a foreign program writes it: the required fields and no more."""
+    channel, _, chat_id = key.partition(":")
+    body = {"v": 1, "id": id, "key": key, "channel": channel, "chat_id": chat_id, "text": text, **fields}
+    return json.dumps(body).encode()
+
+
+class Daemon:
+    """``chat-gateway run`` in a process of its own, perhaps one that kills itself at a named point."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        role: str = "all",
+        config: Mapping[str, Any] | None = None,
+        kill_at: str = "",
+        verb: Sequence[str] = (),
+    ) -> None:
+        self.workspace = workspace
+        self.url = ""
+        self.log = bytearray()
+        self._role = role
+        self._kill_at = kill_at
+        self._verb = list(verb)
+        self._config = {"http.port": 0, "log.format": "json", **(config or {})}
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self, *, wait: bool = True) -> Daemon:
+        """Start it and wait for its ``ready`` line."""
+        module = ["-m", "tests.killable", self._kill_at] if self._kill_at else ["-m", "gateway"]
+        verb = self._verb or ["run", "--role", self._role]
+        self._ready.clear()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *module,
+            "--workspace",
+            str(self.workspace),
+            *verb,
+            cwd=ROOT,
+            env=environment(self._config),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._reader = asyncio.create_task(self._read(), name="daemon log")
+        if wait:
+            died = asyncio.ensure_future(self._process.wait())
+            ready = asyncio.ensure_future(self._ready.wait())
+            await asyncio.wait((died, ready), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+            died.cancel()
+            ready.cancel()
+            if not self._ready.is_set() and not self._kill_at:
+                raise AssertionError(f"daemon did not become ready:\n{self.log.decode()}")
+        return self
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self.log += line
+            if line.startswith(b"ready"):
+                self.url = line.decode().removeprefix("ready").strip().rstrip("/")
+                self._ready.set()
+
+    async def died(self, within_s: float = 60) -> int:
+        """Wait until it is gone; return its exit code (negative: the signal)."""
+        assert self._process is not None
+        code = await asyncio.wait_for(self._process.wait(), within_s)
+        if self._reader is not None:
+            await self._reader
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send a signal if it still lives."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """Kill -9 and wait."""
+        self.signal(signal.SIGKILL)
+        await self.died()
+
+    async def stop(self, within_s: float = 40) -> int:
+        """SIGTERM and wait."""
+        self.signal(signal.SIGTERM)
+        return await self.died(within_s)
+
+    async def __aenter__(self) -> Daemon:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process is not None and self._process.returncode is None:
+            await self.kill()
+
+
+def environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """The process environment with the configuration in it."""
+    own = {
+        k: v for k, v in os.environ.items() if not k.startswith(("CHAT_GATEWAY_", "OPENAI_", "ANTHROPIC_"))
+    }
+    for name, value in config.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        own["CHAT_GATEWAY_" + name.replace(".", "__").upper()] = text
+    return own
+
+
+async def put(url: str, body: bytes, *, name: str = "chat", headers: Mapping[str, Any] | None = None) -> None:
+    """Publish one body as a foreign program would, again until the broker confirms it."""
+    message = json.loads(body)
+    connection = await aio_pika.connect(url)
+    async with connection:
+        channel = await connection.channel(on_return_raises=True)
+        exchange = await channel.get_exchange(f"{name}.inbound", ensure=False)
+        await exchange.publish(
+            aio_pika.Message(body, message_id=message["id"], delivery_mode=2, headers=dict(headers or {})),
+            routing_key=slot(message["key"]),
+        )
+
+
+@asynccontextmanager
+async def foreign(url: str, *, name: str = "chat") -> AsyncIterator[ForeignClient]:
+    """A program of another kind on the same broker: it puts inbound and takes outbound."""
+    connection = await aio_pika.connect(url)
+    async with connection:
+        channel = await connection.channel(on_return_raises=True)
+        yield ForeignClient(channel, name)
+
+
+class ForeignClient:
+    """Plain aio-pika, no code of ours."""
+
+    def __init__(self, channel: Any, name: str) -> None:
+        self._channel = channel
+        self._name = name
+
+    async def put(self, body: bytes) -> None:
+        """Publish, mandatory and confirmed."""
+        message = json.loads(body)
+        exchange = await self._channel.get_exchange(f"{self._name}.inbound", ensure=False)
+        await exchange.publish(
+            aio_pika.Message(body, message_id=message["id"], delivery_mode=2),
+            routing_key=slot(message["key"]),
+        )
+
+    async def collect(self, channel: str, wanted: int, *, timeout_s: float = 60) -> list[dict[str, Any]]:
+        """Take from ``outbound.<channel>`` until ``wanted`` different ids of replies came; all that came."""
+        queue = await self._channel.declare_queue(f"{self._name}.outbound.{channel}", passive=True)
+        taken: list[dict[str, Any]] = []
+        async with asyncio.timeout(timeout_s), queue.iterator() as messages:
+            async for message in messages:
+                taken.append(json.loads(message.body))
+                await message.ack()
+                if len({one["id"] for one in taken}) >= wanted:
+                    break
+        return taken
+
+
+async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 30) -> dict[str, Any] | None:
+    """POST one message and wait for its reply; None while the daemon does not answer."""
+    channel, _, _ = key.partition(":")
+    body = (
+        {"key": key, "text": text, "id": id}
+        if channel != "web"
+        else {"chat_id": key.partition(":")[2], "text": text, "id": id}
+    )
+    try:
+        async with httpx.AsyncClient(timeout=wait_s + 10) as client:
+            answer = await client.post(f"{daemon.url}/v1/messages?wait={wait_s}", json=body)
+    except httpx.HTTPError:
+        return None
+    return answer.json() if answer.status_code == 200 else None
+
+
+def lines_of(workspace: Path, stem: str) -> list[dict[str, Any]]:
+    """The message lines of a transcript as any JSON reader sees them; fails on one that is not legal."""
+    path = workspace / "sessions" / f"{stem}.jsonl"
+    data = path.read_bytes()
+    assert data.endswith(b"\n"), f"{path} has a torn tail"
+    head, *lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
+    assert head["_type"] == "metadata"
+    assert all("role" in line for line in lines)
+    return lines
+
+
+@dataclass
+class Verdict:
+    """What a check over a whole run found, by guarantee."""
+
+    messages: int = 0
+    lost: list[str] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
+    reordered: list[str] = field(default_factory=list)
+    torn_chains: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether every guarantee held."""
+        return not (self.lost or self.twice or self.reordered or self.torn_chains)
+
+
+def check(workspace: Path, sent: Mapping[str, Sequence[str]]) -> Verdict:
+    """Check G1–G3 on the transcripts: ``sent`` has the ids of each stem in the order of their puts."""
+    verdict = Verdict(messages=sum(len(ids) for ids in sent.values()))
+    for stem, ids in sent.items():
+        lines = lines_of(workspace, stem)
+        users = [line["message_id"] for line in lines if line["role"] == "user"]
+        finals = [line["message_id"] for line in lines if line.get("final")]
+        verdict.lost += [id for id in ids if id not in finals]
+        verdict.twice += [id for id in set(users) if users.count(id) > 1 or finals.count(id) > 1]
+        if [id for id in finals if id in set(ids)] != [id for id in ids if id in set(finals)]:
+            verdict.reordered.append(stem)
+        calls = [call["id"] for line in lines for call in line.get("tool_calls") or []]
+        results = [line["tool_call_id"] for line in lines if line["role"] == "tool"]
+        if sorted(calls) != sorted(results):
+            verdict.torn_chains.append(stem)
+    return verdict

@@ -1,0 +1,105 @@
+"""The gateway, dying by SIGKILL at a named point: ``python -m tests.killable append.before:3 run …``.
+
+A point is ``<name>.before`` or ``<name>.after``, with the number of the call at which it dies. Nothing in the
+product knows of these points: they are wrapped around its functions here, in a process made for it.
+
+=============  =========================================================================================
+append         the write of lines to a transcript
+fdatasync      the system call itself, whatever file
+rename         the rename that makes a checkpoint or an archive valid
+ask            a request to the model
+tool           the run of a tool
+settle         reply put and inbound letter gone (one transaction when embedded)
+publish        a confirmed publish to RabbitMQ
+ack            the acknowledgement to RabbitMQ
+journal        an outcome written to a journal
+memory         the write of MEMORY.md or HISTORY.md
+=============  =========================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+POINTS: dict[str, list[str]] = {
+    "append": ["session.store:Session.append"],
+    "ask": ["session.llm:LiteLLM.ask", "session.models:Echo.ask"],
+    "tool": ["session.tools:Toolbox.run"],
+    "settle": ["gateway.embedded:EmbeddedMailbox.settle", "gateway.rabbitmq:RabbitMailbox.settle"],
+    "journal": ["session.journal:Journal.conclude"],
+    "fdatasync": ["os:fdatasync"],
+    "rename": ["os:rename", "os:replace"],
+}
+
+
+class Countdown:
+    """Dies at the given call of the given side of a point."""
+
+    def __init__(self, side: str, number: int) -> None:
+        self._side = side
+        self._left = number
+
+    def pass_by(self, side: str) -> None:
+        """Count one passage; the last one is the end of this process."""
+        if side == self._side:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wrap(target: str, countdown: Countdown) -> None:
+    """Put the countdown around one function of a module or method of a class."""
+    module_name, _, path = target.partition(":")
+    holder: Any = importlib.import_module(module_name)
+    *owners, name = path.split(".")
+    for owner in owners:
+        holder = getattr(holder, owner)
+    setattr(holder, name, wrapped(getattr(holder, name), countdown))
+
+
+def wrapped(inner: Callable[..., Any], countdown: Countdown) -> Callable[..., Any]:
+    """Return ``inner`` with the countdown before and after it."""
+    if asyncio.iscoroutinefunction(inner):
+
+        @functools.wraps(inner)
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            countdown.pass_by("before")
+            result = await inner(*args, **kwargs)
+            countdown.pass_by("after")
+            return result
+
+        return later
+
+    @functools.wraps(inner)
+    def now(*args: Any, **kwargs: Any) -> Any:
+        countdown.pass_by("before")
+        result = inner(*args, **kwargs)
+        countdown.pass_by("after")
+        return result
+
+    return now
+
+
+def main() -> int:
+    """Wrap the point that the first argument names, then be the gateway."""
+    point, *rest = sys.argv[1:]
+    place, _, number = point.partition(":")
+    name, _, side = place.partition(".")
+    countdown = Countdown(side, int(number or 1))
+    for target in POINTS[name]:
+        wrap(target, countdown)
+    sys.argv = ["chat-gateway", *rest]
+    from gateway.__main__ import main as gateway_main
+
+    return gateway_main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

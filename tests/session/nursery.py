@@ -1,0 +1,129 @@
+"""A process that runs store operations in children which stop or kill themselves at a chosen system call.
+
+Reads one JSON request a line and answers with one JSON line:
+``{"do": "run", "op", "at", "signal", "workspace"}`` → ``{"stopped": bool, "status": int, "steps": [...]}``;
+``{"do": "wake"}`` lets the stopped child go on and answers the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from session.errors import Fenced, StoreError
+from session.key import SessionKey
+from session.store import Store
+from session.transcript import make_line
+
+KEY = SessionKey("telegram:1")
+AT = "2026-03-01T10:00:00.000001+00:00"
+DONE, FENCED, REFUSED = 0, 3, 4
+STEPS = ("open", "write", "pwrite", "fdatasync", "fsync", "ftruncate", "rename", "link", "unlink", "mkdir")
+STEPS += ("rmdir", "sendfile", "close", "fchmod")
+
+
+class Trap:
+    """Counts the system calls that change something, and strikes before the chosen one."""
+
+    def __init__(self, at: int, number: int) -> None:
+        self.at = at
+        self.number = number
+        self.steps: list[str] = []
+        self.armed = False
+
+    def install(self) -> None:
+        for name in STEPS:
+            setattr(os, name, self._wrap(name, getattr(os, name)))
+        fcntl.flock = self._wrap("flock", fcntl.flock)  # type: ignore[assignment]
+
+    def _wrap(self, name: str, call: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if self.armed:
+                if len(self.steps) == self.at:
+                    os.kill(os.getpid(), self.number)
+                self.steps.append(name)
+            return call(*args, **kwargs)
+
+        return wrapped
+
+
+def lines(who: str) -> list[dict[str, Any]]:
+    return [
+        make_line("user", f"question of {who}", AT, message_id=who),
+        make_line("assistant", f"answer of {who}", AT, message_id=who, final=True),
+    ]
+
+
+async def child(op: str, workspace: Path, trap: Trap) -> None:
+    store = Store(workspace, zone=UTC, clock=lambda: datetime(2026, 3, 1, 12, tzinfo=UTC))
+    async with store.open(KEY) as session:
+        trap.armed = True
+        if op in ("append", "create", "repair", "torn"):
+            await session.append(lines("child"))
+        elif op == "checkpoint":
+            await session.checkpoint(metadata={"name": "child"}, last_consolidated=1)
+        elif op == "end":
+            await session.end()
+        elif op == "journal":
+            await session.journal.conclude("child", "command", text="done by child")
+        elif op == "clear":
+            await store.clear(KEY)
+    trap.armed = False
+    await store.aclose()
+
+
+def run_child(request: dict[str, Any], report: int) -> int:
+    trap = Trap(request["at"], request["signal"])
+    trap.install()
+    code = DONE
+    try:
+        asyncio.run(child(request["op"], Path(request["workspace"]), trap))
+    except Fenced:
+        code = FENCED
+    except StoreError:
+        code = REFUSED
+    trap.armed = False
+    os.write(report, json.dumps(trap.steps).encode())
+    return code
+
+
+def watch(pid: int, report: int) -> dict[str, Any]:
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return {"stopped": True, "status": -1, "steps": []}
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+    steps = os.read(report, 2**20)
+    return {"stopped": False, "status": code, "steps": json.loads(steps) if steps else []}
+
+
+def main() -> None:
+    pid, report = 0, -1
+    for raw in sys.stdin:
+        request = json.loads(raw)
+        if request["do"] == "run":
+            report, theirs = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    code = run_child(request, theirs)
+                finally:
+                    os._exit(code)
+            os.close(theirs)
+        else:
+            os.kill(pid, signal.SIGCONT)
+        answer = watch(pid, report)
+        if not answer["stopped"]:
+            os.close(report)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
