@@ -1,7 +1,7 @@
 """Sets the broker up: what exists is checked, what is missing is made, young queues are proven.
 
 The topology queue makes sure that all daemons cut the slots into the same partitions. A queue that
-this process made is left alone for a second and then probed before it is relied upon: a quorum queue
+this process made is left alone for a while and then probed before it is relied upon: a quorum queue
 that is younger can lose confirmed letters when the broker is killed.
 """
 
@@ -15,7 +15,8 @@ from typing import Any
 import structlog
 
 from gateway.errors import MailboxDown, TopologyMismatch
-from gateway.rabbit_link import Channel, Differs, Link, LinkDown, Locked, NotFound, Sending
+from gateway.rabbit_link import Channel, Link
+from gateway.rabbit_wire import Differs, LinkDown, Locked, NotFound, Sending
 from gateway.topology import (
     Names,
     QueueKind,
@@ -27,7 +28,11 @@ from gateway.topology import (
 )
 
 PROBE = "probe"
+# The broker registers a new quorum queue in a table that it saves at the second of its ticks of 500 ms
+# that finds it unchanged: a second, and as much again for a busy machine.
+YOUNG_S = 2.0
 PROBE_TIMEOUT_S = 10.0
+RECORD_LOOK_S = 1.0
 LOCK_RETRY_S = 0.2
 _log = structlog.get_logger()
 
@@ -35,7 +40,7 @@ _log = structlog.get_logger()
 class Topology:
     """Declares the queues and exchanges of one gateway and remembers which are still to be proven."""
 
-    def __init__(self, names: Names, queue_type: str, young_s: float = 1.0) -> None:
+    def __init__(self, names: Names, queue_type: str, young_s: float = YOUNG_S) -> None:
         self.names = names
         self._queue_type, self._young_s = queue_type, young_s
         self._kinds: list[QueueKind] = []
@@ -118,13 +123,17 @@ class Topology:
             self._kinds = ["quorum" if self._queue_type == "quorum" else "classic"]
 
     async def _queue(self, desk: _Desk, queue: str, *, single_active: bool = False) -> None:
-        await self._exists(desk, queue)
+        clock = asyncio.get_running_loop().time
+        if not await self._exists(desk, queue):
+            self._young[queue] = clock()  # also where the answer to the declaration is lost
         for kind in list(self._kinds):
             arguments: Mapping[str, Any] = queue_arguments(kind, single_active=single_active)
             try:
                 await (await desk.channel()).declare_queue(queue, arguments=arguments)
             except Differs:
                 continue
+            if queue in self._young:
+                self._young[queue] = clock()
             self._kinds.sort(key=lambda known: known != kind)  # what stands on the broker decides for "auto"
             return
         raise TopologyMismatch(
@@ -136,7 +145,6 @@ class Topology:
         try:
             await (await desk.channel()).declare_queue(queue, passive=True)
         except NotFound:
-            self._young[queue] = asyncio.get_running_loop().time()
             return False
         return True
 
@@ -154,7 +162,7 @@ class Topology:
         if recorded is None:
             # Somebody may hold the record in his hand for a moment, or be about to write it.
             async with exclusively(link, self.names.topology_lock):
-                await asyncio.sleep(self._young_s)
+                await asyncio.sleep(min(RECORD_LOOK_S, self._young_s))
                 recorded = await self._recorded(link)
                 if recorded is None:
                     recorded = await self._record(link)

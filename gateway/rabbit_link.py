@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 import aio_pika
 import aiormq
@@ -23,8 +21,19 @@ from pamqp import body as amqp_body
 from pamqp import commands, frame, header
 
 from gateway.errors import MailboxDown
+from gateway.rabbit_wire import (
+    Delivery,
+    Differs,
+    LinkDown,
+    Locked,
+    NotFound,
+    QueueState,
+    Refused,
+    Sending,
+    Unroutable,
+    plain_words,
+)
 
-T = TypeVar("T")
 RPC_TIMEOUT_S = 30.0  # a declare that no quorum answers must not hold the supervisor for ever
 CLOSE_TIMEOUT_S = 5.0
 _TRANSIENT, _PERSISTENT = 1, 2
@@ -33,69 +42,12 @@ for _name in ("aiormq", "aio_pika"):  # what they would say is raised here, and 
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-class LinkDown(MailboxDown):
-    """The channel or its connection is closed."""
-
-
-class NotFound(LinkDown):
-    """The broker has no such queue or exchange; the channel is closed."""
-
-
-class Locked(LinkDown):
-    """Another connection holds this queue exclusively; the channel is closed."""
-
-
-class Refused(LinkDown):
-    """The broker denies access, or another consumer has the queue; the channel is closed."""
-
-
-class Differs(LinkDown):
-    """The queue or exchange exists with other arguments; the channel is closed."""
-
-
-class Unroutable(MailboxDown):
-    """No queue is bound to where the message was sent; it was not stored."""
-
-
 _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
     (aiormq.exceptions.ChannelNotFoundEntity, NotFound),
     (aiormq.exceptions.ChannelLockedResource, Locked),
     (aiormq.exceptions.ChannelAccessRefused, Refused),
     (aiormq.exceptions.ChannelPreconditionFailed, Differs),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message as the broker handed it over."""
-
-    tag: int
-    redelivered: bool
-    id: str
-    headers: Mapping[str, object]
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """A message as it is sent. Without ``transient`` it survives the broker's restart."""
-
-    exchange: str
-    route: str
-    body: bytes
-    id: str = ""
-    headers: Mapping[str, str | int | bool] | None = None
-    expiration: str | None = None
-    transient: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """What a declaration tells: letters that are ready, and consumers."""
-
-    name: str
-    ready: int
-    consumers: int
 
 
 class _Connection(aiormq.Connection):
@@ -251,7 +203,7 @@ class Channel:
         Raises:
             NotFound, Locked, Differs: and the channel is closed.
         """
-        with self._rpc():
+        with self._rpc(name):
             answer = await self._raw.queue_declare(
                 name,
                 passive=passive,
@@ -301,7 +253,7 @@ class Channel:
         """
         self._raw.sink = lambda message: sink(_delivery(message))
         self._raw.on_consumer_cancel_callbacks.add(self._on_cancelled)
-        with self._rpc():
+        with self._rpc(queue):
             await self._raw.basic_consume(
                 queue, _never, exclusive=exclusive, no_ack=no_ack, timeout=RPC_TIMEOUT_S
             )
@@ -396,11 +348,11 @@ class Channel:
         return b"".join((method, head, *pieces))
 
     @contextlib.contextmanager
-    def _rpc(self) -> Iterator[None]:
+    def _rpc(self, about: str = "") -> Iterator[None]:
         if self.ended.is_set():
             raise LinkDown("the channel is closed")
         self._link.flush()
-        with _renamed(self._url):
+        with _renamed(self._url, about):
             yield
 
     def _on_cancelled(self, _: object) -> None:
@@ -418,18 +370,8 @@ class Channel:
                 answer.set_exception(LinkDown(self.cause or "the channel was closed"))
 
 
-def plain_words(error: BaseException, url: str) -> str:
-    """Say what an error says, without the credentials of ``url``."""
-    text = f"{type(error).__name__}: {error}"
-    parts = urlsplit(url)
-    secrets = {url, parts.netloc, parts.password or "", unquote(parts.password or "")}
-    for secret in sorted(secrets - {""}, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
-
-
 @contextlib.contextmanager
-def _renamed(url: str) -> Iterator[None]:
+def _renamed(url: str, about: str = "") -> Iterator[None]:
     """Turn the library's errors into ours, and never lose a cancellation.
 
     The library ends what waits on a closed channel by cancelling it, and where both happen at once it
@@ -453,7 +395,7 @@ def _renamed(url: str) -> Iterator[None]:
         if cancelled():
             raise asyncio.CancelledError from None
         kind = next((ours for theirs, ours in _NAMED if isinstance(error, theirs)), LinkDown)
-        raise kind(plain_words(error, url)) from None
+        raise kind(f"{about}: {plain_words(error, url)}" if about else plain_words(error, url)) from None
     if cancelled():
         raise asyncio.CancelledError
 

@@ -12,8 +12,9 @@ from ulid import ULID
 
 from gateway.mailbox import Parked
 from gateway.rabbit_declare import PROBE, exclusively
-from gateway.rabbit_link import Channel, Delivery, Link, Sending
+from gateway.rabbit_link import Channel, Link
 from gateway.rabbit_take import RabbitLetter
+from gateway.rabbit_wire import Delivery, Sending
 from gateway.topology import Names
 
 RETURN_PATIENCE_S = 5.0

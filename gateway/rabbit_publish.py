@@ -9,7 +9,8 @@ import structlog
 
 from gateway.errors import MailboxDown
 from gateway.rabbit_declare import Topology
-from gateway.rabbit_link import Channel, Link, LinkDown, Sending, Unroutable
+from gateway.rabbit_link import Channel, Link
+from gateway.rabbit_wire import LinkDown, Sending, Unroutable
 
 _log = structlog.get_logger()
 _ALARM = "the broker takes no messages: memory or disk alarm"

@@ -18,7 +18,8 @@ import structlog
 from gateway.errors import LetterLost, MailboxDown
 from gateway.mailbox import INBOUND, Letter
 from gateway.rabbit_declare import PROBE
-from gateway.rabbit_link import Channel, Delivery, Link, NotFound, Refused
+from gateway.rabbit_link import Channel, Link
+from gateway.rabbit_wire import Delivery, NotFound, Refused
 from gateway.topology import PREFETCH
 
 ATTACH_TIMEOUT_S = 10.0
@@ -79,6 +80,7 @@ class Tray:
         self._letters: deque[RabbitLetter] = deque()
         self._arrived = asyncio.Event()
         self._closed = False
+        self._error: BaseException | None = None
         self._run = 0
 
     def put(self, letter: RabbitLetter) -> None:
@@ -86,9 +88,9 @@ class Tray:
         self._letters.append(letter)
         self._arrived.set()
 
-    def close(self) -> None:
-        """End the iteration."""
-        self._closed = True
+    def close(self, error: BaseException | None = None) -> None:
+        """End the iteration, with ``error`` where there is one."""
+        self._closed, self._error = True, error
         self._letters.clear()
         self._arrived.set()
 
@@ -107,6 +109,8 @@ class Tray:
                     return letter
             self._arrived.clear()
             await self._arrived.wait()
+        if self._error is not None:
+            raise self._error
         raise StopAsyncIteration
 
 
@@ -197,7 +201,7 @@ class Intake:
         tried = {queue: asyncio.Event() for queue in queues}
         feeds = {f"take {queue}": self._feed(box, queue, tray, tried[queue]) for queue in queues}
         try:
-            async with beside(feeds):
+            async with beside(feeds, tray.close):
                 if self._current() is not None:
                     await all_set(list(tried.values()), ATTACH_TIMEOUT_S)
                 yield tray
@@ -286,19 +290,23 @@ async def all_set(events: Collection[asyncio.Event], timeout_s: float) -> None:
 
 
 @asynccontextmanager
-async def beside(work: Mapping[str, Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run named work while the context is open, and see its end; it is expected to last."""
+async def beside(
+    work: Mapping[str, Coroutine[Any, Any, None]],
+    on_crash: Callable[[BaseException], None],
+) -> AsyncIterator[None]:
+    """Run named work while the context is open; ``on_crash`` hears of one that fails."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("task.crashed", task=task.get_name(), exc_info=error)
+            on_crash(error)
+
     tasks = [asyncio.create_task(each, name=name) for name, each in work.items()]
     for task in tasks:
-        task.add_done_callback(_tell_crash)
+        task.add_done_callback(ended)
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _tell_crash(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("task.crashed", task=task.get_name(), exc_info=error)

@@ -14,11 +14,12 @@ import structlog
 from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.fanout import Fanout
 from gateway.mailbox import INBOUND, Depth, Health, Letter, Parked, Post, Topic, outbound
-from gateway.rabbit_declare import Topology
-from gateway.rabbit_link import Link, LinkDown, NotFound, Sending
+from gateway.rabbit_declare import YOUNG_S, Topology
+from gateway.rabbit_link import Link
 from gateway.rabbit_parked import ParkedQueue
 from gateway.rabbit_publish import Outbox, Publisher
 from gateway.rabbit_take import ATTACH_TIMEOUT_S, Intake, RabbitLetter, all_set, beside
+from gateway.rabbit_wire import LinkDown, NotFound, Sending
 from gateway.topology import Names, channel_of, slot_route
 
 BACK_OFF_S = (0.1, 5.0)  # first and longest pause between two attempts to connect
@@ -48,7 +49,7 @@ class RabbitMailbox:
         confirm_timeout_s: float = 15,
         renew_after_s: float = 20 * 60,
         handover_s: float = 8 * 60,
-        young_s: float = 1.0,
+        young_s: float = YOUNG_S,
     ) -> None:
         self._url, self._heartbeat_s = url, heartbeat_s
         self._names = Names(name, partitions)
@@ -262,7 +263,7 @@ class RabbitMailbox:
             ["#"] if slots is None or topic == "control" else [slot_route(slot) for slot in sorted(slots)]
         )
         feed = self._hear(topic, routes, ears, bound)
-        async with ears.listen(topic) as heard, beside({f"listen {topic}": feed}):
+        async with ears.listen(topic) as heard, beside({f"listen {topic}": feed}, lambda _: None):
             if self._link is not None and routes:
                 await all_set([bound], ATTACH_TIMEOUT_S)
             yield heard

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from session.hop import start_thread, to_the_end
 from session.key import mark_of
 from session.line import is_ulid
 from session.memory import Memory
+from session.notes import Notes
 from session.state import read_state, write_state
 from session.view import View
 
@@ -39,6 +41,19 @@ class Job:
 
     key: str
     session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was done for one key at once; sizes are those of its scope's two files."""
+
+    messages: int
+    raw: int
+    calls: int
+    memory_bytes_before: int
+    memory_bytes: int
+    history_bytes_before: int
+    history_bytes: int
 
 
 @dataclass(slots=True)
@@ -116,6 +131,26 @@ class Background:
                     group.create_task(self._do(job), name="consolidation")
                 await self._next_change()
 
+    async def at_once(self, key: str) -> Report:
+        """Do what there is to do for a key, for a person who waits: nothing is put off.
+
+        Raises:
+            ModelAway: the model cannot be reached.
+            NotNow: its answer was of no use, or another process works on this memory.
+            StoreError: the disk refused.
+        """
+        notes = Notes((await self._memory.scope_of(key)).memory)
+        before = await asyncio.to_thread(_sizes, notes)
+        ended = [job for job in await asyncio.to_thread(self._left) if job.key == key]
+        messages = raw = calls = 0
+        for job in [*ended, Job(key)]:
+            done = await self._memory.consolidate(key, session_id=job.session_id, asked=True)
+            if job.session_id is not None:
+                await to_the_end(start_thread(partial(self._strike, job), name="job"))
+            messages, raw, calls = messages + done.messages, raw + done.raw, calls + done.calls
+        after = await asyncio.to_thread(_sizes, notes)
+        return Report(messages, raw, calls, before[0], after[0], before[1], after[1])
+
     def shown(self) -> dict[str, Any]:
         """Return what ``status`` shows."""
         waits = sorted((due.at, due.reason) for job, due in self._due.items() if job not in self._running)
@@ -162,12 +197,15 @@ class Background:
 
     async def _look_around(self) -> None:
         while True:
-            try:
-                for job in await asyncio.to_thread(self._left):
-                    self._put(job)
-            except SessionError as error:
-                log.warning("jobs.unread", error=str(error), hint=error.hint)
+            await self._look_once()
             await self._sleep(LOOK_S)
+
+    async def _look_once(self) -> None:
+        try:
+            for job in await asyncio.to_thread(self._left):
+                self._put(job)
+        except (SessionError, OSError) as error:
+            log.warning("jobs.unread", error=str(error))
 
     # -- doing -------------------------------------------------------------------------------------------
 
@@ -240,3 +278,7 @@ class Background:
             self._path(job).unlink()
             private_folder(self._folder)
             sync_folder(self._folder)
+
+
+def _sizes(notes: Notes) -> tuple[int, int]:
+    return len(notes.memory()), len(notes.history())

@@ -15,9 +15,10 @@ VERSION = 1
 KEPT = timedelta(hours=48)
 REWRITE_BYTES = 64 * 1024
 Kind = Literal["command", "notice", "parked", "withdrawn", "cleared", "archived"]
+ToldKind = Literal["reply", "notice"]
 Entry = dict[str, Any]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
-ANY = ""  # in a base entry: every session that no other entry names
+ANY = ""  # in a base entry: no session in particular, the count so far
 _TOLD_KINDS = ("command", "notice")
 _CORE = ("at", "do", "id", "kind", "text", "reason", "seq", "finals", "session")
 
@@ -43,7 +44,7 @@ class Told:
     """A reply or notice that a chat received; ``seq`` counts them for a key, from 1."""
 
     seq: int
-    kind: Literal["reply", "notice"]
+    kind: ToldKind
     id: str
     text: str
     reason: str = ""
@@ -61,6 +62,7 @@ class Place:
 @dataclass(slots=True)
 class _Tries:
     begun: int = 0
+    recorded: bool = False
     held: bool = False  # the transcript held a line of it at the first record: one start is unrecorded
     first_struck: bool = False
     at: datetime = _LONG_AGO
@@ -85,6 +87,7 @@ class Ledger:
         self._known: dict[str, Known] = {}
         self._bases: dict[str, _Base] = {}
         self._told: list[tuple[Told, str, int]] = []  # with session and its final lines at that moment
+        self._top = 0  # the highest number that any entry names
         self._ages: deque[tuple[datetime, int]] = deque()
         self._old_bytes = 0
         self.size = 0
@@ -94,42 +97,19 @@ class Ledger:
         at = _read_at(entry.get("at"))
         self._ages.append((at, size))
         self.size += size
+        self._top = max(self._top, _count(entry.get("seq")))
         id_ = entry.get("id")
         match entry.get("do"), id_:
-            case "begin", str():
-                tries = self._tries.setdefault(id_, _Tries())
-                tries.held = tries.held or (tries.begun == 0 and entry.get("held") is True)
-                tries.begun += 1
-                tries.at = at
-            case "strike", str():
-                tries = self._tries.setdefault(id_, _Tries())
-                tries.at = at
-                if tries.begun > 0:
-                    tries.begun -= 1
-                else:
-                    tries.first_struck = True
-            case "unpark", str():
-                self._tries.pop(id_, None)
-                self._known.pop(id_, None)
+            case ("begin" | "strike" | "unpark") as do, str():
+                self._take_try(do, id_, entry, at)
             case "end", str():
-                known = _read_known(entry, at)
-                self._known[id_] = known
+                known = self._known[id_] = _read_known(entry, at)
                 if known.seq is not None:
-                    reply = known.kind == "command"
-                    self._add_told(
-                        entry,
-                        Told(known.seq, "reply" if reply else "notice", id_, known.text, known.reason, at),
-                    )
+                    kind: ToldKind = "reply" if known.kind == "command" else "notice"
+                    self._add_told(entry, Told(known.seq, kind, id_, known.text, known.reason, at))
             case "notice", str():
-                told = Told(
-                    _count(entry.get("seq")),
-                    "notice",
-                    id_,
-                    str(entry.get("text", "")),
-                    str(entry.get("reason", "")),
-                    at,
-                )
-                self._add_told(entry, told)
+                text, reason = str(entry.get("text", "")), str(entry.get("reason", ""))
+                self._add_told(entry, Told(_count(entry.get("seq")), "notice", id_, text, reason, at))
             case "base", _:
                 base = _Base(_count(entry.get("seq")), _count(entry.get("finals")))
                 self._bases[str(entry.get("session"))] = base
@@ -137,6 +117,21 @@ class Ledger:
                 self._take_ended(entry, at)
             case _:
                 pass
+
+    def _take_try(self, do: str, id_: str, entry: Entry, at: datetime) -> None:
+        tries = self._tries.setdefault(id_, _Tries())
+        tries.at = at
+        if do == "begin":
+            tries.held = tries.held if tries.recorded else entry.get("held") is True
+            tries.recorded = True
+            tries.begun += 1
+        elif do == "unpark":
+            del self._tries[id_]
+            self._known.pop(id_, None)
+        elif tries.begun > 0:
+            tries.begun -= 1
+        else:
+            tries.first_struck = True
 
     def _add_told(self, entry: Entry, told: Told) -> None:
         self._told.append((told, str(entry.get("session", "")), _count(entry.get("finals"))))
@@ -146,6 +141,8 @@ class Ledger:
         self._bases[str(entry.get("next", ""))] = _Base(_count(entry.get("seq")), 0)
         ids = entry.get("ids")
         for id_, end in (ids if isinstance(ids, dict) else {}).items():
+            if not isinstance(end, dict):
+                continue
             text, seq = str(end.get("text", "")), end.get("seq")
             extra = {
                 "archive": entry.get("archive", ""),
@@ -186,8 +183,17 @@ class Ledger:
         return base.seq + number - base.finals + sum(1 for _, _, finals in since if finals < number)
 
     def _since(self, session: str) -> tuple[_Base, list[tuple[Told, str, int]]]:
-        base = self._bases.get(session) or self._bases.get(ANY, _Base())
-        return base, [item for item in self._told if item[1] == session and item[0].seq > base.seq]
+        """Return the counter at a session's beginning (or where the journal was cut) and what was told since.
+
+        A session that no entry began (its file is new, or another program's) goes on where all others ended.
+        """
+        told = [item for item in self._told if item[1] == session]
+        base = self._bases.get(session)
+        if base is None and told:
+            base = _Base(told[0][0].seq - 1 - told[0][2], 0)
+        if base is None:
+            base = _Base(self._top, 0)
+        return base, [item for item in told if item[0].seq > base.seq]
 
     def noted(self, id_: str, reason: str, now: datetime) -> Told | None:
         """Return the newest notice that was recorded for an id and reason within 48 h."""

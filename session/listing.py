@@ -146,7 +146,7 @@ def transcripts(layout: Layout) -> Iterator[Path]:
     except FileNotFoundError:
         return
     for path in paths:
-        if path.name.endswith(".jsonl") and not path.name.startswith(".") and path.is_file():
+        if path.name.endswith(".jsonl") and path.is_file():
             yield path
 
 

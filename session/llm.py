@@ -12,11 +12,12 @@ import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Literal, Protocol, cast
+from typing import Any, cast
 
-from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused
+from session.assembly import Assembly, Chunk
+from session.errors import ModelAway, ModelError, ModelRefused
 from session.failure import classified, cleaned
-from session.models import Answer, Message, OnDelta, Prompt, ToolCall, ToolSpec, Usage
+from session.models import Answer, Message, OnDelta, Prompt, ToolSpec
 
 CONNECT_S = 10.0
 MAX_ID_CHARS = 40  # of a tool call; longer ones come from other providers' files
@@ -28,10 +29,6 @@ _ENVIRONMENT = {
 _DUMMY_KEY = "none"  # a server of one's own asks for no key, the client insists on one
 _loading = threading.Lock()
 _library: Any = None
-
-
-class _Chunk(Protocol):
-    choices: Sequence[Any]
 
 
 class LiteLLM:
@@ -118,13 +115,13 @@ class LiteLLM:
 
     async def _request(self, model: str, prompt: Prompt, written: _Written, choice: Any) -> Answer:
         arguments = self._arguments(model, prompt, choice)
-        answer = _Assembly()
+        answer = Assembly()
         try:
             async with asyncio.timeout(self._timeout_s), _streamed(arguments) as stream:
                 async for chunk in _pieces(stream):
                     if text := answer.add(chunk):
                         written(text)
-                answer.end(stream)
+                answer.check_ended(ended=_ended(stream, answer))
         except TimeoutError as error:
             raise ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable") from error
         except ModelError as error:
@@ -190,104 +187,6 @@ class _Written:
             self._on_delta(text)
 
 
-class _Assembly:
-    """An answer as it comes in, piece by piece."""
-
-    def __init__(self) -> None:
-        self.finish = ""
-        self.usage: Any = None
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._thinking: list[dict[str, Any]] = []
-        self._calls: list[dict[str, str]] = []
-        self._at: dict[int, dict[str, str]] = {}  # by the provider's index
-        self._refusal = ""
-
-    def add(self, chunk: _Chunk) -> str:
-        """Take in one piece and return the text in it."""
-        self.usage = getattr(chunk, "usage", None) or self.usage
-        if not chunk.choices:
-            return ""
-        choice = chunk.choices[0]
-        self.finish = choice.finish_reason or self.finish
-        delta = choice.delta
-        if delta is None:
-            return ""
-        if reasoning := getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None):
-            self._reasoning.append(reasoning)
-        self._refusal += getattr(delta, "refusal", None) or ""
-        for block in getattr(delta, "thinking_blocks", None) or ():
-            self._add_thinking(dict(block))
-        for fragment in delta.tool_calls or ():
-            self._add_call(fragment)
-        text = delta.content if isinstance(delta.content, str) else ""
-        if text:
-            self._text.append(text)
-        return text
-
-    def end(self, stream: Any) -> None:
-        """Check that the provider ended the stream and not the network.
-
-        Raises:
-            ModelAway: something came, but neither a reason to end nor a count.
-        """
-        ended = self.finish or self.usage
-        if _is_wrapped(stream):  # LiteLLM puts in a reason and a count where the provider sent none
-            ended = stream.received_finish_reason or stream.intermittent_finish_reason
-        if (self._text or self._calls) and not ended:
-            raise ModelAway("the answer broke off", cause="unreachable")
-
-    def answer(self, cost_usd: float) -> Answer:
-        """Return the whole.
-
-        Raises:
-            ModelRefused: the provider's content policy ended it.
-            BadAnswer: neither text nor a usable tool call came.
-        """
-        text = "".join(self._text)
-        calls = _usable(self._calls)
-        if self.finish == "content_filter" or (self._refusal and not text and not calls):
-            raise ModelRefused("the provider's content policy ended the answer")
-        if not text.strip() and not calls:
-            raise BadAnswer(f"neither text nor a tool call came (finish: {self.finish or 'none'})")
-        extra: dict[str, Any] = {}
-        if self._reasoning:
-            extra["reasoning_content"] = "".join(self._reasoning)
-        if self._thinking:
-            extra["thinking_blocks"] = self._thinking
-        usage = None
-        if self.usage is not None:
-            prompt, completion = self.usage.prompt_tokens or 0, self.usage.completion_tokens or 0
-            usage = Usage(prompt=prompt, completion=completion, cost_usd=cost_usd)
-        return Answer(text=text, tool_calls=calls, usage=usage, finish=self._finish(calls), extra=extra)
-
-    def _finish(self, calls: Sequence[ToolCall]) -> Literal["stop", "tool_calls", "length"]:
-        if self.finish == "length":
-            return "length"
-        return "tool_calls" if calls else "stop"
-
-    def _add_call(self, fragment: Any) -> None:
-        function = fragment.function
-        call_id, index = fragment.id or "", fragment.index or 0
-        call = self._at.get(index)
-        if call is None or (call_id and call["id"] and call_id != call["id"]):
-            call = self._at[index] = {"id": "", "name": "", "arguments": ""}
-            self._calls.append(call)
-        call["id"] = call["id"] or call_id
-        if function is not None:
-            call["name"] = call["name"] or function.name or ""
-            call["arguments"] += function.arguments or ""
-
-    def _add_thinking(self, block: dict[str, Any]) -> None:
-        """Join the pieces of a thinking block; its signature comes last and closes it."""
-        last = self._thinking[-1] if self._thinking else {}
-        if block.get("type") != "thinking" or last.get("type") != "thinking" or last.get("signature"):
-            self._thinking.append(block)
-            return
-        last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
-        last["signature"] = block.get("signature") or last.get("signature") or ""
-
-
 def legal_ids(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Shorten tool call ids that no provider of this kind could have given, on both sides alike.
 
@@ -310,18 +209,6 @@ def _short(call_id: str) -> str:
     return "call_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:24]
 
 
-def _usable(calls: Sequence[Mapping[str, str]]) -> tuple[ToolCall, ...]:
-    """Leave out calls without a name; give an id of its own to each that has none, or another's."""
-    usable: dict[str, ToolCall] = {}
-    for call in calls:
-        if call["name"]:
-            call_id = call["id"]
-            while not call_id or call_id in usable:
-                call_id = f"call_{os.urandom(8).hex()}"
-            usable[call_id] = ToolCall(call_id, call["name"], call["arguments"])
-    return tuple(usable.values())
-
-
 def _described(tool: ToolSpec) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
@@ -341,11 +228,18 @@ async def _streamed(arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
         await stream.aclose()
 
 
+def _ended(stream: Any, answer: Assembly) -> bool:
+    """Say whether the provider gave a reason to end, or a count; LiteLLM hands on made-up ones as well."""
+    if _is_wrapped(stream):
+        return bool(stream.received_finish_reason or stream.intermittent_finish_reason)
+    return bool(answer.finish or answer.usage)
+
+
 def _is_wrapped(stream: Any) -> bool:
     return type(stream.completion_stream).__module__.partition(".")[0] != "openai"
 
 
-async def _pieces(stream: Any) -> AsyncIterator[_Chunk]:
+async def _pieces(stream: Any) -> AsyncIterator[Chunk]:
     """Yield the pieces of an answer.
 
     Those of the OpenAI client have the right shape already: what LiteLLM does to each of them costs

@@ -45,6 +45,14 @@ class Notes:
         """
         return _read(self.memory_path)
 
+    def history(self) -> bytes:
+        """Read HISTORY.md; empty where there is none.
+
+        Raises:
+            StoreError: as ``memory``.
+        """
+        return _read(self.history_path)
+
     def write_memory(self, text: str) -> None:
         """Replace MEMORY.md; bytes that are no UTF-8, which no model could keep, stay beside it in a copy."""
         old = self.memory()
@@ -59,14 +67,14 @@ class Notes:
         """List what HISTORY.md holds, as its paragraphs say."""
         return [
             Mark(found[1].decode(), int(found[2]), int(found[3]) + 1, found[4].decode())
-            for found in _MARK.finditer(_read(self.history_path))
+            for found in _MARK.finditer(self.history())
         ]
 
     def add_history(self, entry: str, mark: Mark) -> bool:
         """Append a paragraph with its mark; return False where it is there already, or says nothing."""
         if not entry:
             return False
-        old = _read(self.history_path)
+        old = self.history()
         line = str(mark).encode()
         if line in old:
             return False

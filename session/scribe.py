@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
 from ulid import ULID
 
 from session.disk import (
@@ -27,7 +26,7 @@ from session.disk import (
 from session.errors import Fenced, StoreError
 from session.fence import Busy, Fence, Held, Wait
 from session.key import SessionKey
-from session.transcript import Damage, Transcript, dump, fresh, parse
+from session.transcript import Damage, Transcript, decode, dump, fresh, parse
 
 _TRIES = 20
 _QUICK_BYTES = 2**20  # what may be read or copied beside the short jobs of other keys
@@ -295,7 +294,7 @@ class Scribe:
     def _settle(self, head: bytes, more: Sequence[Line]) -> None:
         """Let what is held say what the renewed file says."""
         transcript = self.transcript
-        transcript.metadata = orjson.loads(head)
+        transcript.metadata = decode(head)
         transcript.last_consolidated = transcript.metadata["last_consolidated"]
         transcript.damage = Damage(heads=1)
         transcript.open_end = False

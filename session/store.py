@@ -255,6 +255,10 @@ class Store:
             if self._rooms[key].pins == 0:
                 self._weight -= self._rooms.pop(key).weighed
 
+    def cached_bytes(self) -> int:
+        """Return about how much memory the conversations take."""
+        return self._weight
+
     # -- reading without a claim ---------------------------------------------------------------------
 
     async def look(self, key: SessionKey) -> View:

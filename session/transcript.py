@@ -12,7 +12,7 @@ import orjson
 from ulid import ULID
 
 from session.index import Exchange, Index, Totals
-from session.key import key_from_stem
+from session.key import key_from_stem, marked_stem
 from session.line import (
     MAX_LINE_BYTES,
     ROLES,
@@ -90,7 +90,9 @@ class Transcript:
     def key(self) -> str:
         """The conversation that line 1 names, else the one that the file name suggests."""
         named = self.metadata.get("key")
-        return named if isinstance(named, str) and named else key_from_stem(self.stem)
+        if isinstance(named, str) and (named or self.stem == marked_stem(named)):
+            return named
+        return key_from_stem(self.stem)
 
     @property
     def inner(self) -> dict[str, Any]:
@@ -146,8 +148,7 @@ class Transcript:
         offset = head.get("last_consolidated")
         return (
             self.damage.heads == 1
-            and isinstance(head.get("key"), str)
-            and bool(head["key"])
+            and head.get("key") == self.key
             and isinstance(head.get("metadata"), dict)
             and type(offset) is int
             and offset == self.last_consolidated

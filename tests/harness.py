@@ -159,13 +159,14 @@ async def foreign(url: str, *, name: str = "chat") -> AsyncIterator[ForeignClien
     connection = await aio_pika.connect(url)
     async with connection:
         channel = await connection.channel(on_return_raises=True)
-        yield ForeignClient(channel, name)
+        yield ForeignClient(connection, channel, name)
 
 
 class ForeignClient:
     """Plain aio-pika, no code of ours."""
 
-    def __init__(self, channel: Any, name: str) -> None:
+    def __init__(self, connection: Any, channel: Any, name: str) -> None:
+        self._connection = connection
         self._channel = channel
         self._name = name
 
@@ -180,15 +181,26 @@ class ForeignClient:
 
     async def collect(self, channel: str, wanted: int, *, timeout_s: float = 60) -> list[dict[str, Any]]:
         """Take from ``outbound.<channel>`` until ``wanted`` different ids of replies came; all that came."""
-        queue = await self._channel.declare_queue(f"{self._name}.outbound.{channel}", passive=True)
         taken: list[dict[str, Any]] = []
-        async with asyncio.timeout(timeout_s), queue.iterator() as messages:
-            async for message in messages:
-                taken.append(json.loads(message.body))
+        async with asyncio.timeout(timeout_s):
+            queue = await self._queue(f"{self._name}.outbound.{channel}")
+            async for message in queue.iterator():
                 await message.ack()
+                if "probe" in message.headers:
+                    continue
+                taken.append(json.loads(message.body))
                 if len({one["id"] for one in taken}) >= wanted:
                     break
         return taken
+
+    async def _queue(self, name: str) -> Any:
+        """Look for a queue until the first reply to its channel has made it."""
+        while True:
+            channel = await self._connection.channel()
+            try:
+                return await channel.declare_queue(name, passive=True)
+            except aio_pika.exceptions.ChannelNotFoundEntity:
+                await asyncio.sleep(0.1)
 
 
 async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 30) -> dict[str, Any] | None:
@@ -208,8 +220,14 @@ async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 3
 
 
 def lines_of(workspace: Path, stem: str) -> list[dict[str, Any]]:
-    """The message lines of a transcript as any JSON reader sees them; fails on one that is not legal."""
-    path = workspace / "sessions" / f"{stem}.jsonl"
+    """The message lines of a key, ended sessions first, as any JSON reader sees them; fails on illegal ones."""
+    ended = sorted(
+        (workspace / "sessions" / "archive" / stem).glob("*.jsonl"), key=lambda path: path.name[-32:]
+    )
+    return [line for path in [*ended, workspace / "sessions" / f"{stem}.jsonl"] for line in _lines(path)]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     assert data.endswith(b"\n"), f"{path} has a torn tail"
     head, *lines = [json.loads(line) for line in data.split(b"\n")[:-1]]

@@ -36,6 +36,9 @@ POINTS: dict[str, list[str]] = {
     "journal": ["session.journal:Journal.conclude"],
     "fdatasync": ["os:fdatasync"],
     "rename": ["os:rename", "os:replace"],
+    "publish": ["gateway.rabbit_publish:Outbox.send"],
+    "ack": ["gateway.rabbit_take:RabbitLetter.ack"],
+    "memory": ["session.notes:Notes.write_memory", "session.notes:Notes.add_history"],
 }
 
 

@@ -52,9 +52,18 @@ def chat(args: argparse.Namespace) -> int:
     """Talk; return 0, or 1 where a message given by ``-m`` got no reply."""
     settings = settings_of(args)
     channel, colon, chat_id = args.key.partition(":")
-    if not (channel and colon and chat_id):
+    if not (channel and colon and chat_id) or _valid(args.key) != args.key:
         raise GatewayError(f"{args.key!r} is no key", hint="a key is channel:chat_id, as cli:direct")
+    if args.message is not None:
+        args.message = _valid(args.message)
+        if not args.message.strip():
+            raise GatewayError("the message is empty", hint="chat-gateway chat -m TEXT")
     return attach.complete(_chat(settings, args))
+
+
+def _valid(text: str) -> str:
+    """Replace what is no text, such as bytes of another encoding than the terminal's."""
+    return text.encode("utf-8", "replace").decode()
 
 
 async def _chat(settings: Settings, args: argparse.Namespace) -> int:
@@ -182,7 +191,7 @@ class _Conversation:
                 try:
                     while (text := await self._typed.read()) is not None:
                         if text.strip():
-                            await self._turn(text)
+                            await self._turn(_valid(text))
                 finally:
                     loop.remove_signal_handler(signal.SIGINT)
                     looking.cancel()

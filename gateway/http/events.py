@@ -25,18 +25,19 @@ class EventStream(StreamingResponse):
     """A stream whose client must keep reading: one that takes nothing for 20 s is cut off."""
 
     media_type = "text/event-stream"
+    slow_s = SLOW_S
 
     async def stream_response(self, send: Send) -> None:
         """Send until the source ends or the client is too slow."""
 
         async def in_time(message: Message) -> None:
-            async with asyncio.timeout(SLOW_S):
+            async with asyncio.timeout(self.slow_s):
                 await send(message)
 
         try:
             await super().stream_response(in_time)
         except TimeoutError:
-            log.info("events.client_cut", after_s=SLOW_S)
+            log.info("events.client_cut", after_s=self.slow_s)
 
 
 def routes(desk: Desk) -> APIRouter:

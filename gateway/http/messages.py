@@ -36,6 +36,8 @@ class MessageIn(BaseModel):
             raise ValueError("give chat_id or key, one of the two")
         if not self.text.strip():
             raise ValueError("text is empty")
+        if any(_has_surrogate(value) for value in (self.chat_id, self.key, self.text, self.id) if value):
+            raise ValueError("half of a surrogate pair is no text")
         return self
 
 
@@ -45,6 +47,20 @@ class KeyIn(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     key: str = Field(min_length=3, max_length=MAX_KEY_CHARS)
+
+    @model_validator(mode="after")
+    def _is_text(self) -> KeyIn:
+        if _has_surrogate(self.key):
+            raise ValueError("half of a surrogate pair is no text")
+        return self
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def routes(desk: Desk) -> APIRouter:

@@ -11,7 +11,8 @@ from aio_pika.abc import AbstractChannel
 
 from gateway.errors import MailboxDown
 from gateway.mailbox import INBOUND, Letter, Mailbox, Post
-from gateway.rabbit_link import Link, Sending
+from gateway.rabbit_link import Link
+from gateway.rabbit_wire import Sending
 from gateway.rabbitmq import RabbitMailbox
 
 SERVING: dict[RabbitMailbox, asyncio.Task[None]] = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.embedded import EmbeddedMailbox
 from gateway.errors import MailboxDown
 from gateway.mailbox import INBOUND
 from gateway.testing import ADA, WEB, collect, ids, post, put_all
@@ -48,7 +49,7 @@ async def test_full_disk_can_be_started_on(tmp_path: Path) -> None:
     async with opened(tmp_path) as first:
         names = await put_all(first, ADA, 3)
 
-    with files_at_most(100):
+    with files_at_most(1_000):
         async with opened(tmp_path) as second, second.take(INBOUND) as letters:
             assert ids(await collect(letters, 3)) == names
             with pytest.raises(MailboxDown):
@@ -74,3 +75,26 @@ async def test_failed_settle_of_a_left_box_comes_again_first(tmp_path: Path) -> 
                     await settling
             assert held[0].lost
             assert ids(await collect(again, 3)) == names
+
+
+async def test_nobody_waits_for_a_queue_that_broke(tmp_path: Path) -> None:
+    """Where the writer itself breaks, serve ends with its error, and every put under way is told."""
+    steps: list[str] = []
+
+    def break_at_second(step: str) -> None:
+        steps.append(step)
+        if steps.count("written") == 2:
+            raise MemoryError
+
+    mailbox = EmbeddedMailbox(tmp_path, at=break_at_second)
+    serving = asyncio.create_task(mailbox.serve())
+    await mailbox.ready()
+    await mailbox.put(post(ADA, 0))
+
+    with pytest.raises(MailboxDown):
+        await mailbox.put(post(ADA, 1))
+    with pytest.raises(MemoryError):
+        await serving
+
+    async with opened(tmp_path) as second, second.take(INBOUND) as letters:
+        assert ids(await collect(letters, 1)) == ["web:ada#0"]

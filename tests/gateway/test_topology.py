@@ -80,7 +80,14 @@ def test_record_reads_back(partitions: int) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"16", b"{}", b"\xff", b'{"v":2,"partitions":16,"slots":256}', b'{"v":1,"partitions":"4","slots":256}'],
+    [
+        b"",
+        b"16",
+        b"{}",
+        b"\xff",
+        b'{"v":2,"partitions":4,"slots":256}',
+        b'{"v":1,"partitions":"4","slots":256}',
+    ],
 )
 def test_foreign_record_is_not_understood(body: bytes) -> None:
     """A record that is damaged or of another version is no record of ours."""

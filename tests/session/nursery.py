@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ KEY = SessionKey("telegram:1")
 AT = "2026-03-01T10:00:00.000001+00:00"
 DONE, FENCED, REFUSED = 0, 3, 4
 STEPS = ("open", "write", "pwrite", "fdatasync", "fsync", "ftruncate", "rename", "link", "unlink", "mkdir")
-STEPS += ("rmdir", "sendfile", "close", "fchmod")
+MORE_STEPS = ("rmdir", "sendfile", "close", "fchmod")
 
 
 class Trap:
@@ -39,15 +40,17 @@ class Trap:
         self.armed = False
 
     def install(self) -> None:
-        for name in STEPS:
+        for name in STEPS + MORE_STEPS:
             setattr(os, name, self._wrap(name, getattr(os, name)))
-        fcntl.flock = self._wrap("flock", fcntl.flock)  # type: ignore[assignment]
+        fcntl.flock = self._wrap("flock", fcntl.flock)
 
     def _wrap(self, name: str, call: Any) -> Any:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if self.armed:
                 if len(self.steps) == self.at:
-                    os.kill(os.getpid(), self.number)
+                    signal.pthread_kill(
+                        threading.get_ident(), self.number
+                    )  # this thread goes no step further
                 self.steps.append(name)
             return call(*args, **kwargs)
 

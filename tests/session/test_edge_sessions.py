@@ -1,4 +1,4 @@
-"""Files that other programs, crashes and hands left behind: read as far as possible, made legal when written."""
+"""Files that other programs, crashes and hands left: read as far as possible, legal once written."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_reads(stem: str) -> None:
 
 @pytest.mark.parametrize("stem", EDGES)
 async def test_first_write_makes_it_legal(stem: str, tmp_path: Path, stores: list[Store]) -> None:
-    """After the first append the file is line 1 and message lines, sound ones with their bytes; nothing is lost."""
+    """The first append leaves line 1 and message lines, sound ones with their bytes; nothing is lost."""
     edge = EDGES[stem]
     workspace = workspace_with(tmp_path, stem)
     original = (EDGE / f"{stem}.jsonl").read_bytes()

@@ -147,6 +147,7 @@ async def test_no_secret_in_errors(llm: LiteLLM, server: ModelServer) -> None:
     assert "very-secret" not in f"{caught.value} {caught.value.hint}"
     assert "Incorrect API key" in str(caught.value)
     assert "4711" not in cleaned(f"x {KEY}", secrets=())
+    assert cleaned("it is plainword, no", secrets=["plainword"]) == "it is [key], no"
 
 
 class Failure(Exception):

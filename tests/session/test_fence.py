@@ -89,7 +89,7 @@ def open_store(workspace: Path, **options: Any) -> Store:
 
 
 def ids(path: Path) -> list[str]:
-    """Read a file as strictly as any reader may: line 1, then whole lines with a role; return its user ids."""
+    """Read a file as strictly as any reader may: line 1, then lines with a role; return its user ids."""
     data = path.read_bytes()
     assert data.endswith(b"\n")
     head, *messages = [json.loads(raw) for raw in data.decode().split("\n")[:-1]]
@@ -109,7 +109,7 @@ def everything(workspace: Path) -> list[str]:
 
 
 def leftovers(workspace: Path) -> list[Path]:
-    return [path for path in workspace.rglob("*.tmp*")]
+    return list(workspace.rglob("*.tmp*"))
 
 
 async def take_over(workspace: Path) -> None:
@@ -177,7 +177,7 @@ async def test_frozen_writer_wakes_fenced(nursery: Nursery, tmp_path: Path, op: 
 
 @pytest.mark.parametrize("op", OPS)
 async def test_killed_writer_costs_a_repeat_at_most(nursery: Nursery, tmp_path: Path, op: str) -> None:
-    """kill -9 before any step leaves files that the next process reads whole, and the work can be done again."""
+    """After kill -9 before any step the next process reads whole files, and can do the work again."""
     furnish(tmp_path / "dry", op)
     dry = nursery.run(op, tmp_path / "dry")
 

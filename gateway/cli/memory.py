@@ -1,0 +1,95 @@
+"""``memory show|consolidate``: what is remembered of a chat, and moving old messages there now."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gateway.cli import attach, output
+from gateway.cli.config import settings_of
+from gateway.errors import GatewayError, Unreachable
+from gateway.room import Room, build_room
+from gateway.settings import Settings
+from session.errors import ModelAway
+from session.jobs import Report
+from session.notes import Notes
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print MEMORY.md of the key's scope, and say where its HISTORY.md lies."""
+
+    async def work(settings: Settings) -> tuple[Path, str, str]:
+        async with _room(settings) as room:
+            scope = await room.memory.scope_of(args.key)
+            notes = Notes(scope.memory)
+            memory, history = notes.memory(), notes.history()
+            return notes.history_path, memory.decode("utf-8", "replace"), history.decode("utf-8", "replace")
+
+    path, memory, history = attach.complete(work(settings_of(args)))
+    if args.json:
+        output.document({"key": args.key, "memory": memory, "history": history})
+        return 0
+    if memory.strip():
+        output.data(memory.rstrip("\n"))
+    else:
+        output.words(f"nothing is remembered about {args.key} yet")
+    if history:
+        output.words(f"history: {path}")
+    return 0
+
+
+def consolidate(args: argparse.Namespace) -> int:
+    """Move old messages into memory at once: those of ended sessions that wait, then the active one's."""
+
+    async def work(settings: Settings) -> Report:
+        async with _room(settings) as room:
+            if room.model.plain:
+                raise GatewayError(
+                    "no language model is configured, and echo cannot take notes",
+                    hint="set model.name in the configuration",
+                )
+            try:
+                return await room.jobs.at_once(args.key)
+            except ModelAway as error:
+                raise Unreachable(f"the language model is away: {error}", hint=error.hint) from error
+
+    settings = settings_of(args)
+    report = attach.complete(work(settings))
+    if args.json:
+        output.document({"key": args.key, **asdict(report)})
+        return 0
+    for line in _said(report, newest=settings.memory.window // 2):
+        output.data(line)
+    return 0
+
+
+def _said(report: Report, *, newest: int) -> list[str]:
+    if not report.messages:
+        return [f"nothing to move: the newest {newest} messages stay in the conversation"]
+    lines = [f"{report.messages} messages moved into memory, {report.calls} calls of the model"]
+    if report.raw:
+        lines.append(f"{report.raw} of them as they were, for want of a usable answer")
+    lines += [
+        f"{name}: {before} → {after} bytes"
+        for name, before, after in (
+            ("MEMORY.md", report.memory_bytes_before, report.memory_bytes),
+            ("HISTORY.md", report.history_bytes_before, report.history_bytes),
+        )
+    ]
+    return lines
+
+
+@asynccontextmanager
+async def _room(settings: Settings) -> AsyncIterator[Room]:
+    room = build_room(settings, status=lambda _: [])
+    try:
+        yield room
+    finally:
+        close: Any = getattr(room.model, "close", None)
+        if close is not None:
+            await close()
+        await room.aclose()

@@ -1,0 +1,117 @@
+"""A whole house with its HTTP server on a port of its own, in this process, and a client for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from gateway.daemon import House
+from gateway.http.server import HttpServer
+from gateway.settings import Settings
+from session.models import Answer, OnDelta, Prompt
+
+
+class Gated:
+    """A plain model that answers when it is let; counts how often it was asked."""
+
+    name = "gated"
+    plain = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.begun = asyncio.Event()
+        self.let = asyncio.Event()
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        text = str(prompt.messages[-1]["content"])
+        self.asked.append(text)
+        self.begun.set()
+        if on_delta is not None:
+            on_delta("got ")
+        await self.let.wait()
+        return Answer(f"got {text}")
+
+
+class Place:
+    def __init__(self, house: House, server: HttpServer, http: httpx.AsyncClient) -> None:
+        self.house = house
+        self.server = server
+        self.http = http
+
+    async def post(self, text: str, *, chat: str = "ada", **more: Any) -> httpx.Response:
+        wait = more.pop("wait", None)
+        params = {} if wait is None else {"wait": str(wait)}
+        body = {"chat_id": chat, "text": text, **more}
+        return await self.http.post("/v1/messages", json=body, params=params)
+
+    @asynccontextmanager
+    async def stream(self, key: str, last: int | None = None) -> AsyncIterator[Stream]:
+        headers = {} if last is None else {"Last-Event-ID": str(last)}
+        async with self.http.stream("GET", "/v1/events", params={"key": key}, headers=headers) as answer:
+            assert answer.status_code == 200
+            stream = Stream(answer)
+            await stream.opened()
+            yield stream
+
+    def gate(self) -> Gated:
+        """Have all further turns answered by a model that waits to be let."""
+        assert self.house.room is not None
+        model = Gated()
+        self.house.room.turns.model = model
+        return model
+
+
+class Stream:
+    """The events of one open connection."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._lines = answer.aiter_lines()
+
+    async def opened(self) -> None:
+        async for line in self._lines:
+            if line.startswith(":"):
+                return
+
+    async def next(self, kind: str = "") -> tuple[dict[str, Any], str]:
+        """Return the next event (of that kind) and its id."""
+        number = ""
+        async for line in self._lines:
+            field, _, value = line.partition(": ")
+            if field == "id":
+                number = value
+            elif field == "data":
+                event = orjson.loads(value)
+                if kind in ("", event["kind"]):
+                    return event, number
+                number = ""
+        raise EOFError
+
+    async def heartbeat(self) -> None:
+        async for line in self._lines:
+            if line.startswith(": "):
+                return
+
+
+@asynccontextmanager
+async def open_place(
+    workspace: Path, *, http: dict[str, Any] | None = None, prepare: Callable[[HttpServer], None] | None = None
+) -> AsyncIterator[Place]:
+    settings = Settings.model_validate(
+        {"workspace": workspace, "http": {"port": 0, **(http or {})}, "limits": {"drain_s": 5}}
+    )
+    house = House(settings)
+    server = HttpServer(house)
+    if prepare is not None:
+        prepare(server)
+    server.bind()
+    async with (
+        house.open(serve=server.serve),
+        httpx.AsyncClient(base_url=server.url, timeout=20, trust_env=False) as client,
+    ):
+        yield Place(house, server, client)

@@ -1,0 +1,142 @@
+"""Run by the interpreter of a real nanobot: reads one JSON request from stdin, answers with one on stdout.
+
+``{"do": "write", "workspace", "key", "messages", "metadata", "last_consolidated"}`` makes a session with its
+own classes and saves it; ``{"do": "add", "workspace", "key", "messages"}`` loads one, adds and saves it;
+``{"do": "read", "workspace", "keys"}`` loads sessions and answers
+``{key: {"count", "history", "last_consolidated", "metadata", "warnings"}}``, where ``history`` is what its
+``get_history`` gives. ``save``, ``load`` and ``loop`` measure: see their functions.
+
+Only the standard library and nanobot are imported here.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+from loguru import logger
+from nanobot.session.manager import Session, SessionManager
+
+MANY = 1_000_000  # messages: nothing is cut off
+warnings = []
+
+
+def add_messages(session, messages):
+    for message in messages:
+        fields = dict(message)
+        role, content = fields.pop("role"), fields.pop("content", None)
+        at = fields.pop("timestamp", None)
+        session.add_message(role, content, **fields)
+        if at is not None:
+            session.messages[-1]["timestamp"] = at
+
+
+def write(workspace, key, messages, metadata=None, last_consolidated=0):
+    manager = SessionManager(Path(workspace))
+    session = Session(key=key, metadata=metadata or {}, last_consolidated=0)
+    add_messages(session, messages)
+    session.last_consolidated = last_consolidated
+    manager.save(session)
+    return {"count": len(session.messages)}
+
+
+def add(workspace, key, messages):
+    manager = SessionManager(Path(workspace))
+    session = manager.get_or_create(key)
+    add_messages(session, messages)
+    manager.save(session)
+    return {"count": len(session.messages)}
+
+
+def read(workspace, keys):
+    manager = SessionManager(Path(workspace))
+    found = {}
+    for key in keys:
+        warnings.clear()
+        session = manager.get_or_create(key)
+        try:
+            history = session.get_history(MANY)
+        except Exception as error:  # noqa: BLE001 - the finding is the answer
+            history = f"raised {type(error).__name__}: {error}"
+        found[key] = {
+            "count": len(session.messages),
+            "history": history,
+            "last_consolidated": session.last_consolidated,
+            "metadata": session.metadata,
+            "warnings": list(warnings),
+        }
+    return found
+
+
+def save(workspace, key, times):
+    """Seconds of each of ``times`` saves of a loaded session that grew by one turn, as its loop does them."""
+    manager = SessionManager(Path(workspace))
+    session = manager.get_or_create(key)
+    took = []
+    for number in range(times):
+        session.add_message("user", f"question {number}")
+        session.add_message("assistant", f"answer {number}")
+        began = time.perf_counter()
+        manager.save(session)
+        took.append(time.perf_counter() - began)
+    return {"took": took, "count": len(session.messages)}
+
+
+def load(workspace, key, times):
+    """Seconds of each of ``times`` loads from disk up to the messages of a request."""
+    took = []
+    for _ in range(times):
+        manager = SessionManager(Path(workspace))
+        began = time.perf_counter()
+        session = manager.get_or_create(key)
+        history = session.get_history(MANY)
+        took.append(time.perf_counter() - began)
+    return {"took": took, "count": len(history)}
+
+
+def loop(workspace, turns):
+    """Seconds of each of ``turns`` turns of one session through its whole agent loop, bus included."""
+    from nanobot.agent.loop import AgentLoop
+    from nanobot.bus.events import InboundMessage
+    from nanobot.bus.queue import MessageBus
+    from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
+
+    class Stub(LLMProvider):
+        async def chat(self, messages, tools=None, **_):
+            if tools and len(tools) == 1:  # its consolidation offers save_memory alone
+                arguments = {"history_entry": "[2026-01-01 10:00] They talked.", "memory_update": "notes"}
+                return LLMResponse(None, [ToolCallRequest("c", "save_memory", arguments)])
+            content = messages[-1]["content"]
+            return LLMResponse(f"echo: {content if isinstance(content, str) else ''}"[:200])
+
+        def get_default_model(self):
+            return "stub"
+
+    async def run():
+        bus = MessageBus()
+        agent = AgentLoop(bus, Stub(), Path(workspace))
+        task = asyncio.create_task(agent.run())
+        took = []
+        for number in range(turns):
+            began = time.perf_counter()
+            await bus.publish_inbound(InboundMessage("cli", "ada", "direct", f"message {number}"))
+            await bus.consume_outbound()
+            took.append(time.perf_counter() - began)
+        agent.stop()
+        await task
+        return {"took": took}
+
+    return asyncio.run(run())
+
+
+def main():
+    logger.remove()
+    logger.add(lambda message: warnings.append(str(message)), level="WARNING", format="{message}")
+    request = json.loads(sys.stdin.buffer.read())
+    answer = globals()[request.pop("do")](**request)
+    sys.stdout.buffer.write(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""A workspace with a memory, a model that says what a test wants, and a clock that a test drives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from session.jobs import Background, Job
+from session.key import SessionKey
+from session.line import make_line, stamp
+from session.memory import Memory, MemoryRules
+from session.models import Answer, OnDelta, Prompt, ToolCall
+from session.scopes import Scope, Scopes
+from session.store import Store
+
+ADA = SessionKey("telegram:1")
+BOB = SessionKey("telegram:2")
+START = datetime(2026, 1, 31, 9, 15, tzinfo=UTC)
+
+Step = Answer | Exception | Callable[[Prompt], Any]
+
+
+class Clock:
+    """A clock that stands still until it is moved; ``sleep`` ends when it has been moved far enough."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self._moved = asyncio.Event()
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        until = self.now + timedelta(seconds=seconds)
+        while self.now < until:
+            await self._moved.wait()
+
+
+class Scripted:
+    """A model that does the steps in order, then always takes proper notes."""
+
+    name = "scripted"
+    plain = False
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps)
+        self.seen: list[Prompt] = []
+        self._changed = asyncio.Condition()
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        self.seen.append(prompt)
+        async with self._changed:
+            self._changed.notify_all()
+        step: Any = (
+            self.steps.pop(0) if self.steps else saved(f"Talk {len(self.seen)}.", f"- fact {len(self.seen)}")
+        )
+        if isinstance(step, Exception):
+            raise step
+        if callable(step):
+            step = step(prompt)
+            if asyncio.iscoroutine(step):
+                step = await step
+        assert isinstance(step, Answer)
+        return step
+
+    async def asked(self, times: int) -> None:
+        """Wait until it was asked that many times."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.seen) >= times)
+
+    def text(self, call: int) -> str:
+        """What the user message of a call said."""
+        return str(self.seen[call].messages[-1]["content"])
+
+
+def saved(entry: Any = "They talked.", memory: Any = "- a fact", **more: Any) -> Answer:
+    """An answer that calls save_memory."""
+    fields = {"history_entry": entry, "memory_update": memory, **more}
+    return called(json.dumps({name: value for name, value in fields.items() if value is not ...}))
+
+
+def called(arguments: str, name: str = "save_memory") -> Answer:
+    """An answer that calls a tool with these arguments."""
+    return Answer("", [ToolCall("call_1", name, arguments)], finish="tool_calls")
+
+
+def talk(count: int, *, start: int = 0, **fields: Any) -> list[dict[str, Any]]:
+    """User and assistant lines in turn, numbered."""
+    return [
+        make_line(
+            "user" if number % 2 == 0 else "assistant",
+            f"message {number}",
+            stamp(START + timedelta(minutes=number), UTC),
+            **(fields if number % 2 == 0 else {}),
+        )
+        for number in range(start, start + count)
+    ]
+
+
+class Watched(Background):
+    """Background work whose steps a test can wait for."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.step = asyncio.Event()
+        self.looked = asyncio.Event()
+
+    async def _look_once(self) -> None:
+        await super()._look_once()
+        self.looked.set()
+
+    async def _do(self, job: Job) -> None:
+        await super()._do(job)
+        self.step.set()
+
+    async def settled(self) -> None:
+        """Wait until nothing runs, and nothing is to run before the clock moves."""
+        await asyncio.sleep(0)
+        while self._running or self._ready():
+            self.step.clear()
+            await self.step.wait()
+
+
+@dataclass
+class Place:
+    """One workspace as one process sees it."""
+
+    store: Store
+    memory: Memory
+    jobs: Watched
+    model: Scripted
+    clock: Clock
+    workspace: Path
+
+    async def said(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
+        async with self.store.open(key) as session:
+            await session.append(lines)
+
+    async def turn(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
+        """Append lines and tell the background, as the end of a turn does."""
+        async with self.store.open(key) as session:
+            await session.append(lines)
+            self.jobs.turn_ended(session)
+
+    async def new(self, key: SessionKey) -> bool:
+        """Do what ``/new`` does."""
+        async with self.store.open(key) as session:
+            await session.end()
+            return await self.jobs.ended(session)
+
+    async def pointer(self, key: SessionKey) -> int:
+        return (await self.store.look(key)).last_consolidated
+
+    async def scope(self, key: SessionKey) -> Scope:
+        return await self.memory.scope_of(key)
+
+    async def read(self, name: str, key: SessionKey = ADA) -> str:
+        path = (await self.scope(key)).memory / name
+        return path.read_text() if path.exists() else ""
+
+
+@asynccontextmanager
+async def place(
+    workspace: Path,
+    *steps: Step,
+    kind: Literal["chat", "workspace"] = "chat",
+    run: bool = False,
+    clock: Clock | None = None,
+    model: Any = None,
+    **rules: Any,
+) -> AsyncIterator[Place]:
+    """Open a workspace; ``run`` lets its background work."""
+    clock = clock or Clock()
+    model = model or Scripted(*steps)
+    store = Store(workspace, zone=UTC, clock=clock)
+    scopes = Scopes(workspace, kind=kind)
+    bounds = MemoryRules(**{"window": 10, **rules})
+    memory = Memory(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock)
+    jobs = Watched(memory, state=workspace / "state", clock=clock, sleep=clock.sleep)
+    task = asyncio.ensure_future(jobs.run()) if run else None
+    try:
+        yield Place(store, memory, jobs, model, clock, workspace)
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+        await store.aclose()

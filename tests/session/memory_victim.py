@@ -1,0 +1,66 @@
+"""A process that consolidates and dies by SIGKILL at a named point: ``… WORKSPACE TASK POINT NUMBER``.
+
+TASK is ``live`` (a full window), ``ended`` (what ``/new`` does, then the background) or ``rest`` (only the
+background). POINT is ``target.before`` or ``target.after``, see ``TARGETS``; ``none`` lets it live. Each call
+of the model adds a line to ``WORKSPACE/calls``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from session.models import Answer, Prompt
+from tests.killable import Countdown, wrap
+from tests.session.memory_place import ADA, Scripted, place, saved, talk
+
+TARGETS = {
+    "desk": "session.desk:Desk.save",
+    "history": "session.notes:Notes.add_history",
+    "memory": "session.notes:Notes.write_memory",
+    "pointer": "session.stretch:Stretches.move_pointer",
+    "end": "session.store:Session.end",
+    "job": "session.jobs:Background.ended",
+    "strike": "session.jobs:Background._strike",
+    "ask": "tests.session.memory_victim:Counting.ask",
+}
+
+
+class Counting(Scripted):
+    """Writes down every call before it answers."""
+
+    workspace = Path()
+
+    async def ask(self, prompt: Prompt, on_delta: object = None) -> Answer:
+        with (self.workspace / "calls").open("a") as file:
+            file.write("call\n")
+        return saved("They talked.", "- remembered")
+
+
+async def main(workspace: Path, task: str, point: str, number: int) -> None:
+    if point != "none":
+        name, _, side = point.partition(".")
+        wrap(TARGETS[name].replace("tests.session.memory_victim", __name__), Countdown(side, number))
+    Counting.workspace = workspace
+    async with place(workspace, model=Counting(), run=task != "live") as house:
+        if task == "live":
+            await house.memory.consolidate(ADA)
+            return
+        if task == "ended":
+            await house.new(ADA)
+        else:
+            await house.jobs.looked.wait()
+        await house.jobs.settled()
+
+
+def lines_of(workspace: Path) -> None:
+    async def write() -> None:
+        async with place(workspace) as house:
+            await house.said(ADA, talk(10))
+
+    asyncio.run(write())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])))

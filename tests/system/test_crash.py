@@ -1,0 +1,182 @@
+"""kill -9 at each hand-over: nothing is lost, nothing is answered twice, nothing changes its order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker import Broker
+from tests.harness import Daemon, ask, check, foreign, inbound, lines_of
+from tests.model_server import model_process, read_log
+
+KEYS = ("ann", "bob", "cy")
+PER_KEY = 4
+
+ECHO_POINTS = [
+    "append.before:2",
+    "append.after:5",
+    "fdatasync.before:4",
+    "fdatasync.after:7",
+    "settle.before:3",
+    "settle.after:6",
+]
+RABBIT_POINTS = ["publish.before:4", "publish.after:4", "ack.before:2", "ack.after:5"]
+NEW_POINTS = ["rename.before:1", "rename.after:1", "rename.after:2", "journal.before:1", "journal.after:1"]
+MODEL_POINTS = ["ask.before:2", "ask.after:3", "tool.before:1", "tool.after:2", "append.after:4"]
+
+
+@asynccontextmanager
+async def dying(workspace: Path, point: str, config: dict[str, Any]) -> AsyncIterator[Daemon]:
+    """Run a daemon that dies at ``point``, and then one that does not, under one name."""
+    daemon = await Daemon(workspace, role=config.pop("role", "all"), config=config, kill_at=point).start()
+    try:
+        yield daemon
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            daemon.signal(signal.SIGKILL)
+        await daemon.died()
+
+
+async def reborn(daemon: Daemon) -> None:
+    """Wait for the death at the point, then start the same daemon without one."""
+    assert await daemon.died() == -signal.SIGKILL, daemon.log.decode()[-2000:]
+    daemon._kill_at = ""
+    await daemon.start()
+
+
+async def persistent(daemon: Daemon, key: str, id: str, text: str) -> str:
+    """Ask over HTTP again and again under the same id, as a careful client does, until there is a reply."""
+    async with asyncio.timeout(90):
+        while True:
+            answer = await ask(daemon, key, id, text, wait_s=20)
+            if answer is not None:
+                return str(answer["reply"])
+            await asyncio.sleep(0.1)
+
+
+async def over_http(daemon: Daemon, texts: dict[str, list[str]]) -> dict[str, str]:
+    """Send each chat's messages one after the other, through the death and after it."""
+    replies: dict[str, str] = {}
+
+    async def chat(name: str) -> None:
+        for number, text in enumerate(texts[name]):
+            replies[f"{name}{number}"] = await persistent(daemon, f"web:{name}", f"{name}{number}", text)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(reborn(daemon))
+        for name in texts:
+            group.create_task(chat(name))
+    return replies
+
+
+async def over_rabbit(
+    daemon: Daemon, url: str, texts: dict[str, list[str]], *, name: str
+) -> list[dict[str, Any]]:
+    """Publish everything at once as a foreign program, then take the replies."""
+    async with foreign(url, name=name) as client:
+        for chat, lines in texts.items():
+            for number, text in enumerate(lines):
+                await client.put(inbound(f"foreign:{chat}", f"{chat}{number}", text))
+        await reborn(daemon)
+        wanted = sum(len(lines) for lines in texts.values())
+        return await client.collect("foreign", wanted, timeout_s=90)
+
+
+def once_each(replies: list[dict[str, Any]]) -> None:
+    """Each id came with one text, however often the kill made it come."""
+    texts: dict[str, set[str]] = {}
+    for reply in replies:
+        texts.setdefault(reply["id"], set()).add(reply["text"])
+    assert {id: len(found) for id, found in texts.items() if len(found) > 1} == {}
+
+
+def in_order(replies: list[dict[str, Any]]) -> None:
+    """The first delivery of each reply keeps the order of its chat."""
+    seen: dict[str, list[str]] = {}
+    for reply in replies:
+        if reply["id"] not in seen.setdefault(reply["key"], []):
+            seen[reply["key"]].append(reply["id"])
+    for ids in seen.values():
+        assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize("point", ECHO_POINTS)
+async def test_embedded_loses_and_repeats_nothing(tmp_path: Path, point: str) -> None:
+    texts = {name: [f"{name} says {n}" for n in range(PER_KEY)] for name in KEYS}
+    async with dying(tmp_path, point, {}) as daemon:
+        replies = await over_http(daemon, texts)
+
+    verdict = check(tmp_path, {f"web_{name}": [f"web:{name}{n}" for n in range(PER_KEY)] for name in KEYS})
+    assert verdict.sound, verdict
+    assert replies == {f"{name}{n}": f"echo: {name} says {n}" for name in KEYS for n in range(PER_KEY)}
+
+
+@pytest.mark.parametrize("point", ECHO_POINTS + RABBIT_POINTS)
+async def test_rabbitmq_loses_and_repeats_nothing(
+    tmp_path: Path, point: str, broker: Broker, broker_name: str
+) -> None:
+    config = {"role": "session", "broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
+    texts = {name: [f"{name} says {n}" for n in range(PER_KEY)] for name in KEYS}
+    async with dying(tmp_path, point, config) as daemon:
+        replies = await over_rabbit(daemon, broker.url, texts, name=broker_name)
+
+    verdict = check(tmp_path, {f"foreign_{name}": [f"{name}{n}" for n in range(PER_KEY)] for name in KEYS})
+    assert verdict.sound, verdict
+    once_each(replies)
+    in_order(replies)
+
+
+@pytest.mark.parametrize("point", NEW_POINTS)
+async def test_a_new_that_dies_ends_one_session_and_begins_one(tmp_path: Path, point: str) -> None:
+    texts = {"ann": ["one", "two", "/new", "three"]}
+    async with dying(tmp_path, point, {}) as daemon:
+        replies = await over_http(daemon, texts)
+
+    archives = list((tmp_path / "sessions" / "archive" / "web_ann").glob("*.jsonl"))
+    told = [line["content"] for line in lines_of(tmp_path, "web_ann")]
+    assert len(archives) == 1
+    assert told == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
+    assert "new conversation" in replies["ann2"]
+    assert check(tmp_path, {"web_ann": ["web:ann0", "web:ann1", "web:ann3"]}).sound
+
+
+@pytest.mark.parametrize("point", MODEL_POINTS)
+@pytest.mark.parametrize("kind", ["embedded", "rabbitmq"])
+async def test_tools_and_model_calls_survive_with_one_bill(
+    tmp_path: Path, point: str, kind: str, broker: Broker, broker_name: str
+) -> None:
+    """At most one request per message and round, plus the one that was under way at the kill."""
+    log = tmp_path / "model.log"
+    workspace = tmp_path / "workspace"
+    read, write = '[[tool:ls {"path": "."}]]', '[[tool:write {"path": "note.txt", "content": "x"}]]'
+    texts = {"ann": [f"{read} one", "two"], "bob": [f"{write} one", "two"]}
+    async with model_process(log) as (url, _):
+        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": url}
+        if kind == "rabbitmq":
+            config |= {"role": "session", "broker.url": broker.url, "broker.name": broker_name}
+            config |= {"broker.partitions": 2}
+        async with dying(workspace, point, config) as daemon:
+            if kind == "embedded":
+                await over_http(daemon, texts)
+                stems, ids = {n: f"web_{n}" for n in texts}, "web:{}{}"
+            else:
+                replies = await over_rabbit(daemon, broker.url, texts, name=broker_name)
+                once_each(replies)
+                in_order(replies)
+                stems, ids = {n: f"foreign_{n}" for n in texts}, "{}{}"
+
+    verdict = check(workspace, {stem: [ids.format(n, i) for i in range(2)] for n, stem in stems.items()})
+    assert verdict.sound, verdict
+    asked = Counter(entry["event"] for entry in read_log(log))["arrived"]
+    rounds = 2 + 1 + 2 + 1
+    assert rounds <= asked <= rounds + 1
+    results = [line for line in lines_of(workspace, stems["bob"]) if line["role"] == "tool"]
+    assert len(results) == 1
