@@ -217,11 +217,13 @@ async def _main(settings: Settings, role: Role) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
     house = House(settings, role=role)
     http = HttpServer(house) if role != "channels" else None
-    if http is not None:
-        http.bind()
+    if http is not None and not settings.broker.embedded:
+        http.bind()  # the embedded queue comes first: a second daemon of one folder must say that, not the port
     ending = _Ending(house)
     ending.listen()
     async with house.open(serve=http.serve if http is not None else None):
+        if http is not None:
+            await http.bound.wait()
         url = http.url if http is not None else ""
         with Roster(settings.workspace).entry(url=url, role=role):
             if settings.model.name == "echo" and role != "channels":

@@ -98,11 +98,11 @@ class Lanes:
             self._tasks[inbound.key] = task
         return entry
 
-    def stop(self, key: str) -> Entry | None:
-        """Pull the switch of the turn that runs in this lane; None where none runs."""
+    def stop(self, key: str, asked_id: str = "") -> Entry | None:
+        """Pull the switch of the turn that runs in this lane; None where none runs but the asking letter."""
         lane = self._lanes.get(key)
         entry = lane.running if lane is not None else None
-        if entry is None or entry.stop.pulled:
+        if entry is None or entry.stop.pulled or entry.inbound.id == asked_id:
             return None
         entry.stop.pull()
         return entry

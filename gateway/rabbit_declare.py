@@ -29,8 +29,8 @@ from gateway.topology import (
 
 PROBE = "probe"
 # The broker registers a new quorum queue in a table that it saves at the second of its ticks of 500 ms
-# that finds it unchanged: a second, and as much again for a busy machine.
-YOUNG_S = 2.0
+# that finds it unchanged: a second at most, and a margin for a busy machine.
+YOUNG_S = 1.5
 PROBE_TIMEOUT_S = 10.0
 RECORD_LOOK_S = 1.0
 LOCK_RETRY_S = 0.2
@@ -169,8 +169,8 @@ class Topology:
         if recorded != self.names.partitions:
             raise TopologyMismatch(
                 f"the broker has {recorded} partitions, broker.partitions says {self.names.partitions}",
-                hint=f"set broker.partitions = {recorded}; to move: stop the adapters, let the inbound queues "
-                f"run empty, stop the daemons, delete the inbound queues and {self.names.topology}",
+                hint=f"set broker.partitions = {recorded}; to move: stop the adapters, let the inbound "
+                f"queues run empty, stop the daemons, delete the inbound queues and {self.names.topology}",
             )
 
     async def _recorded(self, link: Link) -> int | None:

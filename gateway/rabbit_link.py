@@ -17,7 +17,6 @@ import aiormq
 from aio_pika.abc import UnderlayConnection
 from aiormq.abc import ChannelFrame, DeliveredMessage
 from aiormq.channel import Channel as RawChannel
-from pamqp import body as amqp_body
 from pamqp import commands, frame, header
 
 from gateway.errors import MailboxDown
@@ -31,12 +30,13 @@ from gateway.rabbit_wire import (
     Refused,
     Sending,
     Unroutable,
+    content_frames,
     plain_words,
+    publish_frame,
 )
 
 RPC_TIMEOUT_S = 30.0  # a declare that no quorum answers must not hold the supervisor for ever
 CLOSE_TIMEOUT_S = 5.0
-_TRANSIENT, _PERSISTENT = 1, 2
 
 for _name in ("aiormq", "aio_pika"):  # what they would say is raised here, and said once by the mailbox
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -187,7 +187,7 @@ class Channel:
         self.ended = asyncio.Event()
         self.cause = ""
         self._confirms: set[asyncio.Future[Any]] = set()
-        self._routes: dict[tuple[str, str], bytes] = {}
+        self._routes: dict[tuple[str, str, bool], bytes] = {}
         raw.closing.add_done_callback(self._on_closed)
 
     async def declare_queue(
@@ -284,7 +284,10 @@ class Channel:
             self._await_confirm(confirm, sending.id)
         else:
             confirm.set_result(None)
-        self._link.write(self._encoded(sending, mandatory))
+        route = (sending.exchange, sending.route, mandatory)
+        if route not in self._routes:
+            self._routes[route] = publish_frame(*route, raw.number)
+        self._link.write(self._routes[route] + content_frames(sending, raw.number, raw.max_content_size))
         return confirm
 
     async def close(self) -> None:
@@ -323,29 +326,6 @@ class Channel:
                 confirm.set_exception(_publish_error(error))
 
         answer.add_done_callback(on_answer)
-
-    def _encoded(self, sending: Sending, mandatory: bool) -> bytes:
-        number, body = self._raw.number, sending.body
-        method = self._routes.get((sending.exchange, sending.route))
-        if method is None:
-            publish = commands.Basic.Publish(
-                exchange=sending.exchange, routing_key=sending.route, mandatory=mandatory
-            )
-            method = self._routes[sending.exchange, sending.route] = frame.marshal(publish, number)
-        properties = commands.Basic.Properties(
-            content_type="application/json",
-            headers=dict(sending.headers) if sending.headers else None,
-            delivery_mode=_TRANSIENT if sending.transient else _PERSISTENT,
-            expiration=sending.expiration,
-            message_id=sending.id or None,
-        )
-        head = frame.marshal(header.ContentHeader(body_size=len(body), properties=properties), number)
-        size = self._raw.max_content_size
-        pieces = [
-            frame.marshal(amqp_body.ContentBody(body[at : at + size]), number)
-            for at in range(0, len(body), size)
-        ]
-        return b"".join((method, head, *pieces))
 
     @contextlib.contextmanager
     def _rpc(self, about: str = "") -> Iterator[None]:

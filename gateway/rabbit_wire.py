@@ -1,4 +1,4 @@
-"""What passes between the mailbox and its AMQP client: messages, answers, and errors without credentials."""
+"""What passes between mailbox and AMQP client: messages and their frames, answers, errors without secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from pamqp import body as amqp_body
+from pamqp import commands, frame, header
+
 from gateway.errors import MailboxDown
+
+_TRANSIENT, _PERSISTENT = 1, 2
 
 
 class LinkDown(MailboxDown):
@@ -76,3 +81,24 @@ def plain_words(error: BaseException, url: str) -> str:
     for secret in sorted(secrets - {""}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
+
+
+def publish_frame(exchange: str, route: str, mandatory: bool, channel: int) -> bytes:
+    """Encode the frame that opens a publish; the same for all messages of a route."""
+    publish = commands.Basic.Publish(exchange=exchange, routing_key=route, mandatory=mandatory)
+    return frame.marshal(publish, channel)
+
+
+def content_frames(sending: Sending, channel: int, max_bytes: int) -> bytes:
+    """Encode a message's properties, and its body in frames of ``max_bytes`` at most."""
+    body = sending.body
+    properties = commands.Basic.Properties(
+        content_type="application/json",
+        headers=dict(sending.headers) if sending.headers else None,
+        delivery_mode=_TRANSIENT if sending.transient else _PERSISTENT,
+        expiration=sending.expiration,
+        message_id=sending.id or None,
+    )
+    head = frame.marshal(header.ContentHeader(body_size=len(body), properties=properties), channel)
+    pieces = [body[at : at + max_bytes] for at in range(0, len(body), max_bytes)]
+    return head + b"".join(frame.marshal(amqp_body.ContentBody(piece), channel) for piece in pieces)

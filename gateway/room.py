@@ -88,6 +88,7 @@ class Room:
                 turn_timeout_s=settings.limits.turn_timeout_s,
                 max_tool_rounds=settings.model.max_tool_rounds,
                 max_output_tokens=settings.model.max_output_tokens,
+                full_tool_results=settings.history.full_tool_results,
             ),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -125,7 +126,10 @@ class Room:
         await self.jobs.run()
 
     async def aclose(self) -> None:
-        """Write what is left to write and end the threads."""
+        """End the model's connections and the store's threads; every line is on disk already."""
+        close = getattr(self.model, "close", None)
+        if close is not None:
+            await close()
         await self.store.aclose()
 
 
@@ -146,6 +150,7 @@ def build_model(settings: Settings) -> Model:
         timeout_s=model.timeout_s,
         max_output_tokens=model.max_output_tokens,
         fallbacks=model.fallbacks,
+        small=model.small,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -81,6 +81,7 @@ class Worker:
         self._suspects = asyncio.Lock()
         self._owed: OrderedDict[tuple[str, str], None] = OrderedDict()  # replied, but not acknowledged yet
         self._stops: set[tuple[str, str]] = set()  # /stop letters that were answered out of line
+        self._past_stops: deque[tuple[str, str]] = deque(maxlen=1000)  # … whose turn in the lane is over
         self._told: set[str] = set()  # keys whose chat knows of the running outage
 
     # -- taking ------------------------------------------------------------------------------------
@@ -213,7 +214,9 @@ class Worker:
             if reply is None:
                 return None
             await self._send(entry, reply)
-            self._stops.discard((inbound.key, inbound.id))
+            if answered:
+                self._stops.discard((inbound.key, inbound.id))
+                self._past_stops.append((inbound.key, inbound.id))
             self._turn_ended(session, reply)
             return None
 
@@ -222,6 +225,8 @@ class Worker:
         inbound = entry.inbound
         command = commands.parse(inbound.text)
         if command is not None:
+            if command.name == "stop":
+                self._past_stops.append((inbound.key, inbound.id))
             text = await self._commands.run(session, command, recognise.request(inbound))
             known = await session.journal.conclude(inbound.id, "command", text=text)
             return Reply(text=text, seq=known.seq or 0)
@@ -376,10 +381,12 @@ class Worker:
 
     def stop(self, key: str, asked: Inbound | None = None, asked_id: str = "") -> bool:
         """Stop the running turn of ``key`` and answer the ``/stop`` that asked for it."""
-        stopped = self.lanes.stop(key)
+        stop_id = asked.id if asked is not None else asked_id
+        if (key, stop_id) in self._past_stops:
+            return False  # its letter was answered already: what runs now came later
+        stopped = self.lanes.stop(key, stop_id)
         if stopped is None:
             return False
-        stop_id = asked.id if asked is not None else asked_id
         if stop_id and not stop_id.startswith("stop:"):
             self._stops.add((key, stop_id))
             self._spawn(self._answer_stop(asked or stopped.inbound, key, stop_id), "answer stop")

@@ -49,11 +49,17 @@ class Layout:
 
 
 def seen(path_or_fd: Path | int) -> Seen | None:
-    """Look at a file; None where there is none."""
+    """Look at a file; None where there is none.
+
+    Raises:
+        StoreError: the way to it is barred.
+    """
     try:
         found = os.fstat(path_or_fd) if isinstance(path_or_fd, int) else path_or_fd.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StoreError(f"{path_or_fd} cannot be reached: {error.strerror}") from error
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 

@@ -19,9 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from session.disk import Layout, copy_rest, discard, new_file, private_folder, seen, sync_folder
 from session.errors import Fenced, NewerFormat, StoreError
 
+log = structlog.get_logger(__name__)
 VERSION = 1
 _POLL_S = 0.005
 _READ_BYTES = 65536
@@ -236,6 +239,7 @@ class Fence:
                 _write_title(fd, title)
                 temp.rename(self.path)
                 ours = os.dup(fd)  # the same open file, so the same lock
+        log.warning("lock.overtaken", lock=self.path.name, epoch=title.epoch, frozen=old.owner)
         try:
             sync_folder(self.path.parent)
             Held(self, ours, title).renew()

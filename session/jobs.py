@@ -120,8 +120,18 @@ class Background:
         return True
 
     async def run(self) -> None:
-        """Do jobs until cancelled, those that an earlier process left among them."""
-        await self._memory.budget.load()
+        """Do jobs until cancelled, those that an earlier process left among them.
+
+        Raises:
+            NewerFormat: a newer version wrote the budget or a job.
+        """
+        try:
+            await self._memory.budget.load()
+            await asyncio.to_thread(self._left)
+        except NewerFormat:
+            raise
+        except (SessionError, OSError) as error:
+            log.warning("jobs.unread", error=str(error))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_around(), name="jobs left behind")
             while True:

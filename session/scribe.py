@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from ulid import ULID
 
 from session.disk import (
@@ -28,6 +29,7 @@ from session.fence import Busy, Fence, Held, Wait
 from session.key import SessionKey
 from session.transcript import Damage, Transcript, decode, dump, fresh, parse
 
+log = structlog.get_logger(__name__)
 _TRIES = 20
 _QUICK_BYTES = 2**20  # what may be read or copied beside the short jobs of other keys
 _MAX_NAME_BYTES = 255
@@ -100,10 +102,12 @@ class Scribe:
             self.transcript, self._seen = transcript, found[1]
         self._unread = False
 
+    def current(self) -> bool:
+        """Say whether the file is as we left it."""
+        return not self._unread and seen(self.path) == self._seen
+
     def owned(self) -> int | None:
-        """Return the epoch if the key is ours and the file as we left it; a few calls that touch no disk."""
-        if self._unread or seen(self.path) != self._seen:
-            return None
+        """Return the epoch if the key is ours; three calls that touch no disk."""
         title = self.fence.peek()
         return None if title is None else self.fence.epoch_of(title, self.key)
 
@@ -323,6 +327,7 @@ class Scribe:
                 held.check()
                 temp.rename(copy)
         sync_folder(copy.parent)
+        log.warning("transcript.copied", file=self.path.name, copy=copy.name)
         return copy
 
 

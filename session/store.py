@@ -22,7 +22,7 @@ from session.fence import Busy, Fence, Wait
 from session.hop import Hop, start_thread, to_the_end
 from session.index import Exchange
 from session.journal import Build, Ledger, Told
-from session.key import SessionKey
+from session.key import SessionKey, needs_mark, plain_stem
 from session.listing import SessionRow
 from session.logbook import Logbook
 from session.naming import resolve
@@ -57,11 +57,15 @@ class _Room:
         self.scribe: Scribe | None = None
         self.book: Logbook | None = None
 
+    def current(self) -> bool:
+        """Say whether what is held is what the files hold; a few calls that touch no disk."""
+        if self.turn.locked() or self.scribe is None or self.book is None:
+            return False
+        return self.book.current() and self.scribe.current()
+
     def owned(self) -> int | None:
         """Return the epoch if nothing must be read or claimed before the next turn."""
-        if self.turn.locked() or self.scribe is None or self.book is None or not self.book.current():
-            return None
-        return self.scribe.owned()
+        return self.scribe.owned() if self.scribe is not None and self.current() else None
 
     @property
     def weight(self) -> int:
@@ -222,7 +226,7 @@ class Store:
 
     def _claim(self, room: _Room, wait: Wait | None) -> int:
         for _ in range(_TRIES):
-            scribe, book = self._hands(room.key, room)
+            scribe, book = self._hands(room, quick=wait is None)
             try:
                 epoch = scribe.claim(wait)
                 book.refresh()
@@ -233,11 +237,19 @@ class Store:
             return epoch
         raise StoreError("two conversations fight for one file name", hint=f"look at {self.layout.sessions}")
 
-    def _hands(self, key: SessionKey, room: _Room | None = None) -> tuple[Scribe, Logbook]:
+    def _hands(self, room: _Room, *, quick: bool = False) -> tuple[Scribe, Logbook]:
         """Return the writers of a key, new ones where nothing is held yet."""
-        if room is not None and room.scribe is not None and room.book is not None:
+        if room.scribe is not None and room.book is not None:
             return room.scribe, room.book
-        return self._writers(key, resolve(self.layout, key))
+        if not needs_mark(
+            room.key
+        ):  # nearly always the file is simply there: it is then read once, not twice
+            scribe, book = self._writers(room.key, plain_stem(room.key))
+            with contextlib.suppress(Moved):
+                scribe.refresh(quick=quick)
+                if scribe.exists:
+                    return scribe, book
+        return self._writers(room.key, resolve(self.layout, room.key))
 
     def _writers(self, key: SessionKey, stem: str) -> tuple[Scribe, Logbook]:
         fence = Fence(self.layout, stem, owner=self.owner, freeze_s=self._freeze_s)
@@ -265,12 +277,15 @@ class Store:
         """Read a conversation as it is now, without owning it; empty where it has no file yet."""
 
         def job() -> View:
-            scribe, book = self._writers(key, resolve(self.layout, key))
+            scribe, book = self._hands(_Room(key))
             with contextlib.suppress(Moved):
                 scribe.refresh()
             book.refresh()
             return self._view(scribe, book)
 
+        room = self._rooms.get(key)
+        if room is not None and room.current() and room.scribe is not None and room.book is not None:
+            return self._view(room.scribe, room.book)
         return await to_the_end(start_thread(job, name="disk-look"))
 
     async def look_at(self, stem: str) -> View | None:
@@ -356,9 +371,13 @@ class Store:
         cleared = list(ids)
 
         def job(wait: Wait | None) -> bool:
-            scribe, book = self._hands(key, room)
-            book.refresh()
-            return ending.clear(scribe, book, ids=cleared, wait=wait or Wait())
+            for _ in range(_TRIES):
+                scribe, book = self._hands(room)
+                book.refresh()
+                with contextlib.suppress(Moved):
+                    return ending.clear(scribe, book, ids=cleared, wait=wait or Wait())
+                room.scribe = room.book = None
+            raise StoreError("two conversations fight for one file name")
 
         try:
             return await self.run(room, job, slow=True)

@@ -107,13 +107,16 @@ class Stretches:
         Raises:
             StoreError: it could not be written.
         """
+        view = await self._store.look(SessionKey(key))
+        active = view.session_id == mark.session_id
+        if active and (view.last_consolidated >= mark.stop or await self._move_active(key, mark)):
+            return
+        # An ended session is renewed without owning its key: another daemon may be in the middle of a turn.
+        await to_the_end(start_thread(lambda: self._renew(view.stem, mark), name="archive"))
+
+    async def _move_active(self, key: str, mark: Mark) -> bool:
         async with self._store.open(SessionKey(key)) as session:
-            if session.session_id == mark.session_id and session.last_consolidated >= mark.stop:
-                return
-            if await session.checkpoint(last_consolidated=mark.stop, of=mark.session_id):
-                return
-            stem = session.stem
-        await to_the_end(start_thread(lambda: self._renew(stem, mark), name="archive"))
+            return await session.checkpoint(last_consolidated=mark.stop, of=mark.session_id)
 
     def _archived(self, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
         found = archive.find(self._store.layout, session_id, stem=stem)

@@ -118,6 +118,7 @@ class Limits:
     turn_timeout_s: float = 600
     max_tool_rounds: int = 25
     max_output_tokens: int | None = None
+    full_tool_results: int = 2
 
 
 class Turns:
@@ -282,7 +283,10 @@ class _Turn:
         if self._user is not None:
             lines.append(self._user)
         history = visible(
-            lines, last_consolidated=self._session.last_consolidated, running_id=self._request.id
+            lines,
+            last_consolidated=self._session.last_consolidated,
+            running_id=self._request.id,
+            keep_results=self._house.limits.full_tool_results,
         )
         return request_of(self._around.parts, history)
 

@@ -259,9 +259,9 @@ def check(workspace: Path, sent: Mapping[str, Sequence[str]]) -> Verdict:
         lines = lines_of(workspace, stem)
         users = [line["message_id"] for line in lines if line["role"] == "user"]
         finals = [line["message_id"] for line in lines if line.get("final")]
-        verdict.lost += [id for id in ids if id not in finals]
-        verdict.twice += [id for id in set(users) if users.count(id) > 1 or finals.count(id) > 1]
-        if [id for id in finals if id in set(ids)] != [id for id in ids if id in set(finals)]:
+        verdict.lost += [one for one in ids if one not in finals]
+        verdict.twice += [one for one in set(users) if users.count(one) > 1 or finals.count(one) > 1]
+        if [one for one in finals if one in set(ids)] != [one for one in ids if one in set(finals)]:
             verdict.reordered.append(stem)
         calls = [call["id"] for line in lines for call in line.get("tool_calls") or []]
         results = [line["tool_call_id"] for line in lines if line["role"] == "tool"]

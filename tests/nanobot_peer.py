@@ -83,16 +83,17 @@ def save(workspace, key, times):
     return {"took": took, "count": len(session.messages)}
 
 
-def load(workspace, key, times):
-    """Seconds of each of ``times`` loads from disk up to the messages of a request."""
+def load(workspace, key, times, history):
+    """Seconds of each of ``times`` loads from disk, with ``history`` messages for a request (0: none)."""
     took = []
     for _ in range(times):
         manager = SessionManager(Path(workspace))
         began = time.perf_counter()
         session = manager.get_or_create(key)
-        history = session.get_history(MANY)
+        if history:
+            session.get_history(history)
         took.append(time.perf_counter() - began)
-    return {"took": took, "count": len(history)}
+    return {"took": took, "count": len(session.messages)}
 
 
 def loop(workspace, turns):

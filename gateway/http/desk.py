@@ -182,7 +182,7 @@ class Desk:
     async def _missed(self, key: str, emitted: _Emitted, *, before: int | None = None) -> list[Event]:
         """List what is on record above all that was emitted."""
         told = await self.record.told(key, emitted.high)
-        return []
+        return [of_told(key, one) for one in told if before is None or one.seq < before]
 
     @asynccontextmanager
     async def _listen(self, key: str) -> AsyncIterator[AsyncIterator[bytes]]:

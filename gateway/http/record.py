@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from gateway.http.outcome import Outcome
@@ -10,6 +11,7 @@ from session.journal import Told
 from session.key import SessionKey
 from session.store import Store
 
+MANY = 200  # replies that are read in a thread
 _SAID: Mapping[str, str] = {
     "parked": "This message is set aside, and the operator can see it.",
     "cleared": "The conversation was deleted before this message was answered.",
@@ -52,7 +54,10 @@ class Record:
 
     async def told(self, key: str, after: int) -> list[Told]:
         """List the replies and notices with a seq above ``after``, in order."""
-        return await self._store.told(SessionKey(key), after=after)
+        session = await self._store.look(SessionKey(key))
+        if session.seq - after > MANY:
+            return await asyncio.to_thread(session.told, after)
+        return session.told(after)
 
     async def last_seq(self, key: str) -> int:
         """Count what the chat was told so far."""

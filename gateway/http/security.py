@@ -104,7 +104,13 @@ class Gate:
             port = parts.port
         except ValueError:
             return False
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or "@" in origin:
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.path
+            or parts.query
+            or "@" in origin
+        ):
             return False
         name = _bracketed(parts.hostname)
         if name in self._extra or parts.netloc in self._extra:

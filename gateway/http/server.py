@@ -33,6 +33,7 @@ class HttpServer:
         http = house.settings.http
         self._host, self._port = http.host, http.port
         self._socket: socket.socket | None = None
+        self.bound = asyncio.Event()
         self.desk = Desk(house)
         self._gate = Gate(
             host=http.host, allowed_hosts=http.allowed_hosts, token=http.token.get_secret_value()
@@ -67,6 +68,7 @@ class HttpServer:
             ) from None
         bound.setblocking(False)
         self._socket = bound
+        self.bound.set()
 
     @property
     def url(self) -> str:
@@ -77,8 +79,12 @@ class HttpServer:
         return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
     async def serve(self, house: House) -> None:
-        """Answer requests until cancelled; open streams end then, and what still runs two seconds later."""
+        """Answer requests until cancelled; open streams end then, and what still runs two seconds later.
+
+        Where ``bind`` was not called, the port is taken once the queue is open.
+        """
         if self._socket is None:
+            await house.mailbox.ready()
             self.bind()
         assert self._socket is not None
         server = _Server(

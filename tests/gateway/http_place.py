@@ -80,6 +80,10 @@ class Stream:
 
     async def next(self, kind: str = "") -> tuple[dict[str, Any], str]:
         """Return the next event (of that kind) and its id."""
+        async with asyncio.timeout(15):
+            return await self._next(kind)
+
+    async def _next(self, kind: str) -> tuple[dict[str, Any], str]:
         number = ""
         async for line in self._lines:
             field, _, value = line.partition(": ")
@@ -100,7 +104,10 @@ class Stream:
 
 @asynccontextmanager
 async def open_place(
-    workspace: Path, *, http: dict[str, Any] | None = None, prepare: Callable[[HttpServer], None] | None = None
+    workspace: Path,
+    *,
+    http: dict[str, Any] | None = None,
+    prepare: Callable[[HttpServer], None] | None = None,
 ) -> AsyncIterator[Place]:
     settings = Settings.model_validate(
         {"workspace": workspace, "http": {"port": 0, **(http or {})}, "limits": {"drain_s": 5}}

@@ -51,7 +51,7 @@ async def test_other_chats_are_not_seen(place: Place) -> None:
 
 
 async def test_resume_without_gap_or_repeat(place: Place) -> None:
-    """After Last-Event-ID come exactly the later replies and notices, commands and ended sessions included."""
+    """After Last-Event-ID come exactly the later replies and notices, those of ended sessions included."""
     for text in ("one", "two", "/help", "three", "/new", "four"):
         await place.post(text, wait=10)
     async with place.stream("web:ada", 0) as stream:
@@ -94,7 +94,7 @@ async def test_redelivered_reply_comes_once(place: Place) -> None:
 
 
 async def test_lost_event_is_made_up(tmp_path: Path) -> None:
-    """A reply whose event was lost is shown from the record: at the next heartbeat, or before the next reply."""
+    """A reply whose event was lost is shown from the record, at a heartbeat or before the next reply."""
 
     def quick(server: Any) -> None:
         server.desk.heartbeat_s = 0.2

@@ -11,9 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from channels.message import Inbound
 from gateway.daemon import House
 from gateway.errors import MailboxDown
 from gateway.http.desk import Conflict, Desk, inbound
+from gateway.http.outcome import Outcome
+from gateway.http.server import HttpServer
 from gateway.settings import Settings
 from session.key import SessionKey
 from tests.gateway.http_place import Place, open_place
@@ -47,7 +50,7 @@ async def test_waited_for(place: Place) -> None:
 
 
 async def test_wait_ran_out(place: Place, tmp_path: Path) -> None:
-    """A wait that runs out says 202; the turn goes on, and the same id may be waited for again, under either name."""
+    """A wait that runs out says 202; the turn goes on, and its id, in either form, may be waited for again."""
     model = place.gate()
 
     short = await place.post("hello", id="one", wait=0.05)
@@ -76,7 +79,7 @@ async def test_two_wait_for_one_id(place: Place) -> None:
 
 
 async def test_same_id_is_answered_again(place: Place) -> None:
-    """An id that was answered is answered again from what is stored, after `/new` too; the model is not asked."""
+    """An id that was answered is answered again without the model, after `/new` too."""
     model = place.gate()
     model.let.set()
     await place.post("hello", id="one", wait=10)
@@ -91,7 +94,7 @@ async def test_same_id_is_answered_again(place: Place) -> None:
 
 
 async def test_same_id_with_another_text(place: Place) -> None:
-    """Once its user line is stored, an id stands for one text: another one is a conflict, in this chat only."""
+    """Once its user line is stored, an id stands for one text in its chat: another one is a conflict."""
     await place.post("hello", id="one", wait=10)
 
     conflict = await place.post("other", id="one", wait=10)
@@ -190,9 +193,7 @@ async def test_text_over_a_mebibyte(place: Place) -> None:
 )
 async def test_bad_bodies(place: Place, body: bytes) -> None:
     """A body that makes no message is answered 400, and says why in our form; nothing is put."""
-    answer = await place.http.post(
-        "/v1/messages", content=body, headers={"Content-Type": "application/json"}
-    )
+    answer = await place.http.post("/v1/messages", content=body, headers={"Content-Type": "application/json"})
 
     assert answer.status_code == 400, answer.text
     assert set(answer.json()) == {"error", "hint"}
@@ -222,36 +223,50 @@ async def test_body_over_two_mebibytes(place: Place) -> None:
     assert (await place.post("hi", wait=10)).status_code == 200
 
 
-async def test_client_that_leaves_holds_nothing(place: Place) -> None:
-    """The wait of a client that has gone ends at once."""
-    model = place.gate()
-    with pytest.raises(httpx.ReadTimeout):
-        await place.http.post(
-            "/v1/messages", json={"chat_id": "ada", "text": "hi"}, params={"wait": "60"}, timeout=0.2
-        )
-    await model.begun.wait()
+class _Watched(Desk):
+    """A desk that says when a wait has ended."""
 
-    async with asyncio.timeout(5):
-        while any("ask" in str(task.get_coro()) and "Desk" in str(task.get_coro()) for task in asyncio.all_tasks()):
-            await asyncio.sleep(0.01)
-    model.let.set()
+    left: asyncio.Event
+
+    async def ask(self, message: Inbound, *, within_s: float | None) -> Outcome | None:
+        try:
+            return await super().ask(message, within_s=within_s)
+        finally:
+            self.left.set()
+
+
+async def test_client_that_leaves_holds_nothing(tmp_path: Path) -> None:
+    """The wait of a client that has gone ends at once; its turn goes on."""
+
+    def watch(server: HttpServer) -> None:
+        server.desk = _Watched(server.desk.house)
+        server.desk.left = asyncio.Event()
+
+    async with open_place(tmp_path, prepare=watch) as place:
+        model = place.gate()
+        assert isinstance(place.server.desk, _Watched)
+        with pytest.raises(httpx.ReadTimeout):
+            await place.http.post(
+                "/v1/messages", json={"chat_id": "ada", "text": "hi"}, params={"wait": "60"}, timeout=0.2
+            )
+        await model.begun.wait()
+        async with asyncio.timeout(5):
+            await place.server.desk.left.wait()
+        model.let.set()
 
 
 async def test_waiter_at_the_end_of_the_daemon(tmp_path: Path) -> None:
-    """A waiter whose message a closing daemon has accepted but will not run any more gets 202, not an error."""
-    async with asyncio.TaskGroup() as group:
-        async with open_place(tmp_path) as place:
-            model = place.gate()
+    """A waiter whose message was accepted, but will not run before the daemon ends, gets 202."""
+    async with asyncio.TaskGroup() as group, open_place(tmp_path) as place:
+        model = place.gate()
+        async with place.stream("web:ada") as stream:
             first = group.create_task(place.post("one", wait=30))
             await model.begun.wait()
-            waits = group.create_task(place.post("two", wait=30))
-            await place.http.get("/healthz")
-            async with place.stream("web:ada", 0):
-                while len(next(iter(place.house.worker.lanes)).entries) < 2:  # type: ignore[union-attr]
-                    await asyncio.sleep(0.01)
-            closing = group.create_task(_close(place, model.let))
-            answers = await asyncio.gather(first, waits)
-            await closing
+            second = group.create_task(place.post("two", wait=30))
+            await stream.next("queued")
+        closing = group.create_task(_close(place, model.let))
+        answers = await asyncio.gather(first, second)
+        await closing
 
     assert answers[0].json()["reply"] == "got one"
     assert answers[1].status_code == 202
@@ -277,7 +292,7 @@ class _Down:
 
 
 async def test_queue_that_is_away(tmp_path: Path) -> None:
-    """A message that the queue does not confirm within the limit is 503 with Retry-After and the id to send again."""
+    """A message that the queue does not confirm is 503 with Retry-After and the id to send again."""
     async with open_place(tmp_path, prepare=_impatient) as place:
         place.house.intake = _Down()  # type: ignore[assignment]
         answer = await place.post("hi", id="one")

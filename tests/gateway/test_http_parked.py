@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.http.client import Client
 from gateway.errors import GatewayError
+from gateway.http.client import Client
 from gateway.mailbox import INBOUND, Post
 from session.errors import ModelRefused
 from session.models import Answer, OnDelta, Prompt

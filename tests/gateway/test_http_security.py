@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.errors import GatewayError
 from gateway.daemon import House
+from gateway.errors import GatewayError
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer
 from gateway.settings import Settings
@@ -104,7 +104,7 @@ def test_host_is_needed_once() -> None:
     ],
 )
 def test_origins(host: str, origin: str, served: bool) -> None:
-    """What changes something must come from our own origin or an allowed name, where a browser says from where."""
+    """Where a browser says from where, a change must come from our own origin or an allowed name."""
     gate = Gate(host="127.0.0.1", allowed_hosts=["chat.example"])
 
     assert (gate.refuse(scope(host=host, origin=origin)) is None) is served
@@ -133,7 +133,9 @@ async def test_refused_before_anything_happens(place: Place) -> None:
     assert (await place.house.mailbox.depths())["inbound"].count == 0
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/parked", "/v1/events?key=web:a", "/openapi.json", "/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/v1/status", "/v1/parked", "/v1/events?key=web:a", "/openapi.json", "/nowhere"]
+)
 async def test_token_is_asked_for(locked: Place, path: str) -> None:
     """With a token set every route asks for it, in the same way whether it exists or not."""
     without = await locked.http.get(path)
@@ -158,7 +160,7 @@ async def test_bearer(locked: Place) -> None:
 
 
 async def test_login_by_cookie(locked: Place) -> None:
-    """The right token earns a cookie that scripts cannot read, other sites cannot send, and that hides the token."""
+    """The right token earns a cookie that no script reads, no other site sends, and that hides the token."""
     wrong = await locked.http.post("/v1/login", json={"token": "wrong"})
     before = await locked.http.get("/v1/status")
     right = await locked.http.post("/v1/login", json={"token": TOKEN})
@@ -176,7 +178,9 @@ async def test_login_by_cookie(locked: Place) -> None:
 async def test_forged_cookie(locked: Place) -> None:
     """Neither the token itself nor anything else passes as the cookie."""
     for value in (TOKEN, "", "x", "ü".encode().decode("latin-1")):
-        answer = await locked.http.get("/v1/status", headers={"Cookie": f"chat_gateway={value}".encode("latin-1")})
+        answer = await locked.http.get(
+            "/v1/status", headers={b"Cookie": f"chat_gateway={value}".encode("latin-1")}
+        )
         assert answer.status_code == 401
 
 

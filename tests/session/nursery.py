@@ -83,6 +83,7 @@ async def child(op: str, workspace: Path, trap: Trap) -> None:
 
 
 def run_child(request: dict[str, Any], report: int) -> int:
+    os.dup2(2, 1)  # stdout is for the answers
     trap = Trap(request["at"], request["signal"])
     trap.install()
     code = DONE

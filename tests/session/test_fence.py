@@ -228,9 +228,12 @@ async def test_second_owner_ends_the_first_ones_turn(tmp_path: Path) -> None:
         with pytest.raises(Fenced):
             await old.journal.conclude("late", "command")
 
-    async with one.open(KEY) as again:
-        assert again.find("new") is not None
-        await again.append(lines("old"))
+        async with one.open(KEY) as again:
+            assert again.find("new") is not None
+            await again.append(lines("old"))
+            for lost in (old, new):
+                with pytest.raises(Fenced):
+                    await lost.append(lines("late"))
     assert ids(tmp_path / "sessions" / "telegram_1.jsonl") == ["new", "old"]
     await one.aclose()
     await two.aclose()

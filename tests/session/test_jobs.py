@@ -233,6 +233,19 @@ async def test_two_daemons_do_a_job_once(tmp_path: Path) -> None:
         assert one.jobs.shown()["waiting"] + two.jobs.shown()["waiting"] == 0
 
 
+async def test_a_neighbours_turn_is_not_disturbed(tmp_path: Path) -> None:
+    """A daemon that consolidates an ended session of a key leaves the turn of that key's owner alone."""
+    async with place(tmp_path) as owner, place(tmp_path) as other:
+        await owner.said(ADA, talk(4))
+        await owner.new(ADA)
+        async with owner.store.open(ADA) as session:
+            await session.append(talk(1))
+            report = await other.jobs.at_once(ADA)
+            await session.append(talk(1, start=1))
+
+        assert report.messages == 4
+
+
 async def test_jobs_of_a_dead_neighbour_are_found(tmp_path: Path) -> None:
     """A daemon that goes on running picks up what another one left, without a restart."""
     clock = Clock()
@@ -249,10 +262,11 @@ async def test_jobs_of_a_dead_neighbour_are_found(tmp_path: Path) -> None:
     assert jobs_in(tmp_path) == []
 
 
-async def test_a_state_file_of_a_newer_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["budget.json", "jobs/x.json"])
+async def test_a_state_file_of_a_newer_version(tmp_path: Path, name: str) -> None:
     """A job or budget that a newer program wrote is refused, not misread."""
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state/budget.json").write_text('{"v": 2}')
+    (tmp_path / "state/jobs").mkdir(parents=True)
+    (tmp_path / "state" / name).write_text('{"v": 2}')
 
     async with place(tmp_path) as house:
         with pytest.raises(NewerFormat):

@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 
+from session.disk import Layout
 from session.errors import LineTooLong, StoreError
+from session.fence import Fence, Wait
 from session.hop import Hop
 from session.key import SessionKey, marked_stem
-from session.store import Store
+from session.naming import resolve
+from session.scribe import Moved, Scribe
+from session.store import Store, utc_now
 from session.transcript import MAX_LINE_BYTES, make_line
 
 ADA = SessionKey("telegram:1")
@@ -218,21 +222,20 @@ async def test_two_keys_never_share_a_file(make: Make, one: str, two: str) -> No
             assert await other.stem(SessionKey(key)) == session.stem
 
 
-async def test_loser_of_a_race_for_a_name_resolves_anew(make: Make, tmp_path: Path) -> None:
-    """Two keys that claim one name in the same moment, from two processes, end with two files."""
-    stores = [make() for _ in range(8)]
+async def test_loser_of_a_race_for_a_name_resolves_anew(tmp_path: Path) -> None:
+    """Of two keys that found one name free in the same moment, the second to claim it must look again."""
+    layout, one, two = Layout(tmp_path), SessionKey("a:b:c"), SessionKey("a:b_c")
+    assert resolve(layout, one) == resolve(layout, two) == "a_b_c"
 
-    async def claim(store: Store, key: str) -> str:
-        async with store.open(SessionKey(key)) as session:
-            await session.append(turn(key))
-            return session.stem
+    def scribe(key: SessionKey) -> Scribe:
+        fence = Fence(layout, "a_b_c", owner=key, freeze_s=30)
+        return Scribe(layout, "a_b_c", key, fence=fence, clock=utc_now)
 
-    stems = await asyncio.gather(
-        *(claim(store, ("a:b:c", "a:b_c")[at % 2]) for at, store in enumerate(stores[:2]))
-    )
-
-    assert len(set(stems)) == 2
-    assert len(list((tmp_path / "sessions").glob("*.jsonl"))) == 2
+    assert scribe(one).claim(Wait()) == 1
+    with pytest.raises(Moved):
+        scribe(two).claim(Wait())
+    assert resolve(layout, one) == "a_b_c"
+    assert resolve(layout, two) == marked_stem(two)
 
 
 async def test_file_taken_over_by_another_key_in_mid_turn(make: Make, tmp_path: Path) -> None:
@@ -308,6 +311,8 @@ async def test_cache_is_bounded_in_bytes(make: Make) -> None:
                 await session.append([make_line("user", "y" * 50_000, AT)])
             assert store.cached_bytes() <= 400_000 + 310_000
         assert held.line(0)["content"] == "x" * 300_000
+        async with store.open(ADA) as second:
+            assert second.transcript is held.transcript
         assert await held.append(turn("a")) == 1
     async with store.open(SessionKey("cli:0")) as session:
         assert len(session) == 1

@@ -38,7 +38,7 @@ class Model:
         self.seen_on_disk.append(self.look())
         step = self.steps.pop(0)
         if callable(step):
-            step = await step() if on_delta is None else await step()
+            step = await step()
         if isinstance(step, Exception):
             raise step
         if on_delta is not None and step.text:

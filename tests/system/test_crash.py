@@ -95,7 +95,7 @@ def once_each(replies: list[dict[str, Any]]) -> None:
     texts: dict[str, set[str]] = {}
     for reply in replies:
         texts.setdefault(reply["id"], set()).add(reply["text"])
-    assert {id: len(found) for id, found in texts.items() if len(found) > 1} == {}
+    assert {name: len(found) for name, found in texts.items() if len(found) > 1} == {}
 
 
 def in_order(replies: list[dict[str, Any]]) -> None:

@@ -1,0 +1,65 @@
+"""Runs the benchmarks: ``python -m bench [name …]``, each in a process of its own; prints one table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.row import Row, machine, read, table, write
+
+NOUNS = {
+    "startup": "help, ready, resident memory",
+    "length": "one more turn by the length of its transcript",
+    "load": "a cold load of 10,000 messages",
+    "conversation": "2,000 turns of one session",
+    "relay": "RabbitMQ, beside a bare relay, and the embedded queue",
+    "neighbours": "500 letters of one key, and what the others feel of it",
+    "crowd": "500 chats at once",
+    "litellm": "whole turns through LiteLLM, beside LiteLLM alone",
+}
+
+
+def main() -> int:
+    """Run what is asked for; 1 where a figure is missed or a benchmark broke."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(NOUNS))
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    unknown = set(options.names) - set(NOUNS)
+    if unknown:
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there is {', '.join(NOUNS)}")
+    if options.here:
+        for name in options.names:
+            measure(name)
+        return 0
+    rows: list[Row] = []
+    broken = []
+    for name in options.names or NOUNS:
+        print(f"{name}: {NOUNS[name]} …", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "bench", "--here", name]
+        if subprocess.run(command, cwd=Path(__file__).parent.parent, check=False).returncode:
+            broken.append(name)
+        else:
+            rows += read(name)
+    for name, value in machine().items():
+        print(f"{name}: {value}")
+    print()
+    print(table(rows))
+    if broken:
+        print(f"\nerror: {', '.join(broken)} did not run to its end", file=sys.stderr)
+    return 1 if broken or any(row.verdict == "MISS" for row in rows) else 0
+
+
+def measure(name: str) -> None:
+    """Run one benchmark in this process and write its result."""
+    began = time.monotonic()
+    rows: list[Row] = importlib.import_module(f"bench.{name}").run()
+    write(name, rows, time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""One more turn on a long transcript costs what it costs on a short one, in time and in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from pathlib import Path
+
+from bench.place import Instant, Place, bytes_written, folder, place, transcript
+from bench.row import Row, median
+from session.key import SessionKey
+from session.line import make_line
+from session.models import Echo, Model
+from tests import peers
+
+SHORT, LONG = 100, 10_000
+FRESH = 60  # messages that no memory holds yet
+ROUNDS, TURNS = 12, 25
+AT = "2026-01-01T10:00:00.000000+00:00"
+
+
+def run() -> list[Row]:
+    """Measure turns and appends here, saves there."""
+    with folder() as here:
+        echo, written = asyncio.run(_compare(here / "echo", Echo(), consolidated=False))
+        full, _ = asyncio.run(_compare(here / "full", Instant(), consolidated=True))
+        append_s = asyncio.run(_append(here / "append"))
+        theirs_s = _theirs(here)
+    turn_s = echo[LONG]
+    return [
+        Row(
+            "turn at 10,000 messages",
+            echo[LONG] * 1e3,
+            echo[SHORT] * 1e3,
+            "ms",
+            f"the same at {SHORT}",
+            echo[LONG] / echo[SHORT],
+            at_most=1.2,
+            notes={"what": f"Store.open, turn of echo, synced append; medians of {ROUNDS * TURNS}"},
+        ),
+        Row(
+            "the same with its history",
+            full[LONG] * 1e3,
+            full[SHORT] * 1e3,
+            "ms",
+            f"the same at {SHORT}",
+            full[LONG] / full[SHORT],
+            at_most=1.2,
+            notes={"what": f"a full model that answers at once; all but the newest {FRESH} messages consolidated"},
+        ),
+        Row(
+            "bytes written by that turn",
+            written / 1000,
+            64,
+            "kB",
+            "limit",
+            written / 64_000,
+            at_most=1,
+            notes={"what": "wchar of /proc/self/io: all that was handed to write calls"},
+        ),
+        Row(
+            "storing it, times cheaper",
+            append_s * 1e3,
+            theirs_s * 1e3,
+            "ms",
+            "nanobot 0.1.4.post3 save",
+            theirs_s / append_s,
+            at_least=100,
+            notes={
+                "what": "two lines appended and synced, against its save (not synced) of the same session",
+                "whole turn": f"{turn_s * 1e3:.3f} ms, {theirs_s / turn_s:.0f} times cheaper than its save",
+            },
+        ),
+    ]
+
+
+async def _compare(workspace: Path, model: Model, *, consolidated: bool) -> tuple[dict[int, float], float]:
+    """Return the median seconds of a turn by length, alternating, and the mean bytes written at LONG."""
+    keys = {length: SessionKey(f"cli:l{length}") for length in (SHORT, LONG)}
+    took: dict[int, list[float]] = {SHORT: [], LONG: []}
+    written = []
+    for length, key in keys.items():
+        transcript(workspace, key, length, consolidated=length - FRESH if consolidated else 0)
+    async with place(workspace, model) as here:
+        for length in keys:
+            await _turns(here, keys[length], "warm", 3)
+        for number in range(ROUNDS):
+            for length, key in keys.items():
+                before = bytes_written()
+                took[length] += await _turns(here, key, f"r{number}", TURNS)
+                wrote = (bytes_written() - before) / TURNS
+                if consolidated:  # the memory keeps up, as in real life: what is sent stays as short
+                    async with here.store.open(key) as session:
+                        await session.checkpoint(last_consolidated=len(session) - FRESH)
+                if length == LONG:
+                    written.append(wrote)
+    return {length: median(samples) for length, samples in took.items()}, statistics.mean(written)
+
+
+async def _turns(here: Place, key: SessionKey, name: str, times: int) -> list[float]:
+    took = []
+    for number in range(times):
+        began = time.perf_counter()
+        await here.turn(key, f"{name}.{number}", f"message {number}")
+        took.append(time.perf_counter() - began)
+    return took
+
+
+async def _append(workspace: Path) -> float:
+    """Return the median seconds of storing one quick turn's two lines on LONG messages."""
+    key = SessionKey("cli:append")
+    transcript(workspace, key, LONG)
+    took = []
+    async with place(workspace) as here, here.store.open(key) as session:
+        for number in range(ROUNDS * TURNS):
+            lines = [
+                make_line("user", f"question {number}", AT, message_id=f"m{number}"),
+                make_line("assistant", f"answer {number}", AT, message_id=f"m{number}", final=True),
+            ]
+            began = time.perf_counter()
+            await session.append(lines)
+            took.append(time.perf_counter() - began)
+    return median(took[5:])
+
+
+def _theirs(home: Path) -> float:
+    key = SessionKey("cli:save")
+    transcript(home / "theirs", key, LONG)
+    answer = peers.ask(peers.NANOBOT_014, home, do="save", workspace=str(home / "theirs"), key=key, times=20)
+    return median(answer["took"])

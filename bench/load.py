@@ -1,0 +1,112 @@
+"""A session of 10,000 messages that nobody has open: how long until a context can be built of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from bench.place import Instant, folder, place, transcript
+from bench.row import Row, median
+from session.key import SessionKey
+from session.models import Answer, OnDelta, Prompt
+from tests import peers
+
+MESSAGES, FRESH, TIMES, ROUNDS = 10_000, 60, 5, 4
+KEY = SessionKey("cli:long")
+Load = Callable[[Path], Coroutine[Any, Any, float]]
+
+
+def run() -> list[Row]:
+    """Measure the load alone, then up to the request that a model gets."""
+    opened, theirs = _compare(_open, consolidated=MESSAGES - FRESH, history=0)
+    asked, theirs_asked = _compare(_ask, consolidated=MESSAGES - FRESH, history=100)
+    whole, theirs_whole = _compare(_ask, consolidated=0, history=MESSAGES)
+    return [
+        Row(
+            "cold load of 10,000, ready to build",
+            opened * 1e3,
+            theirs * 1e3,
+            "ms",
+            "nanobot 0.1.4.post3",
+            theirs / opened,
+            at_least=3,
+            notes={"what": "Store.open of a new Store; theirs: get_or_create of a new SessionManager"},
+        ),
+        Row(
+            "… to the request, memory up to date",
+            asked * 1e3,
+            theirs_asked * 1e3,
+            "ms",
+            "nanobot 0.1.4.post3",
+            theirs_asked / asked,
+            at_least=3,
+            notes={
+                "what": f"a whole turn up to the model, all but {FRESH} messages consolidated; "
+                "theirs: get_or_create and get_history"
+            },
+        ),
+        Row(
+            "… to the request, all 10,000 in it",
+            whole * 1e3,
+            theirs_whole * 1e3,
+            "ms",
+            "nanobot 0.1.4.post3",
+            theirs_whole / whole,
+            notes={"what": "told only: ours repairs every message, theirs copies them"},
+        ),
+    ]
+
+
+def _compare(load: Load, *, consolidated: int, history: int) -> tuple[float, float]:
+    """Return the median seconds of a load here and there, alternating."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    with folder() as home:
+        for number in range(ROUNDS):
+            path = transcript(home / f"w{number}", KEY, MESSAGES, consolidated=consolidated)
+            for _ in range(TIMES):
+                data = path.read_bytes()
+                gc.collect()
+                ours.append(asyncio.run(load(home / f"w{number}")))
+                path.write_bytes(data)
+            answer = peers.ask(
+                peers.NANOBOT_014,
+                home,
+                do="load",
+                workspace=str(home / f"w{number}"),
+                key=KEY,
+                times=TIMES,
+                history=history,
+            )
+            theirs += answer["took"]
+    return median(ours), median(theirs)
+
+
+async def _open(workspace: Path) -> float:
+    async with place(workspace) as here:
+        began = time.perf_counter()
+        async with here.store.open(KEY) as session:
+            took = time.perf_counter() - began
+            assert len(session) == MESSAGES
+    return took
+
+
+class _Stamped(Instant):
+    def __init__(self) -> None:
+        self.asked_at = 0.0
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        self.asked_at = time.perf_counter()
+        return await super().ask(prompt, on_delta)
+
+
+async def _ask(workspace: Path) -> float:
+    model = _Stamped()
+    async with place(workspace, model) as here:
+        began = time.perf_counter()
+        await here.turn(KEY, "next", "a new message")
+    return model.asked_at - began

@@ -1,0 +1,307 @@
+"""A daemon's life as a process: ready, drained, refused, and what it may never show."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sqlite3
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.broker import Broker
+from tests.harness import Daemon, ask, foreign, inbound, lines_of
+from tests.model_server import model_process
+
+SLOW = {"model.echo_delay_s": 1.5}
+
+
+async def refused(workspace: Path, **options: Any) -> tuple[int, str]:
+    """Start a daemon that must not come up; return its exit code and what it said."""
+    daemon = await Daemon(workspace, **options).start(wait=False)
+    code = await daemon.died(30)
+    return code, daemon.log.decode()
+
+
+async def test_ready_is_one_plain_line_with_the_address_and_sigterm_ends_with_0(tmp_path: Path) -> None:
+    async with Daemon(tmp_path) as daemon:
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"{daemon.url}/readyz")
+        assert answer.status_code == 200
+        assert answer.json()["ready"] is True
+        assert daemon.log.decode().splitlines()[1].startswith("ready http://127.0.0.1:")
+
+        assert await daemon.stop() == 0
+
+
+async def test_sigterm_lets_the_running_turn_end_and_leaves_what_waits(tmp_path: Path) -> None:
+    async with Daemon(tmp_path, config=SLOW) as daemon:
+        first = asyncio.ensure_future(ask(daemon, "web:a", "1", "one"))
+        await until_running(daemon)
+        async with httpx.AsyncClient() as client:
+            await client.post(f"{daemon.url}/v1/messages", json={"chat_id": "a", "text": "two", "id": "2"})
+
+        assert await daemon.stop() == 0
+        await first
+
+    assert [line["content"] for line in lines_of(tmp_path, "web_a")] == ["one", "echo: one"]
+    async with Daemon(tmp_path) as daemon:
+        answer = await ask(daemon, "web:a", "2", "two")
+        assert answer is not None
+        assert answer["reply"] == "echo: two"
+
+
+async def test_a_drain_that_takes_too_long_is_cut_and_still_ends_with_0(tmp_path: Path) -> None:
+    config = {"model.echo_delay_s": 60, "limits.drain_s": 0.3}
+    async with Daemon(tmp_path, config=config) as daemon:
+        asked = asyncio.ensure_future(ask(daemon, "web:a", "1", "one", wait_s=1))
+        await until_running(daemon)
+
+        assert await daemon.stop(within_s=10) == 0
+        await asked
+
+
+async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
+    async with Daemon(tmp_path, config={"model.echo_delay_s": 60, "limits.drain_s": 60}) as daemon:
+        asked = asyncio.ensure_future(ask(daemon, "web:a", "1", "one", wait_s=1))
+        await until_running(daemon)
+        daemon.signal(signal.SIGTERM)
+        await said(daemon, "daemon.draining")
+        begun = time.monotonic()
+        daemon.signal(signal.SIGTERM)
+
+        assert await daemon.died(10) == 0
+        assert time.monotonic() - begun < 3
+        await asked
+
+
+async def until_running(daemon: Daemon) -> None:
+    async with asyncio.timeout(20), httpx.AsyncClient() as client:
+        while not (await client.get(f"{daemon.url}/v1/status")).json()["lanes"]:
+            await asyncio.sleep(0.02)
+
+
+async def said(daemon: Daemon, word: str) -> None:
+    async with asyncio.timeout(20):
+        while word.encode() not in daemon.log:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_second_daemon_on_one_embedded_queue_is_refused_with_73(tmp_path: Path) -> None:
+    async with Daemon(tmp_path):
+        code, words = await refused(tmp_path)
+
+    assert code == 73
+    assert "RabbitMQ" in words
+    assert "try: " in words
+
+
+async def test_a_role_without_rabbitmq_is_refused_with_78(tmp_path: Path) -> None:
+    code, words = await refused(tmp_path, role="session")
+
+    assert code == 78
+    assert "RabbitMQ" in words
+
+
+async def test_another_number_of_partitions_is_refused_with_78(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    config = {"broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
+    async with Daemon(tmp_path / "a", role="session", config=config):
+        code, words = await refused(tmp_path / "b", role="session", config={**config, "broker.partitions": 3})
+
+    assert code == 78
+    assert "partitions" in words
+    assert f"{broker_name}.topology" in words
+
+
+async def test_a_queue_of_a_newer_version_is_refused_with_78(tmp_path: Path) -> None:
+    async with Daemon(tmp_path) as daemon:
+        await daemon.stop()
+    with sqlite3.connect(tmp_path / "state" / "queue.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+
+    code, words = await refused(tmp_path)
+
+    assert code == 78
+    assert "newer" in words
+
+
+async def test_a_journal_of_a_newer_version_is_refused_with_78(tmp_path: Path) -> None:
+    async with Daemon(tmp_path) as daemon:
+        await ask(daemon, "web:a", "1", "/help")
+        await daemon.stop()
+    journal = tmp_path / "state" / "keys" / "web_a.log"
+    journal.write_bytes(journal.read_bytes().replace(b'"v":1', b'"v":9', 1))
+
+    async with Daemon(tmp_path) as daemon:
+        asked = asyncio.ensure_future(ask(daemon, "web:a", "2", "/help", wait_s=2))
+        code = await daemon.died(20)
+        await asked
+
+    assert code == 78
+    assert b"newer" in daemon.log
+
+
+async def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, words = await refused(tmp_path, config={"http.port": taken.getsockname()[1]})
+
+    assert code == 1
+    assert "http.port" in words
+
+
+async def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    """The daemon starts before its broker, says 503, and becomes ready when the broker comes."""
+    with Broker() as node:
+        node.stop()
+        daemon = Daemon(tmp_path, role="session", config={"broker.url": node.url, "http.port": free_port()})
+        await daemon.start(wait=False)
+        port = daemon._config["http.port"]
+        status = await readiness(port)
+        assert status.status_code == 503
+        assert status.json()["parts"]["queue"]["up"] is False
+        node.start()
+        await asyncio.wait_for(daemon._ready.wait(), 60)
+        assert (await readiness(port)).status_code == 200
+        assert await daemon.stop() == 0
+
+
+async def readiness(port: int) -> httpx.Response:
+    async with asyncio.timeout(30), httpx.AsyncClient() as client:
+        while True:
+            try:
+                return await client.get(f"http://127.0.0.1:{port}/readyz")
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+SECRETS = {
+    "model.api_key": "sk-planted-1111-model",
+    "http.token": "planted-2222-http-token",
+    "channels.telegram.token": "333333:planted-telegram-AAAA",
+    "channels.discord.token": "planted.4444.discord",
+}
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+async def test_no_secret_shows_in_output_errors_or_files(
+    tmp_path: Path, broker: Broker, broker_name: str, level: str
+) -> None:
+    """Secrets in every secret key; a run with answers, refusals and errors; then everything is searched."""
+    workspace = tmp_path / "workspace"
+    password = "planted-5555-broker"
+    broker.ctl(
+        "eval",
+        f'rabbit_auth_backend_internal:put_user(#{{name => <<"p">>, password => <<"{password}">>, tags => <<"administrator">>}}, <<"test">>).',
+    )
+    broker.ctl("set_permissions", "p", ".*", ".*", ".*")
+    async with model_process(tmp_path / "model.log") as (url, _):
+        config = {
+            **SECRETS,
+            "broker.url": broker.url.replace("guest:guest", f"p:{password}"),
+            "broker.name": broker_name,
+            "broker.partitions": 1,
+            "model.name": "openai/stub",
+            "model.api_base": url,
+            "log.level": level,
+        }
+        async with Daemon(workspace, role="session", config=config) as daemon:
+            bearer = {"Authorization": f"Bearer {SECRETS['http.token']}"}
+            async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as client:
+                for text in ("hello", "[[refuse]] no", "[[status:401 times=1]] key"):
+                    await client.post(
+                        "/v1/messages?wait=20", json={"chat_id": "a", "text": text}, headers=bearer
+                    )
+                await client.get("/v1/status", headers={"Authorization": "Bearer wrong"})
+                shown = [
+                    (await client.get(path, headers=bearer)).text
+                    for path in ("/v1/status", "/readyz", "/v1/parked")
+                ]
+            assert await daemon.stop() == 0
+
+    everything = bytes(daemon.log) + "".join(shown).encode()
+    for path in workspace.rglob("*"):
+        everything += str(path).encode() + (path.read_bytes() if path.is_file() else b"")
+    for name, secret in {**SECRETS, "broker": password}.items():
+        assert secret.encode() not in everything, name
+
+
+async def test_no_message_text_above_debug(tmp_path: Path) -> None:
+    async with Daemon(tmp_path) as daemon:
+        await ask(daemon, "web:a", "1", "a very private sentence")
+        await daemon.stop()
+
+    assert b"private" not in daemon.log
+    assert b"turn.replied" in daemon.log
+
+
+async def test_everything_in_the_workspace_is_the_owners_alone(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    async with Daemon(workspace) as daemon:
+        await ask(daemon, "web:a", "1", "one")
+        await ask(daemon, "web:a", "2", "/new")
+        await daemon.stop()
+
+    wide = [
+        str(path) for path in [workspace, *workspace.rglob("*")] if stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+    assert wide == []
+
+
+async def test_the_log_is_one_line_per_turn_and_delivery(tmp_path: Path) -> None:
+    async with Daemon(tmp_path) as daemon:
+        await ask(daemon, "web:a", "1", "one")
+        await daemon.stop()
+
+    lines = [json.loads(line) for line in daemon.log.decode().splitlines() if line.startswith("{")]
+    turns = [line for line in lines if line.get("id") == "web:1"]
+    assert [line["event"] for line in turns if line["event"].startswith("turn.")] == ["turn.replied"]
+    assert all(line["key"] == "web:a" for line in turns)
+
+
+async def test_odd_keys_get_safe_files_of_their_own(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    """Slashes, dots, NUL, 500 characters, emoji: a file inside sessions/, and no two keys share one."""
+    chats = [
+        "../../etc/passwd",
+        "..",
+        ".",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "x" * 500,
+        "x" * 501,
+        "🦆" * 80,
+        "a:b",
+        "a_b",
+    ]
+    config = {"broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
+    async with Daemon(tmp_path, role="session", config=config):
+        async with foreign(broker.url, name=broker_name) as client:
+            for number, chat in enumerate(chats):
+                await client.put(inbound(f"odd:{chat}", f"m{number}", chat))
+            replies = await client.collect("odd", len(chats))
+
+    assert {reply["chat_id"]: reply["text"] for reply in replies} == {chat: f"echo: {chat}" for chat in chats}
+    files = sorted((tmp_path / "sessions").glob("*.jsonl"))
+    assert len(files) == len(chats)
+    keys = {json.loads(path.read_bytes().split(b"\n")[0])["key"] for path in files}
+    assert keys == {f"odd:{chat}" for chat in chats}
+    outside = [
+        path for path in tmp_path.iterdir() if path.name not in ("sessions", "state", "memory", "files")
+    ]
+    assert outside == []
+    assert not os.path.exists("/etc/passwd.jsonl")
