@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 from bench.house import house, letter, settings
+from bench.house import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
-from gateway.daemon import House
 from gateway.mailbox import outbound
 from tests import peers
 
@@ -24,17 +20,17 @@ def run() -> list[Row]:
     ours: list[list[float]] = []
     theirs: list[list[float]] = []
     for _ in range(2):
-        ours.append(asyncio.run(_ours()))
+        ours.append(run_loop(_ours))
         with folder() as home:
             answer = peers.ask(
-                *(peers.NANOBOT_014_LOOP, home), timeout_s=300, do="loop", workspace=str(home), turns=TURNS
+                peers.NANOBOT_014_LOOP, home, timeout_s=300, do="loop", workspace=str(home), turns=TURNS
             )
             theirs.append(answer["took"])
-    first = median([took for run in ours for took in run[:PART]])
-    last = median([took for run in ours for took in run[-PART:]])
+    first = _median_of(ours, slice(PART))
+    last = _median_of(ours, slice(-PART, None))
     rate = median([TURNS / sum(run) for run in ours])
     their_rate = median([TURNS / sum(run) for run in theirs])
-    ends = [median([took for run in theirs for took in part]) for part in _ends(theirs)]
+    ends = (_median_of(theirs, slice(PART)), _median_of(theirs, slice(-PART, None)))
     return [
         Row(
             "last 100 of 2,000 turns",
@@ -66,25 +62,18 @@ def run() -> list[Row]:
     ]
 
 
-def _ends(runs: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:
-    return [run[:PART] for run in runs], [run[-PART:] for run in runs]
-
-
-@asynccontextmanager
-async def _replies(open_house: House) -> AsyncIterator[AsyncIterator[object]]:
-    async with open_house.mailbox.take(outbound("bench")) as letters:
-        yield letters
+def _median_of(runs: list[list[float]], part: slice) -> float:
+    return median([took for run in runs for took in run[part]])
 
 
 async def _ours() -> list[float]:
     took = []
     with folder() as workspace:
-        async with house(settings(workspace)) as here:
-            async with here.mailbox.take(outbound("bench")) as replies:
-                for number in range(TURNS):
-                    began = time.perf_counter()
-                    await here.mailbox.put(letter(KEY, number, f"message {number}"))
-                    reply = await anext(replies)
-                    await here.mailbox.settle(reply)
-                    took.append(time.perf_counter() - began)
+        async with house(settings(workspace)) as here, here.mailbox.take(outbound("bench")) as replies:
+            for number in range(TURNS):
+                began = time.perf_counter()
+                await here.mailbox.put(letter(KEY, number, f"message {number}"))
+                reply = await anext(replies)
+                await here.mailbox.settle(reply)
+                took.append(time.perf_counter() - began)
     return took

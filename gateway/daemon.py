@@ -184,6 +184,7 @@ class House:
             "lanes": lanes,
             "queues": queues,
             "usage_today": self.room.usage.today() if self.room is not None else None,
+            "memory": self.room.jobs.shown() if self.room is not None else None,
         }
 
 
@@ -218,7 +219,7 @@ async def _main(settings: Settings, role: Role) -> None:
     house = House(settings, role=role)
     http = HttpServer(house) if role != "channels" else None
     if http is not None and not settings.broker.embedded:
-        http.bind()  # the embedded queue comes first: a second daemon of one folder must say that, not the port
+        http.bind()  # with the embedded queue later: a second daemon of a folder must say that, not the port
     ending = _Ending(house)
     ending.listen()
     async with house.open(serve=http.serve if http is not None else None):

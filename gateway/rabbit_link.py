@@ -345,9 +345,8 @@ class Channel:
             error = None if closing.cancelled() else closing.exception()
             self.cause = plain_words(error, self._url) if error is not None else "closed"
         self.ended.set()
-        for answer in list(self._confirms):
-            if not answer.done():
-                answer.set_exception(LinkDown(self.cause or "the channel was closed"))
+        for answer in [each for each in self._confirms if not each.done()]:
+            answer.set_exception(LinkDown(self.cause or "the channel was closed"))
 
 
 @contextlib.contextmanager

@@ -160,15 +160,16 @@ class Publisher:
                 await self._look(link, channel)
 
     async def _look(self, link: Link, channel: Channel) -> None:
-        oldest_ok = asyncio.get_running_loop().time() - self._confirm_timeout_s
-        overdue = [flight for flight in self._flights.values() if flight.begun < oldest_ok]
+        now = asyncio.get_running_loop().time()
+        overdue = [each for each in self._flights.values() if now - each.begun > self._confirm_timeout_s]
         if overdue and not link.blocked:
             _log.warning("publish.timed_out", count=len(overdue), exchange=overdue[0].sending.exchange)
             await channel.close()
         for flight in overdue:
             # Under an alarm the message lies in the socket and will be stored when the alarm ends: it
             # stays in flight, and whoever puts it again joins it instead of sending it twice.
-            flight.give_up(MailboxDown(_ALARM))
+            flight.give_up(MailboxDown(_ALARM if link.blocked else "the broker does not confirm"))
+            flight.begun = now  # when the alarm ends it has its full time once more
 
 
 class Outbox:

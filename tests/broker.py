@@ -166,6 +166,11 @@ class Broker:
         """Raise the memory alarm, or end it."""
         self.ctl("set_vm_memory_high_watermark", *(("0.000001",) if on else ("absolute", "1GB")))
 
+    def user(self, name: str, password: str) -> None:
+        """Make a user who may do everything."""
+        self.ctl("add_user", name, password)
+        self.ctl("set_permissions", name, ".*", ".*", ".*")
+
     def vhost(self, name: str) -> str:
         """Create a virtual host and return its address."""
         self.ctl("add_vhost", name)

@@ -220,10 +220,9 @@ async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 3
 
 
 def lines_of(workspace: Path, stem: str) -> list[dict[str, Any]]:
-    """The message lines of a key, ended sessions first, as any JSON reader sees them; fails on illegal ones."""
-    ended = sorted(
-        (workspace / "sessions" / "archive" / stem).glob("*.jsonl"), key=lambda path: path.name[-32:]
-    )
+    """The message lines of a key, ended sessions first; fails on those that are not legal."""
+    archive = workspace / "sessions" / "archive" / stem
+    ended = sorted(archive.glob("*.jsonl"), key=lambda path: path.name[-32:])
     return [line for path in [*ended, workspace / "sessions" / f"{stem}.jsonl"] for line in _lines(path)]
 
 

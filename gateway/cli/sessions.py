@@ -83,11 +83,9 @@ def clear(args: argparse.Namespace) -> int:
                 store.layout.journal(stem).unlink(missing_ok=True)
             cleared = await store.clear(SessionKey(args.key), ids=running)
             if args.everything:
-                for folder in (
-                    store.layout.archive(stem),
-                    settings.workspace / "memory" / "chats" / stem,
-                ):
+                for folder in (store.layout.archive(stem), settings.workspace / "memory" / "chats" / stem):
                     shutil.rmtree(folder, ignore_errors=True)
+                (settings.state / "memory" / "chats" / f"{stem}.json").unlink(missing_ok=True)
             return cleared
 
     cleared = attach.complete(work(settings_of(args)))

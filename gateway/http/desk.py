@@ -80,16 +80,27 @@ class Desk:
 
     # -- handing in --------------------------------------------------------------------------------
 
-    async def accept(self, message: Inbound) -> None:
+    async def accept(self, message: Inbound) -> Outcome | None:
         """Return once the message is durable; the same id in the same chat is the same message.
+
+        Returns:
+            How it ended, where it was handed in before; it is answered again to who looks on.
 
         Raises:
             Conflict: the id is stored with another text.
             MailboxDown: the queue did not confirm in time; hand in the same id again.
         """
-        stored = await self.record.text_of(message.key, message.id)
-        if stored is not None and stored != message.text:
+        outcome = await self._known(message)
+        await self._put(message)
+        return outcome
+
+    async def _known(self, message: Inbound) -> Outcome | None:
+        standing = await self.record.standing(message.key, message.id)
+        if standing.text is not None and standing.text != message.text:
             raise Conflict(message.id)
+        return standing.outcome
+
+    async def _put(self, message: Inbound) -> None:
         try:
             async with asyncio.timeout(self.accept_within_s):
                 while True:
@@ -113,24 +124,25 @@ class Desk:
             Closing: the daemon ends; the message is accepted.
         """
         async with self._listen(message.key) as bodies:
-            await self.accept(message)
+            known = await self._known(message)
+            if known is not None:
+                return known
+            await self._put(message)
             async with aclosing(self._events(message.key, bodies, *LOOK_AFTER_S)) as events:
                 try:
                     async with asyncio.timeout(within_s):
                         return await self._outcome(message, events)
                 except TimeoutError:
-                    return await self.record.outcome(message.key, message.id)
+                    return (await self.record.standing(message.key, message.id)).outcome
 
     async def _outcome(self, message: Inbound, events: AsyncIterator[Event | None]) -> Outcome:
-        outcome = await self.record.outcome(message.key, message.id)
-        if outcome is not None:
-            return outcome
+        """Wait for the event that ends the message; where it was lost, the record knows."""
         async for event in events:
             if event is None:
                 await self.watch(message.key)
-                outcome = await self.record.outcome(message.key, message.id)
-                if outcome is not None:
-                    return outcome
+                standing = await self.record.standing(message.key, message.id)
+                if standing.outcome is not None:
+                    return standing.outcome
             elif event.in_reply_to == message.id and event.ends:
                 return Outcome("reply" if event.kind == "reply" else "notice", event.text)
         raise Closing
@@ -238,7 +250,5 @@ class _Emitted:
         if len(self._seqs) > EMITTED_MAX:
             self.floor = max(self.floor, self.high - EMITTED_MAX // 2)
             self._seqs = {one for one in self._seqs if one > self.floor}
-        if seq < self.high:
-            return None
         self.high = seq
         return seq

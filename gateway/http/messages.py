@@ -79,8 +79,8 @@ def routes(desk: Desk) -> APIRouter:
         names: dict[str, Any] = {"id": message.id, "key": message.key}
         try:
             if not wait:
-                await desk.accept(message)
-                outcome = await desk.record.outcome(message.key, message.id) if wait is not None else None
+                outcome = await desk.accept(message)
+                outcome = outcome if wait is not None else None
             else:
                 outcome = await _ask(request, desk, message, min(wait, MAX_WAIT_S))
         except Conflict:

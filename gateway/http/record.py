@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gateway.http.outcome import Outcome
 from session.commands import STOPPED
-from session.journal import Told
+from session.journal import Known, Told
 from session.key import SessionKey
 from session.store import Store
 
@@ -20,37 +21,35 @@ _SAID: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a message: the text it is stored with, and how it ended."""
+
+    text: str | None
+    outcome: Outcome | None
+
+
 class Record:
     """Reads what is stored of chats; it owns no key and writes nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def outcome(self, key: str, message_id: str) -> Outcome | None:
-        """Return how the message ended; None while it has not, or where nobody remembers it."""
-        session = await self._store.look(SessionKey(key))
-        exchange = session.find(message_id)
-        if exchange is not None and exchange.final is not None:
-            line = session.line(exchange.final)
-            if line.get("stopped"):
-                return Outcome("notice", STOPPED)
-            return Outcome("reply", str(line.get("content") or ""))
-        known = session.journal.known(message_id)
-        if known is None:
-            return None
-        if known.kind == "command" or (known.kind == "archived" and known.text):
-            return Outcome("reply", known.text)
-        return Outcome("notice", known.text or _SAID.get(known.kind, "This message got no answer."))
-
-    async def text_of(self, key: str, message_id: str) -> str | None:
-        """Return the text under which this id is stored; None where the active session has no such line."""
+    async def standing(self, key: str, message_id: str) -> Standing:
+        """Return what is known of a message."""
         session = await self._store.look(SessionKey(key))
         exchange = session.find(message_id)
         if exchange is None:
-            return None
+            return Standing(None, _outcome_of(session.journal.known(message_id)))
         line = session.line(exchange.start)
         content = line.get("content")
-        return content if line.get("role") == "user" and isinstance(content, str) else None
+        text = content if line.get("role") == "user" and isinstance(content, str) else None
+        if exchange.final is None:
+            return Standing(text, _outcome_of(session.journal.known(message_id)))
+        final = session.line(exchange.final)
+        if final.get("stopped"):
+            return Standing(text, Outcome("notice", STOPPED))
+        return Standing(text, Outcome("reply", str(final.get("content") or "")))
 
     async def told(self, key: str, after: int) -> list[Told]:
         """List the replies and notices with a seq above ``after``, in order."""
@@ -62,3 +61,11 @@ class Record:
     async def last_seq(self, key: str) -> int:
         """Count what the chat was told so far."""
         return (await self._store.look(SessionKey(key))).seq
+
+
+def _outcome_of(known: Known | None) -> Outcome | None:
+    if known is None:
+        return None
+    if known.kind == "command" or (known.kind == "archived" and known.text):
+        return Outcome("reply", known.text)
+    return Outcome("notice", known.text or _SAID.get(known.kind, "This message got no answer."))

@@ -36,11 +36,18 @@ function save() {
 
 const drafts = new Map(); // id of our message -> the element of the answer being written
 const marks = []; // passing lines about running turns
+const sent = new Map(); // id of our message -> its element
 
 function element(who, text) {
   const line = document.createElement("p");
   line.className = `line ${who}`;
   line.textContent = text;
+  return line;
+}
+
+function shown(one) {
+  const line = element(one.pending ? `${one.who} pending` : one.who, one.text);
+  if (one.who === "you") sent.set(one.id, line);
   return line;
 }
 
@@ -54,7 +61,7 @@ function add(line) {
 function render() {
   drafts.clear();
   marks.length = 0;
-  log.replaceChildren(...kept.lines.map((one) => element(one.pending ? `${one.who} pending` : one.who, one.text)));
+  log.replaceChildren(...kept.lines.map(shown));
   log.scrollTop = log.scrollHeight;
   busy();
 }
@@ -140,16 +147,17 @@ async function send(line, where) {
     if (where !== chat) return;
     if (answer?.ok) {
       line.pending = false;
-    } else if (answer && answer.status !== 503 && answer.status < 500) {
+      sent.get(line.id)?.classList.remove("pending");
+      return save();
+    }
+    if (answer && answer.status !== 503 && answer.status < 500) {
       const said = await answer.json().catch(() => ({}));
       Object.assign(line, { pending: false, answered: true });
       kept.lines.push({ who: "error", text: `Not sent: ${said.error || answer.status}` });
-    } else {
-      await pause(wait);
-      continue;
+      save();
+      return render();
     }
-    save();
-    return render();
+    await pause(wait);
   }
 }
 
@@ -220,7 +228,7 @@ byId("send").addEventListener("submit", (e) => {
   if (!text.trim()) return;
   const line = { who: "you", text, id: `web:${fresh()}`, pending: true };
   kept.lines.push(line);
-  add(element("you pending", text));
+  add(shown(line));
   log.scrollTop = log.scrollHeight;
   input.value = "";
   grow();
