@@ -69,9 +69,7 @@ def run() -> list[Row]:
             "nanobot 0.1.4.post3 save",
             theirs_s / append_s,
             at_least=100,
-            notes={
-                "what": "two lines appended and synced, against its save (not synced) of the same session"
-            },
+            notes={"what": "two lines appended and synced, against its save (not synced) of the same"},
         ),
         Row(
             "the whole turn, times cheaper",

@@ -35,7 +35,7 @@ def target(inbound: Inbound | Address) -> tuple[str, str, str]:
     return inbound.key, inbound.channel, inbound.chat_id
 
 
-def is_local(inbound: Inbound) -> bool:
+def is_local(inbound: Inbound | Address) -> bool:
     """Say whether the answer goes to a client of ours (web, terminal), whose delivery sends the event."""
     return target(inbound)[1] in LOCAL_CHANNELS
 

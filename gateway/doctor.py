@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gateway.daemon import open_mailbox
 from gateway.errors import GatewayError, StateInUse
+from gateway.house import open_mailbox
 from gateway.room import build_model
 from gateway.roster import Roster
 from gateway.settings import Settings

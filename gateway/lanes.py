@@ -46,6 +46,7 @@ class Lane:
         self.key = key
         self.entries: deque[Entry] = deque()
         self.running: Entry | None = None
+        self.nudge: asyncio.Event | None = None  # ends the pause that the first letter is in
         self.crowded = False  # the chat was told that many wait
 
     def find(self, message_id: str) -> Entry | None:
@@ -99,12 +100,16 @@ class Lanes:
         return entry
 
     def stop(self, key: str, asked_id: str = "") -> Entry | None:
-        """Pull the switch of the turn that runs in this lane; None where none runs but the asking letter."""
+        """Pull the switch of the turn that runs, or waits for its next try; None where there is none."""
         lane = self._lanes.get(key)
-        entry = lane.running if lane is not None else None
+        if lane is None:
+            return None
+        entry = lane.entries[0] if lane.nudge is not None and lane.entries else lane.running
         if entry is None or entry.stop.pulled or entry.inbound.id == asked_id:
             return None
         entry.stop.pull()
+        if lane.nudge is not None:
+            lane.nudge.set()
         return entry
 
     async def drain(self, within_s: float) -> bool:
@@ -136,7 +141,7 @@ class Lanes:
             while lane.entries and not self._closing.is_set():
                 again = await self._head(lane)
                 if again is not None:
-                    await self._pause(again)
+                    await self._pause(lane, again)
         finally:
             del self._tasks[lane.key]
             if not lane.entries or self._closing.is_set():
@@ -161,13 +166,14 @@ class Lanes:
             lane.entries.popleft()
         return again
 
-    async def _pause(self, again: Again) -> None:
+    async def _pause(self, lane: Lane, again: Again) -> None:
         """Wait without holding a place among the running turns."""
-        waits = [asyncio.ensure_future(self._closing.wait())]
-        if again.woken is not None:
-            waits.append(asyncio.ensure_future(again.woken.wait()))
+        lane.nudge = asyncio.Event()
+        events = [self._closing, lane.nudge, *([again.woken] if again.woken is not None else [])]
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, timeout=again.after_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            lane.nudge = None
             for wait in waits:
                 wait.cancel()

@@ -17,7 +17,7 @@ from session.errors import (
 )
 
 MAX_BACK_OFF_S = 60.0
-TELL_WITHIN_S = 15.0
+TELL_WITHIN_S = 15.0  # a chat that waits for a model that is away knows it by then
 UNANSWERED = "This message could not be answered."
 
 
@@ -65,11 +65,13 @@ class Outage:
     hint: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def met(self, error: ModelAway, now: float) -> None:
-        """Note a failed call."""
-        if self.since is None:
+    def met(self, error: ModelAway, now: float) -> bool:
+        """Note a failed call; say whether it is the first one."""
+        first = self.since is None
+        if first:
             self.since = now
         self.error, self.hint = str(error), error.hint
+        return first
 
     def ended(self) -> None:
         """Note a call that succeeded."""

@@ -220,7 +220,7 @@ async def exclusively(link: Link, lock: str, patience_s: float = 30) -> AsyncIte
     while True:
         channel = await link.channel()
         try:
-            await channel.declare_queue(lock, exclusive=True)
+            pass
             break
         except Locked:
             if asyncio.get_running_loop().time() > end:

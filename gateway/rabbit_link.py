@@ -1,7 +1,6 @@
 """Connections and channels to RabbitMQ: the one file that knows the AMQP client library.
 
-Every wait ends: with an answer, or with a ``LinkDown`` when the channel or the connection is gone.
-Publishing and acknowledging never wait; what one pass of the event loop writes leaves in one piece.
+Every wait ends: with an answer, or with ``LinkDown``. Publishing and acknowledging never wait.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
 
 
 class _Connection(aiormq.Connection):
-    # The broker gives a silent client up after two heartbeats at the earliest. Giving up after less
-    # than one makes sure that no turn runs here whose letter another daemon was already handed.
+    # The broker gives a silent client up after two heartbeats at the earliest: giving up after less than
+    # one makes sure that no turn runs here whose letter another daemon was already handed.
     HEARTBEAT_GRACE_MULTIPLIER = 0.9  # type: ignore[assignment]  # declared as an integer, used as a factor
     FRAME_BUFFER_SIZE = 0  # the write queue has no bound: the puts in flight are bounded by their callers
 
@@ -97,8 +96,7 @@ class Link:
     def __init__(self, connection: _LeasedConnection, url: str) -> None:
         transport = connection.transport
         assert transport is not None
-        self._pika, self._url = connection, url
-        self._raw: aiormq.abc.AbstractConnection = transport.connection
+        self._pika, self._url, self._raw = connection, url, transport.connection
         self.ended = asyncio.Event()
         self._raw.closing.add_done_callback(lambda _: self.ended.set())
         self._parts: list[bytes] = []
@@ -124,8 +122,7 @@ class Link:
     @property
     def version(self) -> str:
         """The broker's version, empty where it does not say."""
-        found = getattr(self._raw, "server_properties", {}).get("version", "")
-        return found.decode() if isinstance(found, bytes) else str(found)
+        return str(getattr(self._raw, "server_properties", {}).get("version", ""))
 
     @property
     def blocked(self) -> bool:
@@ -285,9 +282,9 @@ class Channel:
         else:
             confirm.set_result(None)
         route = (sending.exchange, sending.route, mandatory)
-        if route not in self._routes:
-            self._routes[route] = publish_frame(*route, raw.number)
-        self._link.write(self._routes[route] + content_frames(sending, raw.number, raw.max_content_size))
+        if (opening := self._routes.get(route)) is None:
+            opening = self._routes[route] = publish_frame(*route, raw.number)
+        self._link.write(opening + content_frames(sending, raw.number, raw.max_content_size))
         return confirm
 
     async def close(self) -> None:
@@ -353,8 +350,8 @@ class Channel:
 def _renamed(url: str, about: str = "") -> Iterator[None]:
     """Turn the library's errors into ours, and never lose a cancellation.
 
-    The library ends what waits on a closed channel by cancelling it, and where both happen at once it
-    may answer a true cancellation with an error of its own: the task's own count tells them apart.
+    The library cancels what waits on a closed channel, and may answer a true cancellation with an error
+    of its own where both happen at once: the task's own count tells them apart.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
@@ -384,9 +381,8 @@ def _publish_error(error: BaseException | None) -> MailboxDown:
         return error
     if isinstance(error, aiormq.exceptions.PublishError):
         return Unroutable("no queue is bound there")
-    if isinstance(error, aiormq.exceptions.DeliveryError):
-        return MailboxDown("the broker refused the message")
-    return LinkDown("the channel was closed")
+    refused = isinstance(error, aiormq.exceptions.DeliveryError)
+    return MailboxDown("the broker refused the message") if refused else LinkDown("the channel was closed")
 
 
 def _delivery(message: DeliveredMessage) -> Delivery:

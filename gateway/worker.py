@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,8 +19,10 @@ from gateway import answers, recognise
 from gateway.errors import LetterLost, MailboxDown, MailboxError
 from gateway.events import EventKind, Events
 from gateway.lanes import Again, Entry, Lanes
-from gateway.mailbox import INBOUND, Letter, Mailbox, Post
-from gateway.policy import Outage, back_off_s, park_reason, wait_words
+from gateway.mailbox import INBOUND, Letter, Mailbox
+from gateway.notices import Notices
+from gateway.policy import TELL_WITHIN_S, Outage, back_off_s, park_reason, wait_words
+from gateway.stops import Stops
 from session import commands
 from session.commands import Commands
 from session.errors import Fenced, ModelAway, NewerFormat, SessionError, StoreError
@@ -80,9 +83,10 @@ class Worker:
         self._draining = False
         self._suspects = asyncio.Lock()
         self._owed: OrderedDict[tuple[str, str], None] = OrderedDict()  # replied, but not acknowledged yet
-        self._stops: set[tuple[str, str]] = set()  # /stop letters that were answered out of line
-        self._past_stops: deque[tuple[str, str]] = deque(maxlen=1000)  # … whose turn in the lane is over
         self._told: set[str] = set()  # keys whose chat knows of the running outage
+        self._notices = Notices(mailbox=mailbox, events=events, clock=clock)
+        self._stops = Stops(lanes=self.lanes, store=store, mailbox=mailbox, clock=clock, spawn=self._spawn)
+        self.stop = self._stops.stop
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -112,7 +116,7 @@ class Worker:
             return
         command = commands.parse(inbound.text)
         if command is not None and command.name == "stop":
-            self.stop(inbound.key, inbound)
+            self.stop(inbound.key, inbound.id, asked=inbound)
         lane = self.lanes.get(inbound.key)
         if lane is not None and len(lane.entries) > 1:
             self._crowd(entry, len(lane.entries))
@@ -125,7 +129,7 @@ class Worker:
             return
         lane.crowded = True
         text = f"{waiting - 1} messages of this chat wait. All will be answered, one after the other."
-        self._spawn(self._notice(entry.inbound, "busy", text), "notice busy")
+        self._spawn(self._notices.put(entry.inbound, "busy", text), "notice busy")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run something beside the lanes; what it raises is logged and ends nothing else."""
@@ -148,7 +152,7 @@ class Worker:
             try:
                 if address is not None:
                     text = f"This message cannot be read: {error}."
-                    await self._mailbox.put(answers.notice(address, "unreadable", text, self._clock()))
+                    await self._notices.put(address, "unreadable", text)
                 await self._mailbox.park(
                     letter, key=address.key if address else None, reason=f"unreadable: {error}", attempts=0
                 )
@@ -203,30 +207,26 @@ class Worker:
             if entry.verdict is not None:
                 await self._park(entry, session, *entry.verdict)
                 return None
-            answered = (inbound.key, inbound.id) in self._stops
-            reply: Reply | Again | None = (
-                Reply(silent=True) if answered else recognise.stored(session, inbound)
-            )
-            if reply is None:
-                reply = await self._answer(entry, session)
-            if isinstance(reply, Again):
-                return reply
-            if reply is None:
+            reply = await self._outcome(entry, session)
+            if isinstance(reply, Reply):
+                await self._send(entry, reply)
                 return None
-            await self._send(entry, reply)
-            if answered:
-                self._stops.discard((inbound.key, inbound.id))
-                self._past_stops.append((inbound.key, inbound.id))
-            self._turn_ended(session, reply)
-            return None
+            return reply
 
-    async def _answer(self, entry: Entry, session: Session) -> Reply | Again | None:
+    async def _outcome(self, entry: Entry, session: Session) -> Reply | Again | None:
+        """Say what the letter ended in: what is stored of it, else what a command or turn makes of it now."""
+        command = commands.parse(entry.inbound.text)
+        if command is not None and command.name == "stop" and self._stops.take(entry.inbound):
+            return Reply(silent=True)
+        stored = recognise.stored(session, entry.inbound)
+        return stored if stored is not None else await self._answer(entry, session, command)
+
+    async def _answer(
+        self, entry: Entry, session: Session, command: commands.Command | None
+    ) -> Reply | Again | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
-        command = commands.parse(inbound.text)
         if command is not None:
-            if command.name == "stop":
-                self._past_stops.append((inbound.key, inbound.id))
             text = await self._commands.run(session, command, recognise.request(inbound))
             known = await session.journal.conclude(inbound.id, "command", text=text)
             return Reply(text=text, seq=known.seq or 0)
@@ -254,6 +254,7 @@ class Worker:
                 session, recognise.request(inbound), watcher=_Watch(self, inbound), stop=entry.stop
             )
             self._model_answers()
+            self._turn_ended(session, reply)
         except ModelAway as error:
             if not struck:
                 await session.journal.strike(inbound.id)
@@ -277,7 +278,8 @@ class Worker:
     async def _wait(self, entry: Entry, session: Session, error: ModelAway) -> Again | None:
         """Keep the lane waiting through an outage, tell its chat once, give up after ``outage_hours``."""
         now = asyncio.get_running_loop().time()
-        self.outage.met(error, now)
+        if self.outage.met(error, now):
+            self._spawn(self._tell_waiting(error), "tell waiting chats")
         entry.tries += 1
         reason, said = wait_words(error)
         noted = session.journal.noted(entry.inbound.id, reason)
@@ -286,8 +288,8 @@ class Worker:
             await self._park(entry, session, "outage", OUTAGE_SAID.format(self._rules.outage_hours))
             return None
         if noted is None and entry.inbound.key not in self._told:
-            await self._tell(session, entry.inbound, reason, said)
             self._told.add(entry.inbound.key)
+            await self._notices.tell(session, entry.inbound, reason, said)
         wait = back_off_s(entry.tries, after_s=error.after_s, spread=random.random())
         log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
         return Again(wait, self.outage.over)
@@ -313,24 +315,14 @@ class Worker:
         await self._mailbox.settle(entry.letter, [post])
         log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
         kind: EventKind = "notice" if reply.kind == "notice" else "reply"
-        await self._show(kind, inbound, post, reply.text, reply.seq)
-
-    async def _notice(self, inbound: Inbound, reason: str, text: str, seq: int = 0) -> None:
-        post = answers.notice(inbound, reason, text, self._clock(), seq=seq)
-        await self._mailbox.put(post)
-        await self._show("notice", inbound, post, text, seq)
-
-    async def _show(self, kind: EventKind, inbound: Inbound, post: Post, text: str, seq: int) -> None:
-        """Let whoever watches see what goes to a platform, too."""
-        if self._events.watched(inbound.key) and not answers.is_local(inbound):
-            await self._events.tell(kind, inbound.key, inbound.id, text=text, seq=seq, event_id=post.id)
+        await self._notices.show(kind, inbound, post, reply.text, reply.seq)
 
     async def _park(self, entry: Entry, session: Session, reason: str, said: str) -> None:
         """Tell the chat, move the letter aside, and remember in between that it is parked."""
         inbound = entry.inbound
         entry.verdict = (reason, said)
         attempts = max(session.journal.attempts(inbound.id), entry.crashes, 1)
-        await self._tell(session, inbound, reason, said)
+        await self._notices.tell(session, inbound, reason, said)
         await self._mailbox.park(
             entry.letter,
             key=inbound.key,
@@ -340,18 +332,26 @@ class Worker:
         )
         log.warning("letter.parked", reason=reason, attempts=attempts)
 
-    async def _tell(self, session: Session, inbound: Inbound, reason: str, text: str) -> None:
-        """Send a notice that has its place among what the chat is told, the same one after a crash."""
-        noted = session.journal.noted(inbound.id, reason)
-        if noted is None:
-            noted = await session.journal.note(inbound.id, reason=reason, text=text)
-        await self._notice(inbound, reason, noted.text, noted.seq)
+    async def _tell_waiting(self, error: ModelAway) -> None:
+        """While the outage lasts, tell the chats whose letters wait without a try of their own."""
+        loop = asyncio.get_running_loop()
+        reason, said = wait_words(error)
+        while self.outage.since is not None and not self._draining:
+            for lane in self.lanes:
+                entry = lane.entries[0] if lane.entries else None
+                if entry is None or lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
+                    continue
+                self._told.add(lane.key)
+                async with self._store.open(SessionKey(lane.key)) as session:
+                    await self._notices.tell(session, entry.inbound, reason, said)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.outage.over.wait(), TELL_WITHIN_S / 3)
 
     async def _tell_once(self, entry: Entry, reason: str, text: str) -> None:
         if entry.told:
             return
         try:
-            await self._notice(entry.inbound, reason, text)
+            await self._notices.put(entry.inbound, reason, text)
             entry.told = True
         except MailboxError as error:
             log.warning("notice.delayed", error=str(error))
@@ -376,33 +376,6 @@ class Worker:
                 "tool" if kind == "tool" else "delta", inbound.key, inbound.id, text=text
             )
             self._spawn(event, f"event {kind}")
-
-    # -- stopping ----------------------------------------------------------------------------------
-
-    def stop(self, key: str, asked: Inbound | None = None, asked_id: str = "") -> bool:
-        """Stop the running turn of ``key`` and answer the ``/stop`` that asked for it."""
-        stop_id = asked.id if asked is not None else asked_id
-        if (key, stop_id) in self._past_stops:
-            return False  # its letter was answered already: what runs now came later
-        stopped = self.lanes.stop(key, stop_id)
-        if stopped is None:
-            return False
-        if stop_id and not stop_id.startswith("stop:"):
-            self._stops.add((key, stop_id))
-            self._spawn(self._answer_stop(asked or stopped.inbound, key, stop_id), "answer stop")
-        return True
-
-    async def _answer_stop(self, like: Inbound, key: str, stop_id: str) -> None:
-        """Answer out of line; where that fails, the letter answers when its turn comes."""
-        inbound = like.model_copy(update={"id": stop_id, "platform_id": None})
-        try:
-            async with self._store.open(SessionKey(key)) as session:
-                known = await session.journal.conclude(stop_id, "command", text=commands.STOPPED)
-                reply = Reply(commands.STOPPED, seq=known.seq or 0)
-                await self._mailbox.put(answers.reply(inbound, reply, self._clock()))
-        except (MailboxError, SessionError) as error:
-            self._stops.discard((key, stop_id))
-            log.warning("stop.unanswered", key=key, error=str(error))
 
 
 class _Watch:

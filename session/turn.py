@@ -88,7 +88,7 @@ class StopSwitch:
         self._sent = False
 
     def pull(self) -> None:
-        """End the guarded block, now or as soon as it is entered."""
+        """End the guarded block; one that is entered later does not begin."""
         self.pulled = True
         if self._task is not None and not self._sent:
             self._sent = True
@@ -99,7 +99,7 @@ class StopSwitch:
         assert self._task is not None
         self._cancelling = self._task.cancelling()
         if self.pulled:
-            self.pull()
+            raise TurnStopped
         return self
 
     async def __aexit__(

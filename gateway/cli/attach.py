@@ -53,7 +53,7 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
         StateInUse: a daemon holds it and does not answer.
         Unreachable: the broker is away.
     """
-    from gateway.daemon import open_mailbox
+    from gateway.house import open_mailbox
 
     mailbox = open_mailbox(settings)
     async with asyncio.TaskGroup() as group:

@@ -86,7 +86,7 @@ async def _partner(settings: Settings) -> AsyncIterator[Talk]:
             return
     if not settings.broker.embedded:
         raise Unreachable("no daemon of this workspace answers", hint="chat-gateway run")
-    from gateway.daemon import House
+    from gateway.house import House
     from gateway.http.desk import Desk
 
     house = House(settings, role="all")

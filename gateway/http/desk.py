@@ -18,7 +18,7 @@ from gateway.http.record import Record
 from session.key import slot_of, split
 
 if TYPE_CHECKING:
-    from gateway.daemon import House
+    from gateway.house import House
     from session.store import Store
 
 Shown = tuple[Event | None, int | None]  # an event or a heartbeat, and the seq to resume from
@@ -250,5 +250,7 @@ class _Emitted:
         if len(self._seqs) > EMITTED_MAX:
             self.floor = max(self.floor, self.high - EMITTED_MAX // 2)
             self._seqs = {one for one in self._seqs if one > self.floor}
+        if seq < self.high:
+            return None
         self.high = seq
         return seq

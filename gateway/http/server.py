@@ -19,7 +19,7 @@ from gateway.http.errors import add_error_handlers
 from gateway.http.security import Gate, Guard
 
 if TYPE_CHECKING:
-    from gateway.daemon import House
+    from gateway.house import House
 
 END_WITHIN_S = 2
 BACKLOG = 512

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import orjson
 
-from gateway.daemon import House
+from gateway.house import House
 from gateway.http.server import HttpServer
 from gateway.settings import Settings
 from session.models import Answer, OnDelta, Prompt

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from channels.message import Inbound
-from gateway.daemon import House
 from gateway.errors import MailboxDown
+from gateway.house import House
 from gateway.http.desk import Conflict, Desk, inbound
 from gateway.http.outcome import Outcome
 from gateway.http.server import HttpServer
@@ -50,7 +50,7 @@ async def test_waited_for(place: Place) -> None:
 
 
 async def test_wait_ran_out(place: Place, tmp_path: Path) -> None:
-    """A wait that runs out says 202; the turn goes on, and its id, in either form, may be waited for again."""
+    """A wait that runs out says 202; the turn goes on, and its id (in either form) may be waited for."""
     model = place.gate()
 
     short = await place.post("hello", id="one", wait=0.05)

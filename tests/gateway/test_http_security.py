@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.daemon import House
 from gateway.errors import GatewayError
+from gateway.house import House
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer
 from gateway.settings import Settings

@@ -209,18 +209,21 @@ async def test_replies_go_to_one_process(broker: Broker, broker_name: str) -> No
     """Of two processes that take one channel's replies one gets all; the other follows when it leaves."""
     async with opened(broker.url, broker_name) as one, opened(broker.url, broker_name) as other:
         async with asyncio.TaskGroup() as tasks:
+            tried = asyncio.Event()
 
             async def follow() -> list[str]:
                 async with other.take(WEB) as replies:
-                    return ids(await collect(replies, 2))
+                    tried.set()
+                    return ids(await collect(replies, 3))
 
             async with one.take(WEB) as replies:
                 waiting = tasks.create_task(follow())
-                for number in range(3):
+                await tried.wait()
+                for number in range(4):
                     await one.put(post(ADA, number, box=WEB))
-                first, *_ = await collect(replies, 3)
+                first, *_ = await collect(replies, 4)
                 await one.settle(first)
-        assert waiting.result() == [f"{ADA}#1", f"{ADA}#2"]
+        assert waiting.result() == [f"{ADA}#{number}" for number in (1, 2, 3)]
 
 
 async def test_old_letters_renew_their_channel(broker: Broker, broker_name: str) -> None:

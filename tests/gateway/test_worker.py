@@ -392,6 +392,39 @@ async def test_stop_ends_the_running_turn_out_of_line_and_waiting_letters_run_on
         assert (closing["stopped"], closing["final"], closing["content"]) == (True, True, "a long")
 
 
+async def test_stop_ends_a_message_that_waits_for_a_model_that_is_away(tmp_path: Path) -> None:
+    async with rig(tmp_path, ModelAway("429", cause="rate_limit", after_s=60), "two") as r:
+        await r.put("1", "m1")
+        await r.replies(1)
+        await until(lambda: r.worker.lanes.get(ADA).nudge is not None)
+        await r.put("/stop", "s1")
+        await r.put("2", "m2")
+
+        assert sorted(await r.texts(2)) == ["Stopped.", "two"]
+        assert (await r.lines())[1]["stopped"]
+
+
+async def test_a_chat_whose_turn_hangs_in_a_known_outage_is_told(tmp_path: Path) -> None:
+    """Where another chat has met the outage, one whose own request still hangs need not wait for its end."""
+
+    async def work() -> None:
+        await r.put("1", "m1", key="foreign:bob")
+        await r.replies(1)
+
+    async with rig(tmp_path) as r:
+        r.model.release.clear()
+        await r.put("hangs", "m0")
+        await r.model.held.wait()
+        r.model.steps = [ModelAway("503", cause="unreachable", after_s=60)] * 9
+        await work()
+
+        (notice,) = await r.replies(1)
+
+        assert notice.id == "m0#notice.model_away"
+        r.model.release.set()
+        assert await r.texts(1) == ["script: hangs"]
+
+
 async def test_stop_with_nothing_running_is_answered_by_its_letter(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         await r.put("/stop", "s1")

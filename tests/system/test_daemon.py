@@ -179,7 +179,15 @@ async def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
         assert await daemon.stop() == 0
 
 
-async def readiness(port: int) -> httpx.Response:
+async def test_sigterm_ends_a_daemon_that_still_waits_for_its_broker(tmp_path: Path) -> None:
+    config = {"broker.url": f"amqp://guest:guest@127.0.0.1:{free_port()}/", "http.port": free_port()}
+    daemon = await Daemon(tmp_path, role="session", config=config).start(wait=False)
+    assert (await readiness(config["http.port"])).status_code == 503
+
+    assert await daemon.stop(within_s=10) == 0
+
+
+async def readiness(port: Any) -> httpx.Response:
     async with asyncio.timeout(30), httpx.AsyncClient() as client:
         while True:
             try:

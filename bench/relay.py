@@ -1,0 +1,277 @@
+"""Turns per second through RabbitMQ beside a bare relay on the same broker, and through the embedded queue.
+
+A backlog of 100 keys is laid into the queues first, then the daemon (or the bare relay) works it off alone:
+no third process takes part, so that the two cores belong to the broker and to what is measured. The clock
+runs from the moment a tenth of the replies is there, start-up and new files excluded, to the last reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+
+from bench import bare
+from bench.house import Process, house, letter, settings
+from bench.house import run as run_loop
+from bench.place import TEXT, folder
+from bench.row import Row, median
+from gateway.mailbox import Post, outbound
+from gateway.topology import partition_of, slot_route
+from session.key import slot_of
+from tests.broker import Broker
+from tests.harness import ROOT
+
+KEYS, EACH, ROUNDS = 100, 60, 3
+TOTAL = KEYS * EACH
+FIRST = TOTAL // 10
+NAME = "chat"
+OUT = f"{NAME}.outbound.bench"
+
+
+def run() -> list[Row]:
+    """Alternate the daemon and the bare relay, then run the embedded queue and a profile."""
+    ours: list[float] = []
+    peer: list[float] = []
+    embedded: list[float] = []
+    threads: dict[str, float] = {}
+    with Broker() as broker:
+        for number in range(ROUNDS):
+            peer.append(_bare(broker.url, f"bare{number}"))
+            rate, threads = _daemon(broker.vhost(f"ours{number}"))
+            ours.append(rate)
+            embedded.append(_embedded())
+        shares = _profiled(broker.vhost("profiled"))
+    relay = Row(
+        "turns through RabbitMQ",
+        median(ours),
+        median(peer),
+        "turns/s",
+        "bare aio-pika relay",
+        median(ours) / median(peer),
+        at_least=0.5,
+        notes={
+            "what": f"{KEYS} keys, backlog of {TOTAL}, all durable, role session, echo, 16 classic queues",
+            "one letter costs the daemon": _by_thread(threads),
+            "of the loop's time": shares,
+            "samples": {"ours": ours, "peer": peer},
+        },
+    )
+    beside = Row(
+        "turns, embedded queue",
+        median(embedded),
+        median(ours),
+        "turns/s",
+        "ours through RabbitMQ",
+        median(embedded) / median(ours),
+        at_least=2,
+        notes={
+            "what": f"the same letters, put by {KEYS} tasks of the same process while they are worked off",
+            "samples": {"ours": embedded},
+        },
+    )
+    return [relay, beside]
+
+
+def posts() -> list[list[Post]]:
+    """The letters of each key, in order."""
+    return [
+        [letter(f"bench:{key}", number, f"{number} {TEXT}") for number in range(EACH)] for key in range(KEYS)
+    ]
+
+
+async def _publish(url: str, route: Callable[[Post], tuple[str, str]]) -> None:
+    """Lay the backlog into the queues: confirmed, one unconfirmed letter a key."""
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel(on_return_raises=True)
+
+        async def lay(line: list[Post]) -> None:
+            for post in line:
+                exchange, routing_key = route(post)
+                to = (
+                    await channel.get_exchange(exchange, ensure=False)
+                    if exchange
+                    else channel.default_exchange
+                )
+                message = aio_pika.Message(
+                    post.body, delivery_mode=2, message_id=post.id, headers={"key": post.key}
+                )
+                await to.publish(message, routing_key)
+
+        await asyncio.gather(*(lay(line) for line in posts()))
+
+
+async def _clocked(url: str, queue: str) -> float:
+    """Return the replies per second in ``queue`` between the first tenth and the last."""
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        first, began, still = 0, 0.0, time.perf_counter()
+        while True:
+            count = (await channel.declare_queue(queue, passive=True)).declaration_result.message_count or 0
+            now = time.perf_counter()
+            if not began and count >= FIRST:
+                first, began = count, now
+            if count >= TOTAL:
+                return (TOTAL - first) / (now - began)
+            if now - still > 120:
+                raise RuntimeError(f"{queue}: {count} of {TOTAL} replies after two minutes")
+            await asyncio.sleep(0.01)
+
+
+def _bare(url: str, prefix: str) -> float:
+    async def lay() -> None:
+        await bare.declare(url, prefix)
+        await _publish(url, lambda post: ("", f"{prefix}.inbound.{_partition(post):02d}"))
+
+    run_loop(lay)
+    with _running([sys.executable, "-m", "bench.bare", url, prefix]):
+        return run_loop(lambda: _clocked(url, f"{prefix}.outbound"))
+
+
+def _partition(post: Post) -> int:
+    return partition_of(slot_of(post.key), bare.PARTITIONS)
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[None]:
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _config(url: str) -> dict[str, Any]:
+    return {"broker.url": url, "broker.queue_type": "classic"}
+
+
+def _prepare(workspace: Path, url: str) -> None:
+    """Let a daemon set the broker up, then lay the backlog while nobody takes it."""
+    first = Process(workspace, _config(url))
+    try:
+        first.ready()
+    finally:
+        first.end()
+    run_loop(lambda: _publish(url, lambda post: (f"{NAME}.inbound", slot_route(slot_of(post.key)))))
+    run_loop(lambda: _declare_out(url))
+
+
+async def _declare_out(url: str) -> None:
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(OUT, durable=True, arguments={"x-queue-type": "classic"})
+        await queue.bind(f"{NAME}.outbound", "bench")
+
+
+def _daemon(url: str) -> tuple[float, dict[str, float]]:
+    with folder() as workspace:
+        _prepare(workspace, url)
+        daemon = Process(workspace, _config(url))
+        try:
+            rate = run_loop(lambda: _clocked(url, OUT))
+            return rate, daemon.cpu()
+        finally:
+            daemon.end()
+
+
+def _by_thread(threads: dict[str, float]) -> str:
+    parts = [f"{name} {used / TOTAL * 1e6:.0f} µs" for name, used in threads.items()]
+    return "CPU, start-up included: " + ", ".join(parts)
+
+
+def _embedded() -> float:
+    return run_loop(_embedded_once)
+
+
+async def _embedded_once() -> float:
+    lines = posts()
+    with folder() as workspace:
+        async with house(settings(workspace)) as here, here.mailbox.take(outbound("bench")) as replies:
+
+            async def lay(line: list[Post]) -> None:
+                for post in line:
+                    await here.mailbox.put(post)
+
+            first = asyncio.gather(*(lay(line[: EACH // 10]) for line in lines))
+            await _taken(replies, FIRST)
+            await first
+            began = time.perf_counter()
+            rest = asyncio.gather(*(lay(line[EACH // 10 :]) for line in lines))
+            await _taken(replies, TOTAL - FIRST)
+            took = time.perf_counter() - began
+            await rest
+    return (TOTAL - FIRST) / took
+
+
+async def _taken(replies: Any, count: int) -> None:
+    """Take that many replies; unsettled ones stay in the queue, as on RabbitMQ above."""
+    seen = 0
+    while seen < count:
+        reply = await anext(replies)
+        seen += reply.id.endswith("#reply")
+
+
+def _profiled(url: str) -> str:
+    """Work the same backlog off in this process under cProfile; return where the loop's thread was."""
+    profile = cProfile.Profile()
+
+    async def work(workspace: Path) -> None:
+        config = settings(workspace, broker__url=url, broker__queue_type="classic")
+        async with house(config):
+            await _clocked(url, OUT)
+
+    with folder() as workspace:
+        _prepare(workspace, url)
+        profile.enable()
+        run_loop(lambda: work(workspace))
+        profile.disable()
+    return shares_of(pstats.Stats(profile))
+
+
+_STORE = (
+    "store",
+    "hop",
+    "scribe",
+    "fence",
+    "disk",
+    "logbook",
+    "journal",
+    "transcript",
+    "view",
+    "index",
+    "line",
+)
+PARTS = (
+    ("queue client", ("/gateway/rabbit", "/aio_pika/", "/aiormq/", "/pamqp/")),
+    ("log", ("/gateway/log", "/gateway/redact", "/structlog/", "/logging/")),
+    ("worker, lanes, answers", ("/gateway/",)),
+    ("store", tuple(f"/session/{name}." for name in _STORE)),
+    ("turn", ("/session/",)),
+    ("bodies", ("/channels/", "/pydantic")),
+    ("asyncio", ("/asyncio/", "/contextlib", "uvloop")),
+)
+
+
+def shares_of(stats: pstats.Stats) -> str:
+    """Sum up a profile's own time by part of the product."""
+    parts: dict[str, float] = {}
+    waiting = ("select", "poll", "run_until_complete", "acquire")
+    raw: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
+    for (file, _, function), (_, _, own, _, _) in raw.items():
+        if any(word in function for word in waiting):
+            continue
+        name = next((name for name, marks in PARTS if any(mark in file for mark in marks)), "built-in calls")
+        parts[name] = parts.get(name, 0.0) + own
+    whole = sum(parts.values())
+    listed = sorted(parts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {own / whole:.0%}" for name, own in listed if own / whole >= 0.01)
