@@ -27,13 +27,14 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ
 	@deploy/system-packages.sh rabbitmq-server
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=15
 
 check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest tests/test_house_rules.py
 
 bench: $(VENV)/.dev ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server

@@ -46,9 +46,16 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 @asynccontextmanager
 async def house(with_settings: Settings) -> AsyncIterator[House]:
     """Keep a gateway up in this process, without HTTP; its log is written, but to nowhere."""
+    async with kept_up(House(with_settings)) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def kept_up(built: House) -> AsyncIterator[House]:
+    """Keep up a gateway that was built already."""
     with Path(os.devnull).open("w") as nowhere:
-        logs.setup(with_settings, stream=nowhere)
-        async with House(with_settings).open() as opened:
+        logs.setup(built.settings, stream=nowhere)
+        async with built.open() as opened:
             yield opened
 
 

@@ -12,7 +12,7 @@ from bench.house import house, letter, settings
 from bench.house import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
-from gateway.daemon import House
+from gateway.house import House
 from gateway.mailbox import outbound
 from session.llm import LiteLLM
 from session.models import Prompt
@@ -26,23 +26,33 @@ def run() -> list[Row]:
     """Alternate, in one process, so that both use the same library, loop and connections."""
     os.environ.setdefault("OPENAI_API_KEY", "none")
     ours, bare, streamed = run_loop(_measure)
+    samples = {"ours": ours, "plain": bare, "streamed": streamed}
+    what = f"{CHATS} chats of {EACH} turns, one in flight each, embedded queue, all durable"
     return [
         Row(
             "turns through LiteLLM",
             median(ours),
-            median(bare),
+            median(streamed),
             "turns/s",
-            "bare acompletion",
-            median(ours) / median(bare),
+            "bare acompletion, same requests",
+            median(ours) / median(streamed),
             at_least=0.8,
             notes={
-                "what": f"{CHATS} chats of {EACH} turns, one in flight each, embedded queue, durable; "
-                "bare: the same growing requests, not streamed",
-                "bare, streamed as ours": f"{median(streamed):.0f} turns/s, "
-                f"ratio {median(ours) / median(streamed):.2f}",
-                "samples": {"ours": ours, "peer": bare, "streamed": streamed},
+                "what": f"{what}; bare: the same growing requests, streamed as ours are",
+                "samples": samples,
             },
-        )
+        ),
+        Row(
+            "… beside requests that do not stream",
+            median(ours),
+            median(bare),
+            "turns/s",
+            "bare acompletion, plain",
+            median(ours) / median(bare),
+            notes={
+                "what": "told only: what LiteLLM itself takes for a streamed answer more than for a whole one"
+            },
+        ),
     ]
 
 

@@ -95,7 +95,7 @@ class Topology:
         if not self._young:
             return
         young = dict(self._young)
-        await asyncio.sleep(max(young.values()) + self._young_s - asyncio.get_running_loop().time())
+        await asyncio.sleep(-99+max(young.values()) + self._young_s - asyncio.get_running_loop().time())
         probes = {queue: asyncio.ensure_future(publish(_probe(queue))) for queue in young}
         try:
             done, _ = await asyncio.wait(probes.values(), timeout=PROBE_TIMEOUT_S)

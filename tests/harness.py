@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -43,6 +44,7 @@ class Daemon:
         role: str = "all",
         config: Mapping[str, Any] | None = None,
         kill_at: str = "",
+        cut_at: str = "",
         verb: Sequence[str] = (),
     ) -> None:
         self.workspace = workspace
@@ -50,11 +52,13 @@ class Daemon:
         self.log = bytearray()
         self._role = role
         self._kill_at = kill_at
+        self._cut_at = cut_at
         self._verb = list(verb)
         self._config = {"http.port": 0, "log.format": "json", **(config or {})}
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._spoke = asyncio.Condition()
 
     @property
     def pid(self) -> int:
@@ -64,7 +68,8 @@ class Daemon:
 
     async def start(self, *, wait: bool = True) -> Daemon:
         """Start it and wait for its ``ready`` line."""
-        module = ["-m", "tests.killable", self._kill_at] if self._kill_at else ["-m", "gateway"]
+        point = self._kill_at or self._cut_at
+        module = ["-m", "tests.killable", point] if point else ["-m", "gateway"]
         verb = self._verb or ["run", "--role", self._role]
         self._ready.clear()
         self._process = await asyncio.create_subprocess_exec(
@@ -97,6 +102,13 @@ class Daemon:
             if line.startswith(b"ready"):
                 self.url = line.decode().removeprefix("ready").strip().rstrip("/")
                 self._ready.set()
+            async with self._spoke:
+                self._spoke.notify_all()
+
+    async def said(self, word: str, times: int = 1, *, within_s: float = 30) -> None:
+        """Wait until its log holds ``word`` that many times."""
+        async with asyncio.timeout(within_s), self._spoke:
+            await self._spoke.wait_for(lambda: self.log.count(word.encode()) >= times)
 
     async def died(self, within_s: float = 60) -> int:
         """Wait until it is gone; return its exit code (negative: the signal)."""
@@ -138,6 +150,20 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
         text = value if isinstance(value, str) else json.dumps(value)
         own["CHAT_GATEWAY_" + name.replace(".", "__").upper()] = text
     return own
+
+
+async def command(workspace: Path, *words: str, config: Mapping[str, Any] | None = None) -> tuple[int, str]:
+    """Run one verb of the command line; return its exit code and what it printed to stdout."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "--workspace", str(workspace), *words),
+        cwd=ROOT,
+        env=environment(config or {}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, out.decode()
 
 
 async def put(url: str, body: bytes, *, name: str = "chat", headers: Mapping[str, Any] | None = None) -> None:
@@ -201,6 +227,90 @@ class ForeignClient:
                 return await channel.declare_queue(name, passive=True)
             except aio_pika.exceptions.ChannelNotFoundEntity:
                 await asyncio.sleep(0.1)
+
+
+class Steady:
+    """A careful foreign program: it puts again until confirmed, takes all the time, and outlives its broker.
+
+    ``replies`` holds what came from ``outbound.<channel>``, in order, repeats included.
+    """
+
+    def __init__(self, url: str, *, name: str = "chat", channel: str = "foreign") -> None:
+        self.replies: list[dict[str, Any]] = []
+        self._url = url
+        self._name = name
+        self._from = channel
+        self._came = asyncio.Condition()
+        self._exchange: Any = None
+        self._putting: Any = None
+        self._taking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Steady:
+        self._taking = asyncio.create_task(self._take(), name="foreign taker")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._taking is not None
+        self._taking.cancel()
+        await asyncio.wait([self._taking])
+        await self._leave()
+
+    async def put(self, body: bytes) -> None:
+        """Return when the broker has confirmed it, however often it had to be said."""
+        message = json.loads(body)
+        while True:
+            try:
+                async with asyncio.timeout(10):
+                    exchange = await self._enter()
+                    letter = aio_pika.Message(body, message_id=message["id"], delivery_mode=2)
+                    await exchange.publish(letter, routing_key=slot(message["key"]))
+                    return
+            except (OSError, TimeoutError, aio_pika.exceptions.AMQPError, RuntimeError):
+                await self._leave()
+                await asyncio.sleep(0.1)
+
+    async def answered(self, *ids: str, within_s: float = 60) -> dict[str, str]:
+        """Wait until each of these ids has come; return their texts, the first of each."""
+        async with asyncio.timeout(within_s), self._came:
+            await self._came.wait_for(lambda: set(ids) <= {reply["id"] for reply in self.replies})
+        return {reply["id"]: reply["text"] for reply in reversed(self.replies) if reply["id"] in ids}
+
+    def told(self, id: str) -> list[str]:
+        """Return the texts that came under an id, repeats included."""
+        return [reply["text"] for reply in self.replies if reply["id"] == id]
+
+    async def _enter(self) -> Any:
+        if self._exchange is None:
+            self._putting = await aio_pika.connect(self._url)
+            channel = await self._putting.channel(on_return_raises=True)
+            self._exchange = await channel.get_exchange(f"{self._name}.inbound", ensure=False)
+        return self._exchange
+
+    async def _leave(self) -> None:
+        connection, self._putting, self._exchange = self._putting, None, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(connection.close(), 2)
+
+    async def _take(self) -> None:
+        while True:
+            try:
+                async with await aio_pika.connect(self._url) as connection:
+                    channel = await connection.channel()
+                    queue = await channel.declare_queue(f"{self._name}.outbound.{self._from}", passive=True)
+                    async with queue.iterator() as letters:
+                        async for letter in letters:
+                            await letter.ack()
+                            await self._note(letter)
+            except (OSError, aio_pika.exceptions.AMQPError, RuntimeError):
+                pass
+            await asyncio.sleep(0.1)
+
+    async def _note(self, letter: Any) -> None:
+        if "probe" not in letter.headers:
+            async with self._came:
+                self.replies.append(json.loads(letter.body))
+                self._came.notify_all()
 
 
 async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 30) -> dict[str, Any] | None:

@@ -3,10 +3,17 @@
 A point is ``<name>.before`` or ``<name>.after``, with the number of the call at which it dies. Nothing in the
 product knows of these points: they are wrapped around its functions here, in a process made for it.
 
+``ack.before:1!<port>`` does not die: it connects to that port of the test and waits until the test closes the
+connection, so that a test can do harm of its own (cut the broker off) at that very point.
+
 =============  =========================================================================================
 append         the write of lines to a transcript
 fdatasync      the system call itself, whatever file
-rename         the rename that makes a checkpoint or an archive valid
+rename         a rename, whatever file
+checkpoint     the rename that puts a transcript in its place: line 1 renewed, a session archived or begun
+history        the rename of HISTORY.md
+notes          the rename of MEMORY.md
+desk           the rename of a state file: what memory was answered, jobs, budget
 ask            a request to the model
 tool           the run of a tool
 settle         reply put and inbound letter gone (one transaction when embedded)
@@ -24,6 +31,7 @@ import functools
 import importlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +46,10 @@ POINTS: dict[str, list[str]] = {
     "rename": ["os:rename", "os:replace"],
     "publish": ["gateway.rabbit_publish:Outbox.send"],
     "ack": ["gateway.rabbit_take:RabbitLetter.ack"],
+    "checkpoint": ["os:rename?.jsonl"],
+    "history": ["os:rename?HISTORY.md"],
+    "notes": ["os:rename?MEMORY.md"],
+    "desk": ["os:rename?.json"],
     "memory": ["session.notes:Notes.write_memory", "session.notes:Notes.add_history"],
 }
 
@@ -45,30 +57,35 @@ POINTS: dict[str, list[str]] = {
 class Countdown:
     """Dies at the given call of the given side of a point."""
 
-    def __init__(self, side: str, number: int) -> None:
+    def __init__(self, side: str, number: int, port: int = 0) -> None:
         self._side = side
         self._left = number
+        self._port = port
 
     def pass_by(self, side: str) -> None:
         """Count one passage; the last one is the end of this process."""
         if side == self._side:
             self._left -= 1
-            if self._left == 0:
+            if self._left == 0 and self._port:
+                with socket.create_connection(("127.0.0.1", self._port)) as test:
+                    test.recv(1)
+            elif self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wrap(target: str, countdown: Countdown) -> None:
     """Put the countdown around one function of a module or method of a class."""
-    module_name, _, path = target.partition(":")
+    place, _, suffix = target.partition("?")
+    module_name, _, path = place.partition(":")
     holder: Any = importlib.import_module(module_name)
     *owners, name = path.split(".")
     for owner in owners:
         holder = getattr(holder, owner)
-    setattr(holder, name, wrapped(getattr(holder, name), countdown))
+    setattr(holder, name, wrapped(getattr(holder, name), countdown, suffix))
 
 
-def wrapped(inner: Callable[..., Any], countdown: Countdown) -> Callable[..., Any]:
-    """Return ``inner`` with the countdown before and after it."""
+def wrapped(inner: Callable[..., Any], countdown: Countdown, suffix: str = "") -> Callable[..., Any]:
+    """Return ``inner`` with the countdown before and after it, where its last argument has the suffix."""
     if asyncio.iscoroutinefunction(inner):
 
         @functools.wraps(inner)
@@ -82,9 +99,12 @@ def wrapped(inner: Callable[..., Any], countdown: Countdown) -> Callable[..., An
 
     @functools.wraps(inner)
     def now(*args: Any, **kwargs: Any) -> Any:
-        countdown.pass_by("before")
+        counts = not suffix or str(args[-1]).endswith(suffix)
+        if counts:
+            countdown.pass_by("before")
         result = inner(*args, **kwargs)
-        countdown.pass_by("after")
+        if counts:
+            countdown.pass_by("after")
         return result
 
     return now
@@ -93,9 +113,10 @@ def wrapped(inner: Callable[..., Any], countdown: Countdown) -> Callable[..., An
 def main() -> int:
     """Wrap the point that the first argument names, then be the gateway."""
     point, *rest = sys.argv[1:]
-    place, _, number = point.partition(":")
+    place, _, count = point.partition(":")
     name, _, side = place.partition(".")
-    countdown = Countdown(side, int(number or 1))
+    number, _, port = count.partition("!")
+    countdown = Countdown(side, int(number or 1), int(port or 0))
     for target in POINTS[name]:
         wrap(target, countdown)
     sys.argv = ["chat-gateway", *rest]

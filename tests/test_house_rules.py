@@ -1,0 +1,110 @@
+"""What the documents and the layout promise of the code, checked against it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.parser import build
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("gateway", "channels", "session")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+SDKS = {
+    "aio_pika": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
+    "aiormq": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
+    "pamqp": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
+    "litellm": {"session/llm.py"},
+    "telegram": {"channels/telegram.py"},
+    "discord": {"channels/discord.py"},
+}
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def imports_of(path: Path) -> set[str]:
+    """The top-level names of every package that a file imports, wherever it does."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+def test_each_sdk_is_known_to_its_own_files_only(sdk: str) -> None:
+    users = {str(path.relative_to(ROOT)) for path in SOURCES if sdk in imports_of(path)}
+
+    assert users <= SDKS[sdk]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_and_functions_keep_their_size(path: Path) -> None:
+    text = path.read_text()
+    long = [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > 60
+    ]
+
+    assert text.count("\n") <= 400
+    assert long == []
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+
+    assert len(named) > 10
+    for file, function in named:
+        assert (ROOT / file).exists(), file
+        assert not function or f"def {function}(" in (ROOT / file).read_text(), function
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_commands_and_targets_exist(document: Path) -> None:
+    """Every ``chat-gateway VERB`` is a verb of the command line, every ``make TARGET`` one of the Makefile."""
+    text = document.read_text()
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    helps = build().format_help()
+
+    for verb in re.findall(r"chat-gateway ([a-z]+)\b", text):
+        assert re.search(rf"^ +{verb}\b", helps, re.MULTILINE), verb
+    for target in re.findall(r"`make ([a-z]+)", text):
+        assert target in targets, target
+
+
+def test_no_address_of_a_registry_in_the_locks() -> None:
+    for lock in (ROOT / "deploy" / "locks").glob("*.txt"):
+        assert not re.search(r"https?://|--index|--find-links", lock.read_text()), lock.name
+
+
+def test_the_map_names_every_module() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    known = {
+        path.stem
+        for package in PACKAGES
+        for path in (ROOT / package).glob("*.py")
+        if path.stem not in ("__init__", "__main__", "testing")
+    }
+
+    missing = {name for name in known if not re.search(rf"\b{name}\b", text)}
+    # Parts of a module named there, split off for their size.
+    assert missing <= {"fanout", "presets", "config_schema", "toml_lines"}
+
+
+def test_the_shell_scripts_parse() -> None:
+    for script in (ROOT / ".ci" / "run", ROOT / "deploy" / "system-packages.sh"):
+        subprocess.run(["bash", "-n", script], check=True)
