@@ -75,7 +75,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_named_commands_and_targets_exist(document: Path) -> None:
-    """Every ``chat-gateway VERB`` is a verb of the command line, every ``make TARGET`` one of the Makefile."""
+    """Every ``chat-gateway VERB`` is a verb, every ``make TARGET`` a target of the Makefile."""
     text = document.read_text()
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     helps = build().format_help()
