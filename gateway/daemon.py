@@ -12,6 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from gateway import log as logs
+from gateway.doctor import memory_scope
 from gateway.house import House, Role
 from gateway.roster import Roster
 from gateway.settings import Settings
@@ -49,6 +50,9 @@ async def _main(settings: Settings, role: Role) -> None:
         with Roster(settings.workspace).entry(url=url, role=role):
             if settings.model.name == "echo" and role != "channels":
                 _say("model echo: it repeats what it is told, until model.name is set")
+            notes = memory_scope(settings)
+            if notes.level == "warn":
+                _say(f"{notes.text}; {notes.cure}")
             _say(f"ready {url}".rstrip())
             log.info("daemon.started", role=role, url=url, model=settings.model.name)
             await ending.asked.wait()

@@ -50,7 +50,7 @@ async def examine(settings: Settings) -> AsyncIterator[Check]:
     yield _clock(settings.workspace)
     async for check in _transcripts(settings):
         yield check
-    yield _memory_scope(settings)
+    yield memory_scope(settings)
 
 
 def _versions() -> Check:
@@ -176,7 +176,8 @@ async def _transcripts(settings: Settings) -> AsyncIterator[Check]:
         yield Check("transcripts", "ok", "all can be read in full")
 
 
-def _memory_scope(settings: Settings) -> Check:
+def memory_scope(settings: Settings) -> Check:
+    """Warn where notes of the whole workspace lie unused, since every chat has its own scope."""
     if settings.memory.scope == "chat":
         for name in ("MEMORY.md", "USER.md"):
             if (settings.workspace / "memory" / name).exists():

@@ -95,7 +95,7 @@ class Topology:
         if not self._young:
             return
         young = dict(self._young)
-        await asyncio.sleep(-99+max(young.values()) + self._young_s - asyncio.get_running_loop().time())
+        await asyncio.sleep(max(young.values()) + self._young_s - asyncio.get_running_loop().time())
         probes = {queue: asyncio.ensure_future(publish(_probe(queue))) for queue in young}
         try:
             done, _ = await asyncio.wait(probes.values(), timeout=PROBE_TIMEOUT_S)
@@ -220,7 +220,7 @@ async def exclusively(link: Link, lock: str, patience_s: float = 30) -> AsyncIte
     while True:
         channel = await link.channel()
         try:
-            pass
+            await channel.declare_queue(lock, exclusive=True)
             break
         except Locked:
             if asyncio.get_running_loop().time() > end:

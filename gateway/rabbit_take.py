@@ -231,7 +231,7 @@ class Intake:
         self._streams.add(stream)
         try:
             # Inbound queues have a single active consumer; elsewhere exclusiveness keeps the order.
-            await channel.consume(queue, stream.deliver, exclusive=False)
+            await channel.consume(queue, stream.deliver, exclusive=box != INBOUND)
             tried.set()
             while not channel.ended.is_set():
                 due_s = self._due_s(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from datetime import datetime
@@ -43,7 +44,7 @@ class Stops:
         self._mailbox = mailbox
         self._clock = clock
         self._spawn = spawn
-        self._answered: set[tuple[str, str]] = set()
+        self._answers: dict[tuple[str, str], asyncio.Future[bool]] = {}  # whether the reply is durable
         self._past: deque[tuple[str, str]] = deque(maxlen=PAST_MAX)
 
     def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
@@ -54,29 +55,33 @@ class Stops:
         if stopped is None:
             return False
         if asked_id and not asked_id.startswith(OWN):
-            self._answered.add((key, asked_id))
+            durable = self._answers[key, asked_id] = asyncio.get_running_loop().create_future()
             like = (asked or stopped.inbound).model_copy(update={"id": asked_id})
             if asked is None:
                 like = like.model_copy(update={"platform_id": None})
-            self._spawn(self._answer(like), "answer stop")
+            self._spawn(self._answer(like, durable), "answer stop")
         return True
 
-    def take(self, inbound: Inbound) -> bool:
-        """Say, when a ``/stop`` letter's turn comes, whether it is answered; from then on it is past."""
+    async def take(self, inbound: Inbound) -> bool:
+        """Say, at the turn of a ``/stop`` letter, whether its reply is durable; it is past from then on."""
         name = (inbound.key, inbound.id)
         self._past.append(name)
-        if name in self._answered:
-            self._answered.discard(name)
-            return True
-        return False
+        durable = self._answers.pop(name, None)
+        return durable is not None and await durable
 
-    async def _answer(self, inbound: Inbound) -> None:
+    async def _answer(self, inbound: Inbound, durable: asyncio.Future[bool]) -> None:
         """Answer now; where that fails, the letter answers when its turn comes."""
+        put = False
         try:
             async with self._store.open(SessionKey(inbound.key)) as session:
-                known = await session.journal.conclude(inbound.id, "command", text=commands.STOPPED)
-                reply = Reply(commands.STOPPED, seq=known.seq or 0)
+                known = session.journal.known(inbound.id)  # of a letter that came again it is said already
+                if known is None:
+                    known = await session.journal.conclude(inbound.id, "command", text=commands.STOPPED)
+                reply = Reply(known.text, seq=known.seq or 0)
                 await self._mailbox.put(answers.reply(inbound, reply, self._clock()))
+                put = True
         except (MailboxError, SessionError) as error:
-            self._answered.discard((inbound.key, inbound.id))
             log.warning("stop.unanswered", key=inbound.key, error=str(error))
+        finally:
+            if not durable.done():
+                durable.set_result(put)

@@ -216,7 +216,7 @@ class Worker:
     async def _outcome(self, entry: Entry, session: Session) -> Reply | Again | None:
         """Say what the letter ended in: what is stored of it, else what a command or turn makes of it now."""
         command = commands.parse(entry.inbound.text)
-        if command is not None and command.name == "stop" and self._stops.take(entry.inbound):
+        if command is not None and command.name == "stop" and await self._stops.take(entry.inbound):
             return Reply(silent=True)
         stored = recognise.stored(session, entry.inbound)
         return stored if stored is not None else await self._answer(entry, session, command)

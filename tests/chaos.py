@@ -2,8 +2,8 @@
 
 Each cycle starts a whole gateway and feeds several chats with plain messages, tool calls, ``/new`` and
 ``/stop``. Then the gateway dies: at a random named point (``tests/killable.py``) or by SIGKILL at a random
-instant. Over RabbitMQ the broker is killed now and then, or all connections to it are cut. The next cycle goes
-on with the same workspace. At the end everything may come to rest, and is looked at.
+instant. Over RabbitMQ the broker is killed now and then, or all connections to it are cut. The next cycle
+goes on with the same workspace. At the end everything may come to rest, and is looked at.
 """
 
 from __future__ import annotations
@@ -161,35 +161,51 @@ class Chats:
         self._feed = feed
         self._dice = dice
         self._number = 0
+        self._waiting: dict[str, asyncio.Queue[str]] = {chat: asyncio.Queue() for chat in CHATS}
 
-    async def write(self) -> None:
-        """Write a few messages in every chat; return when all are accepted."""
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Write what is planned, for as long as the block runs."""
         async with asyncio.TaskGroup() as group:
-            for chat in CHATS:
-                group.create_task(self._write(chat, self._dice.randint(*PER_CYCLE)))
+            writers = [group.create_task(self._write(chat), name=f"chat {chat}") for chat in CHATS]
+            yield
+            for writer in writers:
+                writer.cancel()
 
-    async def _write(self, chat: str, count: int) -> None:
-        for _ in range(count):
-            kind = self._dice.choices(list(KINDS), list(KINDS.values()))[0]
-            for each in ("slow", "stop") if kind == "stop" else (kind,):
-                message = self._message(chat, each)
-                self.sent[chat].append(message)
-                await self._feed.put(chat, message)
-                await asyncio.sleep(self._dice.uniform(0, 0.6))
+    def plan(self) -> None:
+        """Give each chat a few more messages to write."""
+        for waiting in self._waiting.values():
+            for _ in range(self._dice.randint(*PER_CYCLE)):
+                kind = self._dice.choices(list(KINDS), list(KINDS.values()))[0]
+                for each in ("slow", "stop") if kind == "stop" else (kind,):
+                    waiting.put_nowait(each)
+
+    async def accepted(self) -> None:
+        """Return when all that was planned is accepted."""
+        for waiting in self._waiting.values():
+            await waiting.join()
+
+    async def _write(self, chat: str) -> None:
+        while True:
+            message = self._message(chat, await self._waiting[chat].get())
+            self.sent[chat].append(message)
+            await self._feed.put(chat, message)
+            self._waiting[chat].task_done()
+            await asyncio.sleep(self._dice.uniform(0, 0.6))
 
     def _message(self, chat: str, kind: str) -> Message:
         self._number += 1
-        id = f"{chat}-{self._number:04d}"
-        write = f'[[tool:write {{"path": "{id}.txt", "content": "x"}}]]'
+        name = f"{chat}-{self._number:04d}"
+        write = f'[[tool:write {{"path": "{name}.txt", "content": "x"}}]]'
         texts = {
-            "plain": f"{id} hello",
-            "read": f'{id} [[tool:ls {{"path": "."}}]]',
-            "write": f"{id} {write}",
-            "slow": f"{id} [[delay:1]]",
+            "plain": f"{name} hello",
+            "read": f'{name} [[tool:ls {{"path": "."}}]]',
+            "write": f"{name} {write}",
+            "slow": f"{name} [[delay:1]]",
             "stop": "/stop",
             "new": "/new",
         }
-        return Message(id, kind, texts[kind])
+        return Message(name, kind, texts[kind])
 
 
 @dataclass
@@ -238,23 +254,142 @@ class Chaos:
         self, feed: OverHttp | OverRabbit, model: ModelServer, broker: Broker | None, proxy: Proxy | None
     ) -> Account:
         chats = Chats(feed, self._dice)
-        for number in range(self._cycles):
-            writing = asyncio.create_task(chats.write(), name="chats")
-            how = await self._cycle(feed, broker, proxy)
-            print(f"  cycle {number + 1}: {how}", flush=True)
-            if number % 2 or number + 1 == self._cycles:
-                continue_without = self._daemon(feed)
-                async with continue_without:
-                    await writing
-                    await self._died(continue_without, "killed when all was accepted")
-            else:
-                await self._until_written(feed, writing)
-        async with self._daemon(feed) as daemon:
-            account = await self._rest(feed, chats, model)
-            code = await daemon.stop()
-            self._keep(daemon)
+        async with chats.writing():
+            for number in range(self._cycles):
+                chats.plan()
+                print(f"  cycle {number + 1}: {await self._cycle(feed, broker, proxy)}", flush=True)
+            async with self._daemon(feed) as daemon:
+                await chats.accepted()
+                account = await self._rest(feed, chats, model)
+                code = await daemon.stop()
+                self._keep(daemon)
         if code != 0:
             account.illegal.append(f"the last daemon ended with {code}")
         _, verified = await command(self.workspace, "sessions", "verify", "--json")
         account.illegal += [str(row) for row in json.loads(verified)]
         return account
+
+    def _daemon(self, feed: OverHttp | OverRabbit, point: str = "") -> Daemon:
+        role = "all" if self._kind == "embedded" else "session"
+        daemon = Daemon(self.workspace, role=role, config=self._config, kill_at=point)
+        if isinstance(feed, OverHttp):
+            feed.daemon = daemon
+        return daemon
+
+    async def _cycle(self, feed: OverHttp | OverRabbit, broker: Broker | None, proxy: Proxy | None) -> str:
+        """Run one gateway to its death; say how it died."""
+        point = self._point() if self._dice.random() < 0.6 else ""
+        daemon = await self._daemon(feed, point).start()
+        harm: asyncio.Task[str] = asyncio.create_task(self._harm(broker, proxy), name="harm")
+        try:
+            patience_s = PATIENCE_S if point else self._dice.uniform(0, PATIENCE_S * 0.7)
+            with contextlib.suppress(TimeoutError):
+                await daemon.died(patience_s)
+            how = point if point and not daemon.alive else "SIGKILL at an instant"
+            await daemon.kill()
+            self.harm.kills.append(time.time())
+            self.harm.deaths[how.partition(":")[0]] += 1
+            return how + await harm
+        finally:
+            self._keep(daemon)
+            with contextlib.suppress(ProcessLookupError):
+                await daemon.kill()
+            await asyncio.wait([harm])
+
+    def _point(self) -> str:
+        points = POINTS | (RABBIT_POINTS if self._kind == "rabbitmq" else {})
+        name = self._dice.choice(list(points))
+        return f"{name}.{self._dice.choice(('before', 'after'))}:{self._dice.randint(1, points[name])}"
+
+    async def _harm(self, broker: Broker | None, proxy: Proxy | None) -> str:
+        """Over RabbitMQ, now and then: kill the broker, or cut everybody's connections to it."""
+        kind, instant_s = self._dice.random(), self._dice.uniform(0, PATIENCE_S * 0.7)
+        if broker is None or proxy is None or kind > 0.55:
+            return ""
+        await asyncio.sleep(instant_s)
+        if kind < 0.25:
+            await asyncio.to_thread(broker.restart)
+            self.harm.broker_kills += 1
+            return ", broker killed"
+        proxy.cut()
+        self.harm.cuts += 1
+        return ", connections cut"
+
+    async def _rest(self, feed: Feed, chats: Chats, model: ModelServer) -> Account:
+        """Return the account when nothing is lost any more, or when that was given time enough."""
+        until = time.monotonic() + REST_S
+        while True:
+            account = self._account(feed, chats, model)
+            if not account.lost or time.monotonic() > until:
+                return account
+            missing = {one.partition(" ")[0].rstrip(":") for one in account.lost}
+            for chat, messages in chats.sent.items():
+                for message in messages:
+                    if message.id in missing:
+                        await feed.remind(chat, message)
+            await asyncio.sleep(0.5)
+
+    def _account(self, feed: Feed, chats: Chats, model: ModelServer) -> Account:
+        return check(
+            self.workspace,
+            sent=chats.sent,
+            stem=lambda chat: f"{feed.channel}_{chat}",
+            prefix=feed.prefix,
+            replies=feed.replies,
+            ordered=feed.ordered,
+            asked=model.seen,
+            kills=self.harm.kills,
+        )
+
+    def _keep(self, daemon: Daemon) -> None:
+        with self.log.open("ab") as log:
+            log.write(bytes(daemon.log))
+
+
+def table(account: Account, harm: Harm) -> str:
+    """Draw what was done and what was found."""
+    per_message = account.model_calls / max(account.least_calls, 1)
+    rows = {
+        "messages": account.messages,
+        "kills": len(harm.kills),
+        "kills of the broker": harm.broker_kills,
+        "cuts": harm.cuts,
+        "stopped by /stop": account.stopped,
+        "lost": len(account.lost),
+        "reordered": len(account.reordered),
+        "answered twice": len(account.twice),
+        "mixed up": len(account.mixed),
+        "same reply delivered again": account.repeated_replies,
+        "model calls": f"{account.model_calls}, {per_message:.2f} for each that was needed",
+        "model calls repeated without a kill": len(account.asked_again),
+        "illegal transcript lines": len(account.illegal),
+        "memory written twice or with a gap": len(account.memory),
+    }
+    return "\n".join(f"  {name:<36} {value}" for name, value in rows.items())
+
+
+async def main() -> int:
+    """Run the kit as the command line asks; 1 where a guarantee broke."""
+    parser = argparse.ArgumentParser(prog="chaos", description="kills and cuts while messages flow")
+    parser.add_argument("--cycles", type=int, default=20)
+    parser.add_argument("--broker", choices=("embedded", "rabbitmq"), default="embedded")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    options = parser.parse_args()
+    print(f"chaos: {options.cycles} cycles over {options.broker}, seed {options.seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="chat-gateway-chaos-"))
+    began = time.monotonic()
+    chaos = Chaos(options.broker, cycles=options.cycles, seed=options.seed, folder=folder)
+    account = await chaos.run()
+    print(table(account, chaos.harm))
+    deaths = ", ".join(f"{name} {count}" for name, count in sorted(chaos.harm.deaths.items()))
+    print(f"  died at: {deaths}\n  {time.monotonic() - began:.0f} s, seed {options.seed}")
+    if account.broken:
+        print("\n".join(["", *account.broken, f"workspace and logs stay in {folder}"]))
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything started is ended
+    sys.exit(asyncio.run(main()))

@@ -87,10 +87,12 @@ def check(
     """Look at transcripts, replies, memory and the model's own count of requests.
 
     Args:
+        workspace: the folder of the gateway, at rest.
         sent: the messages of each chat in the order in which they were accepted.
         stem: the file name of a chat.
         prefix: what the gateway puts before the ids that it was given.
-        replies: all that came back, in order where ``ordered``.
+        replies: all that came back.
+        ordered: whether ``replies`` have the order in which they were put.
         asked: the requests that the model got.
         kills: when a daemon was dead, by the same clock.
     """
@@ -108,9 +110,7 @@ def check(
     return account
 
 
-def _replies(
-    account: Account, replies: Sequence[Mapping[str, Any]], prefix: str
-) -> dict[str, list[str]]:
+def _replies(account: Account, replies: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for reply in replies:
         if reply["kind"] == "reply":
@@ -249,5 +249,7 @@ def _check_history(account: Account, path: Path) -> None:
     reached: dict[str, int] = {}
     for session, start, stop in MARK.findall(path.read_text()):
         if int(start) != reached.get(session, 0):
-            account.memory.append(f"{path}: session {session} goes on at {start}, not {reached.get(session, 0)}")
+            account.memory.append(
+                f"{path}: session {session} goes on at {start}, not {reached.get(session, 0)}"
+            )
         reached[session] = int(stop) + 1

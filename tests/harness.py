@@ -66,6 +66,11 @@ class Daemon:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.returncode is None
+
     async def start(self, *, wait: bool = True) -> Daemon:
         """Start it and wait for its ``ready`` line."""
         point = self._kill_at or self._cut_at
@@ -242,6 +247,7 @@ class Steady:
         self._from = channel
         self._came = asyncio.Condition()
         self._exchange: Any = None
+        self._entering = asyncio.Lock()
         self._putting: Any = None
         self._taking: asyncio.Task[None] | None = None
 
@@ -265,7 +271,7 @@ class Steady:
                     letter = aio_pika.Message(body, message_id=message["id"], delivery_mode=2)
                     await exchange.publish(letter, routing_key=slot(message["key"]))
                     return
-            except (OSError, TimeoutError, aio_pika.exceptions.AMQPError, RuntimeError):
+            except Exception:  # noqa: BLE001 - its library raises even the bare one where a connection breaks
                 await self._leave()
                 await asyncio.sleep(0.1)
 
@@ -280,11 +286,12 @@ class Steady:
         return [reply["text"] for reply in self.replies if reply["id"] == id]
 
     async def _enter(self) -> Any:
-        if self._exchange is None:
-            self._putting = await aio_pika.connect(self._url)
-            channel = await self._putting.channel(on_return_raises=True)
-            self._exchange = await channel.get_exchange(f"{self._name}.inbound", ensure=False)
-        return self._exchange
+        async with self._entering:
+            if self._exchange is None:
+                self._putting = await aio_pika.connect(self._url)
+                channel = await self._putting.channel(on_return_raises=True)
+                self._exchange = await channel.get_exchange(f"{self._name}.inbound", ensure=False)
+            return self._exchange
 
     async def _leave(self) -> None:
         connection, self._putting, self._exchange = self._putting, None, None
@@ -302,9 +309,8 @@ class Steady:
                         async for letter in letters:
                             await letter.ack()
                             await self._note(letter)
-            except (OSError, aio_pika.exceptions.AMQPError, RuntimeError):
-                pass
-            await asyncio.sleep(0.1)
+            except Exception:  # noqa: BLE001 - as above
+                await asyncio.sleep(0.1)
 
     async def _note(self, letter: Any) -> None:
         if "probe" not in letter.headers:

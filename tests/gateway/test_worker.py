@@ -15,6 +15,7 @@ import pytest
 from channels.message import Inbound, Outbound, read_outbound
 from gateway.control import Control
 from gateway.embedded import EmbeddedMailbox
+from gateway.errors import MailboxDown
 from gateway.events import Events
 from gateway.intake import Intake
 from gateway.mailbox import INBOUND, Post, outbound

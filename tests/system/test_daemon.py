@@ -155,6 +155,17 @@ async def test_a_journal_of_a_newer_version_is_refused_with_78(tmp_path: Path) -
     assert "newer" in words
 
 
+async def test_unused_notes_of_the_workspace_are_named_at_start(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "MEMORY.md").write_text("notes of an earlier program")
+
+    async with Daemon(tmp_path) as daemon:
+        words = daemon.log.decode()
+
+    assert "memory/MEMORY.md" in words
+    assert "memory.scope" in words
+
+
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, words = await refused(tmp_path, config={"http.port": taken.getsockname()[1]})
