@@ -25,6 +25,10 @@ class EmbeddedLetter:
         self.gone = False
         self.busy = 0  # changes under way that remove it
 
+    def begin(self) -> bool:
+        """Say that work on it begins; False where it is lost."""
+        return not self.lost
+
 
 class Box:
     """One box: its letters go, in the order of their rows, to the first of its takers.

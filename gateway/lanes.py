@@ -90,6 +90,8 @@ class Lanes:
         entry = lane.find(inbound.id)
         if entry is not None:
             entry.letter = letter
+            if entry is lane.running:
+                letter.begin()
             return None
         entry = Entry(inbound, letter, asyncio.get_running_loop().time())
         lane.entries.append(entry)
@@ -154,7 +156,7 @@ class Lanes:
         async with self._gate:
             if self._closing.is_set():
                 return None
-            if entry.letter.lost:
+            if not entry.letter.begin():
                 lane.entries.popleft()  # it comes again, here or elsewhere, and then anew
                 return None
             lane.running = entry

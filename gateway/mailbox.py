@@ -59,6 +59,13 @@ class Letter(Protocol):
         """Whether it can no longer be settled here, since its delivery ended (it comes again)."""
         ...
 
+    def begin(self) -> bool:
+        """Say that work on it begins; False where it is lost, or must wait for the next taker of its box.
+
+        A mailbox that is about to hand its box over waits for the letters that were begun, and for no other.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Parked:

@@ -18,6 +18,7 @@ from aiormq.abc import ChannelFrame, DeliveredMessage
 from aiormq.channel import Channel as RawChannel
 from pamqp import commands, frame, header
 
+from gateway import rabbit_lenient
 from gateway.errors import MailboxDown
 from gateway.rabbit_wire import (
     Delivery,
@@ -39,6 +40,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 for _name in ("aiormq", "aio_pika"):  # what they would say is raised here, and said once by the mailbox
     logging.getLogger(_name).setLevel(logging.CRITICAL)
+rabbit_lenient.install()
 
 
 _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (

@@ -60,6 +60,13 @@ class RabbitLetter:
         """Whether its delivery ended before it was settled."""
         return not self.settled and (self.dropped or self.stream.closed)
 
+    def begin(self) -> bool:
+        """Say that work on it begins; False where it is lost, or its queue goes to another daemon."""
+        if self.lost:
+            return False
+        self.stream.begun.add(self.tag)
+        return True
+
     def ack(self) -> None:
         """Remove it from its queue; again is no error.
 
@@ -105,7 +112,6 @@ class Tray:
             while self._letters:
                 letter = self._letters.popleft()
                 if not letter.lost:
-                    letter.stream.handed.add(letter.tag)
                     return letter
             self._arrived.clear()
             await self._arrived.wait()
@@ -119,7 +125,7 @@ class Stream:
 
     def __init__(self, box: str, queue: str, tray: Tray, channel: Channel) -> None:
         self.box, self.queue = box, queue
-        self.handed: set[int] = set()
+        self.begun: set[int] = set()
         self._tray, self._channel = tray, channel
         self._open: dict[int, RabbitLetter] = {}
         self._ended = self._held = False
@@ -155,17 +161,17 @@ class Stream:
         self._channel.ack(letter.tag)
         letter.settled = True
         del self._open[letter.tag]
-        self.handed.discard(letter.tag)
-        if not self.handed:
+        self.begun.discard(letter.tag)
+        if not self.begun:
             self._idle.set()
 
     async def hold(self, patience_s: float) -> None:
-        """Hand out nothing more, and return when what was handed out is settled, or patience ends."""
+        """Hand out and begin nothing more; return when what was begun is settled, or patience ends."""
         self._held = True
         for letter in self._open.values():
-            letter.dropped = letter.tag not in self.handed
+            letter.dropped = letter.tag not in self.begun
         end = asyncio.get_running_loop().time() + patience_s
-        while self.handed and not self.closed and asyncio.get_running_loop().time() < end:
+        while self.begun and not self.closed and asyncio.get_running_loop().time() < end:
             self._idle.clear()
             await _first(end - asyncio.get_running_loop().time(), self._idle, self._channel.ended)
 

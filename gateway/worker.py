@@ -32,7 +32,7 @@ from session.turn import Reply, Turns
 
 log = structlog.get_logger("worker")
 
-OWED_MAX = 10_000
+REMEMBERED_MAX = 10_000
 SOON_S = 0.05
 OUTAGE_SAID = (
     "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
@@ -82,7 +82,8 @@ class Worker:
         self._clock = clock
         self._draining = False
         self._suspects = asyncio.Lock()
-        self._owed: OrderedDict[tuple[str, str], None] = OrderedDict()  # replied, but not acknowledged yet
+        self._owed: OrderedDict[tuple[str, str], None] = OrderedDict()  # ended, but not acknowledged yet
+        self._replied: OrderedDict[tuple[str, str], None] = OrderedDict()  # acknowledged, as far as we know
         self._told: set[str] = set()  # keys whose chat knows of the running outage
         self._notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._stops = Stops(lanes=self.lanes, store=store, mailbox=mailbox, clock=clock, spawn=self._spawn)
@@ -148,7 +149,7 @@ class Worker:
         """Park a letter that is no Inbound; tell its chat where its address is sound."""
         tries = 0
         address = error.address
-        while not letter.lost:
+        while letter.begin():
             try:
                 if address is not None:
                     text = f"This message cannot be read: {error}."
@@ -179,7 +180,7 @@ class Worker:
                 log.info("turn.fenced")
                 return Again(SOON_S)
             except LetterLost:
-                self._owe(entry)
+                _remember(self._owed, entry)
                 return None
             except (MailboxError, StoreError) as error:
                 return await self._delay(entry, error)
@@ -199,9 +200,10 @@ class Worker:
 
     async def _try(self, entry: Entry) -> Again | None:
         inbound = entry.inbound
-        if (inbound.key, inbound.id) in self._owed:
+        name = (inbound.key, inbound.id)
+        if name in self._owed or (entry.letter.suspect and name in self._replied):
             await self._mailbox.settle(entry.letter)
-            self._owed.pop((inbound.key, inbound.id), None)
+            self._owed.pop(name, None)
             return None
         async with self._store.open(SessionKey(inbound.key)) as session:
             if entry.verdict is not None:
@@ -313,6 +315,7 @@ class Worker:
             return
         post = answers.reply(inbound, reply, self._clock())
         await self._mailbox.settle(entry.letter, [post])
+        _remember(self._replied, entry)  # the acknowledgement may yet be lost with its connection
         log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
         kind: EventKind = "notice" if reply.kind == "notice" else "reply"
         await self._notices.show(kind, inbound, post, reply.text, reply.seq)
@@ -360,11 +363,6 @@ class Worker:
         self.outage.ended()
         self._told.clear()
 
-    def _owe(self, entry: Entry) -> None:
-        self._owed[entry.inbound.key, entry.inbound.id] = None
-        while len(self._owed) > OWED_MAX:
-            self._owed.popitem(last=False)
-
     async def _started(self, inbound: Inbound) -> None:
         if self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
@@ -376,6 +374,12 @@ class Worker:
                 "tool" if kind == "tool" else "delta", inbound.key, inbound.id, text=text
             )
             self._spawn(event, f"event {kind}")
+
+
+def _remember(names: OrderedDict[tuple[str, str], None], entry: Entry) -> None:
+    names[entry.inbound.key, entry.inbound.id] = None
+    while len(names) > REMEMBERED_MAX:
+        names.popitem(last=False)
 
 
 class _Watch:

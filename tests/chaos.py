@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import shutil
 import signal
@@ -391,5 +392,7 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
+    for library in ("aio_pika", "aiormq", "asyncio"):  # of the foreign client, whose connections we break
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything started is ended
     sys.exit(asyncio.run(main()))

@@ -17,7 +17,7 @@ SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 SDKS = {
     "aio_pika": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
     "aiormq": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
-    "pamqp": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
+    "pamqp": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py", "gateway/rabbit_lenient.py"},
     "litellm": {"session/llm.py"},
     "telegram": {"channels/telegram.py"},
     "discord": {"channels/discord.py"},

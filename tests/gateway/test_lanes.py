@@ -23,6 +23,9 @@ class Paper:
         self.id = id
         self.lost = False
 
+    def begin(self) -> bool:
+        return not self.lost
+
 
 def inbound(key: str, id: str) -> Inbound:
     channel, _, chat_id = key.partition(":")

@@ -244,7 +244,7 @@ async def test_old_letters_renew_their_channel(broker: Broker, broker_name: str)
 
 
 async def test_renewal_hands_over_when_the_running_ones_end(broker: Broker, broker_name: str) -> None:
-    """Where another daemon waits, what was handed out is settled here first; the rest goes there in order."""
+    """Where another daemon waits, what was begun is settled here first; the rest goes there in order."""
     async with (
         opened(broker.url, broker_name, renew_after_s=0.5, handover_s=30) as one,
         opened(broker.url, broker_name) as other,
@@ -252,10 +252,13 @@ async def test_renewal_hands_over_when_the_running_ones_end(broker: Broker, brok
         other.take(INBOUND) as rest,
     ):
         names = await put_all(one, ADA, 4)
-        running = await collect(letters, 2)
+        taken = await collect(letters, 3)
+        running = taken[:2]
+        assert all(letter.begin() for letter in running)
         following = asyncio.create_task(collect(rest, 2))
         await asyncio.wait([following], timeout=1.5)
         assert not following.done() and not any(letter.lost for letter in running)
+        assert not taken[2].begin() and taken[2].lost
 
         for letter in running:
             await one.settle(letter)

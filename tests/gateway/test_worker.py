@@ -426,6 +426,40 @@ async def test_a_chat_whose_turn_hangs_in_a_known_outage_is_told(tmp_path: Path)
         assert await r.texts(1) == ["script: hangs"]
 
 
+class Hesitant(EmbeddedMailbox):
+    """Refuses what is put under one id, once, and only after ``gate`` is set."""
+
+    def __init__(self, state: Path, *, refused: str) -> None:
+        super().__init__(state)
+        self.gate = asyncio.Event()
+        self._refused = refused
+
+    async def put(self, post: Post) -> None:
+        if post.id == self._refused:
+            self._refused = ""
+            await self.gate.wait()
+            raise MailboxDown("no confirmation")
+        await super().put(post)
+
+
+async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) -> None:
+    """The answer out of line fails late: the letter has waited for it, and answers itself."""
+    r = Rig(tmp_path, Script(["a long answer"]), Rules())
+    mailbox = Hesitant(tmp_path / "state", refused="s1#reply")
+    r.mailbox = mailbox
+    r.intake = Intake(mailbox)
+    async with r.open():
+        r.model.release.clear()
+        await r.put("1", "m1")
+        await r.model.held.wait()
+        await r.put("/stop", "s1")
+        await until(lambda: (lane := r.worker.lanes.get(ADA)) is None or lane.entries[0].inbound.id == "s1")
+        mailbox.gate.set()
+
+        assert await r.texts(1) == ["Stopped."]
+        r.model.release.set()
+
+
 async def test_stop_with_nothing_running_is_answered_by_its_letter(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         await r.put("/stop", "s1")

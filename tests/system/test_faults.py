@@ -1,0 +1,460 @@
+"""Faults around a gateway: cut connections, a killed broker, a full disk, a frozen daemon, a hand on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.broker import Broker
+from tests.harness import Daemon, Steady, ask, check, command, inbound, lines_of
+from tests.model_server import ModelServer, Reply
+from tests.proxy import Proxy
+
+KEY = "foreign:ann"
+STEM = "foreign_ann"
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[Broker]:
+    """A node that these tests may kill; each leaves it running."""
+    with Broker() as node:
+        yield node
+
+
+def on(broker: Broker | str, name: str, **more: Any) -> dict[str, Any]:
+    """Configure a daemon for a broker."""
+    url = broker.url if isinstance(broker, Broker) else broker
+    return {"broker.url": url, "broker.name": name, "broker.partitions": 1, **more}
+
+
+def through(proxy: Proxy, broker: Broker) -> str:
+    """The broker's address through the proxy."""
+    return broker.url.replace(str(broker.port), str(proxy.port))
+
+
+def contents(workspace: Path, stem: str = STEM) -> list[str]:
+    """What stands in the lines of a chat."""
+    return [line["content"] for line in lines_of(workspace, stem)]
+
+
+# -- connections that break ------------------------------------------------------------------------
+
+
+async def test_a_connection_cut_in_mid_turn_costs_no_second_call(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """The letter comes again while its turn runs: one request, one reply."""
+    async with ModelServer() as model, Proxy(broker.port) as proxy:
+        config = on(through(proxy, broker), broker_name)
+        config |= {"model.name": "openai/stub", "model.api_base": model.url}
+        async with (
+            Daemon(tmp_path, role="session", config=config) as daemon,
+            Steady(broker.url, name=broker_name) as client,
+        ):
+            await client.put(inbound(KEY, "m1", "one [[delay:2]]"))
+            await model.arrived(1)
+            proxy.cut()
+            await daemon.said("broker.connected", times=2)
+            assert model.seen[0].outcome == "running"
+            await client.put(inbound(KEY, "m2", "two"))
+            await client.answered("m1#reply", "m2#reply")
+
+            assert [seen.outcome for seen in model.seen] == ["answered", "answered"]
+            assert [reply["text"] for reply in client.replies] == ["stub: one", "stub: two"]
+    assert check(tmp_path, {STEM: ["m1", "m2"]}).sound
+
+
+@pytest.mark.parametrize("point", ["ack.before:1", "publish.after:4"])
+async def test_a_connection_cut_between_reply_and_ack_repeats_nothing(
+    tmp_path: Path, broker: Broker, broker_name: str, point: str
+) -> None:
+    """The reply is confirmed, its letter is not acknowledged, and comes again: nothing is sent twice."""
+    async with Proxy(broker.port) as proxy, cutting(proxy) as (port, cut):
+        daemon = Daemon(
+            tmp_path,
+            role="session",
+            config=on(through(proxy, broker), broker_name),
+            cut_at=f"{point}!{port}",
+        )
+        async with daemon, Steady(broker.url, name=broker_name) as client:
+            for number in range(4):
+                await client.put(inbound(KEY, f"m{number}", f"{number}"))
+            await client.answered(*(f"m{number}#reply" for number in range(4)))
+            await asyncio.wait_for(cut.wait(), 10)
+            await client.put(inbound(KEY, "m4", "4"))
+            await client.answered("m4#reply")
+
+            assert [reply["text"] for reply in client.replies] == [f"echo: {number}" for number in range(5)]
+            await emptied(broker, f"{broker_name}.inbound")
+    assert check(tmp_path, {STEM: [f"m{number}" for number in range(5)]}).sound
+
+
+@asynccontextmanager
+async def cutting(proxy: Proxy) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """Listen for a daemon that has reached its point, and cut all connections while it stands there."""
+    done = asyncio.Event()
+
+    async def reached(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        proxy.cut()
+        done.set()
+        writer.close()
+
+    server = await asyncio.start_server(reached, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], done
+    finally:
+        server.close()
+
+
+async def emptied(broker: Broker, prefix: str) -> None:
+    """Wait until no letter of these queues waits or is unacknowledged."""
+    async with asyncio.timeout(20):
+        while True:
+            rows = await asyncio.to_thread(broker.ctl, "list_queues", "name", "messages", "--formatter=json")
+            if not any(row["messages"] for row in json.loads(rows) if row["name"].startswith(prefix)):
+                return
+
+
+# -- the broker ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_a_broker_killed_while_200_letters_flow_loses_none(
+    tmp_path: Path, own_broker: Broker, queue_type: str
+) -> None:
+    chats = [f"c{number}" for number in range(10)]
+    ids = {chat: [f"{chat}-{number:02d}" for number in range(20)] for chat in chats}
+    config = on(own_broker, f"kill-{queue_type}", **{"broker.partitions": 2, "broker.queue_type": queue_type})
+    config["model.echo_delay_s"] = 0.02
+    async with (
+        Daemon(tmp_path, role="session", config=config) as daemon,
+        Steady(own_broker.url, name=f"kill-{queue_type}") as client,
+    ):
+
+        async def write(chat: str) -> None:
+            for id_ in ids[chat]:
+                await client.put(inbound(f"foreign:{chat}", id_, f"I am {id_}"))
+
+        async with asyncio.TaskGroup() as group:
+            for chat in chats:
+                group.create_task(write(chat))
+            await daemon.said("turn.replied", times=20)
+            await asyncio.to_thread(own_broker.restart)
+        wanted = [f"{id_}#reply" for each in ids.values() for id_ in each]
+        texts = await client.answered(*wanted, within_s=90)
+        assert await daemon.stop() == 0
+
+    assert texts == {f"{id_}#reply": f"echo: I am {id_}" for each in ids.values() for id_ in each}
+    assert {(reply["id"], reply["text"]) for reply in client.replies} == set(texts.items())
+    for chat in chats:
+        first = list(dict.fromkeys(r["in_reply_to"] for r in client.replies if r["chat_id"] == chat))
+        assert first == ids[chat]
+    verdict = check(tmp_path, {f"foreign_{chat}": ids[chat] for chat in chats})
+    assert verdict.sound, verdict
+
+
+async def test_a_memory_alarm_holds_back_and_loses_nothing(tmp_path: Path, own_broker: Broker) -> None:
+    async with (
+        Daemon(tmp_path, role="session", config=on(own_broker, "alarm")) as daemon,
+        Steady(own_broker.url, name="alarm") as client,
+    ):
+        await client.put(inbound(KEY, "m0", "0"))
+        await client.answered("m0#reply")
+        await asyncio.to_thread(own_broker.alarm, True)
+        try:
+            puts = asyncio.gather(*(ask(daemon, "web:a", f"w{n}", f"{n}", wait_s=40) for n in range(5)))
+            putting = asyncio.create_task(client.put(inbound(KEY, "m1", "1")))
+            await until_not_ready(daemon)
+        finally:
+            await asyncio.to_thread(own_broker.alarm, False)
+        await putting
+        await client.answered("m1#reply")
+        told = [answer or await ask(daemon, "web:a", f"w{n}", f"{n}") for n, answer in enumerate(await puts)]
+
+    assert [answer["reply"] for answer in told if answer] == [f"echo: {n}" for n in range(5)]
+    assert contents(tmp_path) == ["0", "echo: 0", "1", "echo: 1"]
+    assert sorted(contents(tmp_path, "web_a")) == sorted(
+        text for n in range(5) for text in (f"{n}", f"echo: {n}")
+    )
+
+
+async def until_not_ready(daemon: Daemon) -> None:
+    async with asyncio.timeout(20), httpx.AsyncClient() as client:
+        while (await client.get(f"{daemon.url}/readyz")).status_code != 503:
+            await asyncio.sleep(0.1)
+
+
+async def test_http_says_503_while_the_broker_is_away_and_the_same_id_works_after(
+    tmp_path: Path, own_broker: Broker
+) -> None:
+    async with Daemon(tmp_path, role="session", config=on(own_broker, "away")) as daemon:
+        own_broker.kill()
+        try:
+            async with httpx.AsyncClient(timeout=30) as client:
+                body = {"chat_id": "a", "text": "one", "id": "1"}
+                answer = await client.post(f"{daemon.url}/v1/messages", json=body)
+                ready = await client.get(f"{daemon.url}/readyz")
+        finally:
+            await asyncio.to_thread(own_broker.start)
+        assert answer.status_code == 503
+        assert "again" in answer.json()["hint"]
+        assert ready.status_code == 503
+        async with asyncio.timeout(60):
+            while (found := await ask(daemon, "web:a", "1", "one")) is None:
+                await asyncio.sleep(0.1)
+
+    assert found["reply"] == "echo: one"
+    assert contents(tmp_path, "web_a") == ["one", "echo: one"]
+
+
+# -- two daemons on one workspace ------------------------------------------------------------------
+
+
+async def test_a_killed_daemons_turn_is_gone_on_with_by_the_other(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """It goes on after the last stored line: the first round and its tool are not done again."""
+    async with ModelServer() as model:
+        config = on(broker, broker_name, **{"model.name": "openai/stub", "model.api_base": model.url})
+        first = Daemon(tmp_path, role="session", config=config)
+        async with (
+            first,
+            Daemon(tmp_path, role="session", config=config),
+            Steady(broker.url, name=broker_name) as client,
+        ):
+            write = '[[tool:write {"path": "a.txt", "content": "x"}]]'
+            await client.put(inbound(KEY, "m1", f"one {write} [[delay:0.5]]"))
+            await client.put(inbound(KEY, "m2", "two"))
+            await client.put(inbound(KEY, "m3", "three"))
+            await model.arrived(2)
+            await first.kill()
+            await client.answered("m1#reply", "m2#reply", "m3#reply")
+
+            assert [reply["in_reply_to"] for reply in client.replies] == ["m1", "m2", "m3"]
+            rounds = [
+                len(seen.messages[-1].get("tool_calls") or seen.messages[-1]["role"]) for seen in model.seen
+            ]
+    assert len(rounds) == 5  # m1: tool, answer, and the answer again after the kill; m2; m3
+    assert [seen.messages[-1]["role"] for seen in model.seen] == ["user", "tool", "tool", "user", "user"]
+    assert check(tmp_path, {STEM: ["m1", "m2", "m3"]}).sound
+    results = [line for line in lines_of(tmp_path, STEM) if line["role"] == "tool"]
+    assert len(results) == 1
+    assert "is_error" not in results[0]
+
+
+async def test_a_tool_that_may_have_acted_is_not_run_again_by_the_other_daemon(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    async with ModelServer() as model:
+        config = on(broker, broker_name, **{"model.name": "openai/stub", "model.api_base": model.url})
+        first = await Daemon(tmp_path, role="session", config=config, kill_at="tool.after:1").start()
+        async with Steady(broker.url, name=broker_name) as client:
+            write = '[[tool:write {"path": "a.txt", "content": "x"}]]'
+            await client.put(inbound(KEY, "m1", f"one {write}"))
+            assert await first.died() == -signal.SIGKILL
+            (written,) = tmp_path.glob("files/**/a.txt")
+            written.unlink()
+            async with Daemon(tmp_path, role="session", config=config):
+                await client.answered("m1#reply")
+
+    (result,) = [line for line in lines_of(tmp_path, STEM) if line["role"] == "tool"]
+    assert result["content"] == "outcome unknown: interrupted"
+    assert not written.exists()
+    assert len(model.seen) == 2
+
+
+async def test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing(
+    tmp_path: Path, own_broker: Broker
+) -> None:
+    """The broker gave its letters to the other daemon, which has answered: one final line, one reply."""
+    async with ModelServer() as model:
+        model.script += [Reply(text="from the frozen one", delay_s=0.5), Reply(text="from the other one")]
+        config = on(own_broker, "frozen", **{"broker.heartbeat_s": 1})
+        config |= {"model.name": "openai/stub", "model.api_base": model.url}
+        frozen = Daemon(tmp_path, role="session", config=config)
+        async with (
+            frozen,
+            Daemon(tmp_path, role="session", config=config),
+            Steady(own_broker.url, name="frozen") as client,
+        ):
+            await client.put(inbound(KEY, "m1", "one"))
+            await model.arrived(1)
+            frozen.signal(signal.SIGSTOP)
+            texts = await client.answered("m1#reply")
+            frozen.signal(signal.SIGCONT)
+            await frozen.said("turn.fenced")
+            await client.put(inbound(KEY, "m2", "two"))
+            await client.answered("m2#reply")
+
+    assert texts == {"m1#reply": "from the other one"}
+    assert client.told("m1#reply") == ["from the other one"]
+    assert contents(tmp_path) == ["one", "from the other one", "two", "stub: two"]
+    assert [seen.n for seen in model.seen] == [1, 2, 3]
+
+
+# -- the disk --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def small_disk(folder: Path, size_kb: int) -> Iterator[Path]:
+    """A file system of its own that a test can fill."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kb}k", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.fail("mounting a small tmpfs needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all room that is left."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    return filler
+
+
+async def test_a_full_disk_keeps_turns_waiting_and_tells_the_chat_once(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    long = "x" * 20_000
+    with small_disk(tmp_path / "disk", 2048) as disk:
+        workspace = disk / "workspace"
+        async with (
+            Daemon(workspace, role="session", config=on(broker, broker_name)) as daemon,
+            Steady(broker.url, name=broker_name) as client,
+        ):
+            await client.put(inbound(KEY, "m1", "one"))
+            await client.answered("m1#reply")
+            filler = fill(disk)
+            for name in ("m2", "m3"):
+                await client.put(inbound(KEY, name, f"{name} {long}"))
+            await client.answered("m2#notice.storage")
+            await daemon.said("turn.delayed", times=2)
+            assert contents(workspace) == ["one", "echo: one"]
+            filler.unlink()
+            texts = await client.answered("m2#reply", "m3#reply")
+            assert await daemon.stop() == 0
+
+        assert {text[:8] for text in texts.values()} == {"echo: m2", "echo: m3"}
+        said = [reply["id"] for reply in client.replies]
+        assert said == ["m1#reply", "m2#notice.storage", "m2#reply", "m3#reply"]
+        assert check(workspace, {STEM: ["m1", "m2", "m3"]}).sound
+
+
+async def test_a_full_disk_under_the_embedded_queue_loses_nothing_that_it_accepted(tmp_path: Path) -> None:
+    """What is accepted is answered, what is not says 503; under the same id all works when there is room."""
+    long = "x" * 20_000
+    with small_disk(tmp_path / "disk", 2048) as disk:
+        workspace = disk / "workspace"
+        async with Daemon(workspace) as daemon, httpx.AsyncClient(timeout=30) as client:
+            assert await ask(daemon, "web:a", "0", "zero")
+            filler = fill(disk)
+            codes = []
+            for number in range(1, 4):
+                body = {"chat_id": "a", "text": f"{number} {long}", "id": str(number)}
+                codes.append((await client.post(f"{daemon.url}/v1/messages", json=body)).status_code)
+            filler.unlink()
+            for number in range(1, 4):
+                async with asyncio.timeout(60):
+                    while not (answer := await ask(daemon, "web:a", str(number), f"{number} {long}")):
+                        await asyncio.sleep(0.1)
+                assert answer["reply"] == f"echo: {number} {long}"
+            assert await daemon.stop() == 0
+
+        assert set(codes) <= {202, 503}
+        assert 503 in codes
+        verdict = check(workspace, {"web_a": [f"web:{number}" for number in range(4)]})
+        assert verdict.sound, verdict
+
+
+# -- a hand on it ----------------------------------------------------------------------------------
+
+
+async def test_parked_letters_are_listed_retried_and_dropped_beside_a_running_daemon(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """A retried letter is a new exchange behind those that ran meanwhile."""
+    async with ModelServer() as model:
+        config = on(broker, broker_name, **{"model.name": "openai/stub", "model.api_base": model.url})
+        model.script += [Reply(text=""), Reply(text="")]
+        async with (
+            Daemon(tmp_path, role="session", config=config),
+            Steady(broker.url, name=broker_name) as client,
+        ):
+            for number, name in enumerate(("m1", "m2", "m3")):
+                await client.put(inbound(KEY, name, f"text {number}"))
+            await client.answered("m1#notice.bad_answer", "m2#notice.bad_answer", "m3#reply")
+
+            code, listed = await command(tmp_path, "parked", "list", "--json", config=config)
+            rows = json.loads(listed)
+            assert code == 0
+            assert [(row["id"], row["key"], row["box"]) for row in rows] == [
+                ("m1", KEY, "inbound"),
+                ("m2", KEY, "inbound"),
+            ]
+            assert (await command(tmp_path, "parked", "retry", "m1", config=config))[0] == 0
+            texts = await client.answered("m1#reply")
+            assert (await command(tmp_path, "parked", "drop", "m2", config=config))[0] == 0
+            _, listed = await command(tmp_path, "parked", "list", "--json", config=config)
+            assert (await command(tmp_path, "parked", "retry", "m2", config=config))[0] == 1
+
+    assert json.loads(listed) == []
+    assert texts == {"m1#reply": "stub: text 0"}
+    finals = [line["message_id"] for line in lines_of(tmp_path, STEM) if line.get("final")]
+    assert finals == ["m3", "m1"]
+
+
+async def test_a_cleared_session_ends_its_running_turn_unwritten_and_for_good(tmp_path: Path) -> None:
+    async with Daemon(tmp_path, config={"model.echo_delay_s": 1}) as daemon:
+        assert await ask(daemon, "web:a", "0", "poison")
+        running = asyncio.create_task(ask(daemon, "web:a", "1", "more poison"))
+        await stored(tmp_path / "sessions" / "web_a.jsonl", "more poison")
+
+        assert (await command(tmp_path, "sessions", "clear", "web:a"))[0] == 0
+        await daemon.said("turn.fenced")
+        answer = await ask(daemon, "web:a", "2", "hello")
+        await asyncio.wait_for(running, 40)
+        assert await daemon.stop() == 0
+
+    assert answer
+    assert answer["reply"] == "echo: hello"
+    assert contents(tmp_path, "web_a") == ["hello", "echo: hello"]
+
+
+async def test_a_session_ended_by_hand_while_its_turn_runs_still_answers_that_message(tmp_path: Path) -> None:
+    async with Daemon(tmp_path, config={"model.echo_delay_s": 1}) as daemon:
+        assert await ask(daemon, "web:a", "0", "zero")
+        running = asyncio.create_task(ask(daemon, "web:a", "1", "one"))
+        await stored(tmp_path / "sessions" / "web_a.jsonl", "one")
+
+        assert (await command(tmp_path, "sessions", "new", "web:a"))[0] == 0
+        first = await running
+        second = await ask(daemon, "web:a", "2", "two")
+        assert await daemon.stop() == 0
+
+    assert first
+    assert first["reply"] == "echo: one"
+    assert second
+    assert second["reply"] == "echo: two"
+    assert len(list((tmp_path / "sessions" / "archive" / "web_a").iterdir())) == 1
+    assert check(tmp_path, {"web_a": ["web:0", "web:1", "web:2"]}).sound
+
+
+async def stored(path: Path, text: str) -> None:
+    """Wait until a user line with this text is in the file."""
+    async with asyncio.timeout(20):
+        while f'"{text}"'.encode() not in path.read_bytes():
+            await asyncio.sleep(0.01)
