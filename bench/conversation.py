@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from itertools import pairwise
 
-from bench.house import house, letter, settings
+from bench.house import house, kept_up, letter, settings
 from bench.house import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
+from gateway.house import House
 from gateway.mailbox import outbound
 from tests import peers
 
-TURNS, PART = 2_000, 100
+TURNS, PART, TALK = 2_000, 100, 400
 KEY = "bench:ada"
 
 
@@ -28,6 +30,7 @@ def run() -> list[Row]:
                 peers.NANOBOT_014_LOOP, home, timeout_s=300, do="loop", workspace=str(home), turns=TURNS
             )
             theirs.append(answer["took"])
+    talk = run_loop(_one_at_a_time)
     first = _median_of(ours, slice(PART))
     last = _median_of(ours, slice(-PART, None))
     rate = median([TURNS / sum(run) for run in ours])
@@ -43,7 +46,7 @@ def run() -> list[Row]:
             last / first,
             at_most=1.2,
             notes={
-                "what": "embedded queue, echo; each message put when the answer before it came; medians",
+                "what": "embedded queue, echo, all messages waiting; medians of the time between replies",
                 "theirs": f"{ends[1] * 1e3:.1f} ms against {ends[0] * 1e3:.1f} ms",
             },
         ),
@@ -56,8 +59,9 @@ def run() -> list[Row]:
             rate / their_rate,
             at_least=5,
             notes={
-                "what": "put, turn, reply taken and settled, all durable; theirs: bus, loop, "
-                "stub provider in the process, nothing synced",
+                "what": "all messages wait, on both sides; ours durable: turn synced, reply stored and letter "
+                "removed in one transaction; theirs: bus, loop, stub provider in the process, nothing synced",
+                "each put when the reply before it came": f"{talk:.0f} turns/s",
                 "samples": {"ours": [TURNS / sum(run) for run in ours]},
             },
         ),
@@ -69,16 +73,35 @@ def _median_of(runs: list[list[float]], part: slice) -> float:
 
 
 async def _ours() -> list[float]:
-    """Return the seconds from one reply to the next; each message is put when the reply before it came."""
-    took = []
+    """Return the seconds from one reply to the next, with all messages waiting in the queue."""
+    with folder() as workspace:
+        opened = House(settings(workspace))
+        is_open = opened.mailbox.ready
+
+        async def backlog() -> None:
+            """Lay the letters into the queue when it is open, before anything takes from it."""
+            await is_open()
+            posts = [letter(KEY, number, f"message {number}") for number in range(TURNS)]
+            await asyncio.gather(*(opened.mailbox.put(post) for post in posts))
+
+        opened.mailbox.ready = backlog  # type: ignore[method-assign]
+        came = []
+        async with kept_up(opened), opened.mailbox.take(outbound("bench")) as replies:
+            while len(came) < TURNS:
+                if (await anext(replies)).id.endswith("#reply"):
+                    came.append(time.perf_counter())
+    return [after - before for before, after in pairwise(came)]
+
+
+async def _one_at_a_time() -> float:
+    """Return turns per second where each message is put when the reply before it came."""
     with folder() as workspace:
         async with house(settings(workspace)) as here, here.mailbox.take(outbound("bench")) as replies:
             settled: Awaitable[None] = asyncio.sleep(0)
-            for number in range(TURNS):
-                began = time.perf_counter()
+            began = time.perf_counter()
+            for number in range(TALK):
                 put = here.mailbox.put(letter(KEY, number, f"message {number}"))
                 await asyncio.gather(put, settled)  # the channel's intake and its delivery, side by side
                 settled = here.mailbox.settle(await anext(replies))
-                took.append(time.perf_counter() - began)
             await settled
-    return took
+            return TALK / (time.perf_counter() - began)

@@ -37,11 +37,9 @@ from gateway.rabbit_wire import (
 
 RPC_TIMEOUT_S = 30.0  # a declare that no quorum answers must not hold the supervisor for ever
 CLOSE_TIMEOUT_S = 5.0
-
 for _name in ("aiormq", "aio_pika"):  # what they would say is raised here, and said once by the mailbox
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 rabbit_lenient.install()
-
 
 _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
     (aiormq.exceptions.ChannelNotFoundEntity, NotFound),

@@ -34,7 +34,8 @@ def end(
     """Archive the session and begin a fresh one; return the archive, None where there was no message.
 
     The archive is whole on disk first, then the journal knows the ended ids, then the fresh file takes the
-    transcript's place in one rename. Done again after a crash in between, it replaces its own archive.
+    transcript's place in one rename. Done again after a crash in between, it replaces its own archive. The
+    lines of a turn that still runs go over into the fresh session, where it goes on.
 
     Raises:
         Busy, Fenced, StoreError.
@@ -43,18 +44,34 @@ def end(
     def once() -> Path | None:
         with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
             book.compare(book_fd)
-            if fd is None or not scribe.transcript.messages:
+            stop = _ended_before(scribe.transcript, book.ledger, scribe.clock())
+            if fd is None or not stop:
                 return None
-            return _end(scribe, book, held, (fd, book_fd), metadata)
+            return _end(scribe, book, held, (fd, book_fd), metadata, stop)
 
     return again(once)
 
 
+def _ended_before(transcript: Transcript, ledger: Ledger, now: datetime) -> int:
+    """Return where a turn begins that has not ended, which is the number of messages where none runs."""
+    count = len(transcript.messages)
+    id_ = decode(transcript.messages[-1]).get("message_id") if count else None
+    found = transcript.index.find(id_) if isinstance(id_, str) else None
+    if found is None or id_ is None or found.final is not None or ledger.known(id_, now) is not None:
+        return count
+    return found.start
+
+
 def _end(
-    scribe: Scribe, book: Logbook, held: Held, fds: tuple[int, int | None], metadata: Mapping[str, Any] | None
+    scribe: Scribe,
+    book: Logbook,
+    held: Held,
+    fds: tuple[int, int | None],
+    metadata: Mapping[str, Any] | None,
+    stop: int,
 ) -> Path:
     now, transcript = scribe.clock(), scribe.transcript
-    path = _write_archive(scribe, held, fds[0], metadata, now)
+    path = _write_archive(scribe, held, fds[0], metadata, now, stop)
     inner = {name: value for name, value in transcript.inner.items() if name not in _LEFT_BEHIND}
     inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": transcript.session_id}
     entry: Entry = {
@@ -64,15 +81,16 @@ def _end(
         "next": inner["session_id"],
         "archive": path.name,
         "seq": book.ledger.seq(place_of(transcript)),
-        "ids": _recent_ids(transcript, book.ledger, now),
+        "ids": _recent_ids(transcript, book.ledger, now, stop=stop),
     }
     book.write(held, fds[1], entry)
-    scribe.begin_anew(held, fresh(scribe.stem, scribe.key, now=now, inner=inner))
+    running = [(raw, decode(raw)) for raw in transcript.messages[stop:]]
+    scribe.begin_anew(held, fresh(scribe.stem, scribe.key, now=now, inner=inner), more=running)
     return path
 
 
 def _write_archive(
-    scribe: Scribe, held: Held, fd: int, metadata: Mapping[str, Any] | None, now: datetime
+    scribe: Scribe, held: Held, fd: int, metadata: Mapping[str, Any] | None, now: datetime, stop: int
 ) -> Path:
     transcript = scribe.transcript
     if transcript.needs_copy:
@@ -87,8 +105,12 @@ def _write_archive(
     older = [found.path for found in archive.of_stem(scribe.layout, scribe.stem)]
     temp = held.temp(folder)
     with new_file(temp) as target:
-        write_all(target, transcript.head(now=now, inner=inner))
-        scribe.write_body(target, fd)
+        offset = min(transcript.last_consolidated, stop)
+        write_all(target, transcript.head(now=now, inner=inner, offset=offset))
+        if stop < len(transcript.messages):
+            write_all(target, b"".join(raw + b"\n" for raw in transcript.messages[:stop]))
+        else:
+            scribe.write_body(target, fd)
         os.fsync(target)
         held.check()
         temp.rename(path)
@@ -99,14 +121,16 @@ def _write_archive(
     return path
 
 
-def _recent_ids(transcript: Transcript, ledger: Ledger, now: datetime) -> dict[str, dict[str, Any]]:
-    """Collect the ids of the last 48 h with their replies, as the journal keeps them."""
+def _recent_ids(
+    transcript: Transcript, ledger: Ledger, now: datetime, *, stop: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Collect the ids of the last 48 h with their replies, as the journal keeps them; those before ``stop``."""
     place = place_of(transcript)
     numbers = {at: ledger.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)}
     ids: dict[str, dict[str, Any]] = {}
     for id_ in transcript.index.ids():
         found = transcript.index.find(id_)
-        if found is None:
+        if found is None or (stop is not None and found.start >= stop):
             continue
         at = read_time(decode(transcript.messages[found.stop - 1]).get("timestamp"))
         if at is not None and now - at > KEPT:

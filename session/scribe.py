@@ -270,12 +270,12 @@ class Scribe:
         held.check()
         self._settle(head, more)
 
-    def begin_anew(self, held: Held, new: Transcript) -> None:
-        """Put a transcript without messages in the place of the file."""
+    def begin_anew(self, held: Held, new: Transcript, *, more: Sequence[Line] = ()) -> None:
+        """Put a new transcript in the place of the file, with no messages but ``more``."""
         temp = held.temp(self.path.parent)
         head = dump(new.metadata) + b"\n"
         with new_file(temp) as target:
-            write_all(target, head)
+            write_all(target, head + b"".join(raw + b"\n" for raw, _ in more))
             os.fsync(target)
             held.check()
             temp.rename(self.path)
@@ -283,7 +283,7 @@ class Scribe:
         sync_folder(self.path.parent)
         held.check()
         self.transcript = new
-        self._settle(head, ())
+        self._settle(head, more)
 
     def write_body(self, target: int, fd: int | None) -> None:
         """Write all messages behind a new line 1: by the kernel where the old file is sound."""

@@ -97,7 +97,7 @@ def load(workspace, key, times, history):
 
 
 def loop(workspace, turns):
-    """Seconds of each of ``turns`` turns of one session through its whole agent loop, bus included."""
+    """Seconds of each of ``turns`` turns of one session through its whole loop; all messages wait in its bus."""
     from nanobot.agent.loop import AgentLoop
     from nanobot.bus.events import InboundMessage
     from nanobot.bus.queue import MessageBus
@@ -120,10 +120,13 @@ def loop(workspace, turns):
         task = asyncio.create_task(agent.run())
         took = []
         for number in range(turns):
-            began = time.perf_counter()
             await bus.publish_inbound(InboundMessage("cli", "ada", "direct", f"message {number}"))
+        before = time.perf_counter()
+        while len(took) < turns:
             await bus.consume_outbound()
-            took.append(time.perf_counter() - began)
+            now = time.perf_counter()
+            took.append(now - before)
+            before = now
         agent.stop()
         await task
         return {"took": took}

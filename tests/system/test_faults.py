@@ -418,7 +418,7 @@ async def test_parked_letters_are_listed_retried_and_dropped_beside_a_running_da
 
 
 async def test_a_cleared_session_ends_its_running_turn_unwritten_and_for_good(tmp_path: Path) -> None:
-    async with Daemon(tmp_path, config={"model.echo_delay_s": 1}) as daemon:
+    async with Daemon(tmp_path, config={"model.echo_delay_s": 4}) as daemon:
         assert await ask(daemon, "web:a", "0", "poison")
         running = asyncio.create_task(ask(daemon, "web:a", "1", "more poison"))
         await stored(tmp_path / "sessions" / "web_a.jsonl", "more poison")
@@ -435,7 +435,7 @@ async def test_a_cleared_session_ends_its_running_turn_unwritten_and_for_good(tm
 
 
 async def test_a_session_ended_by_hand_while_its_turn_runs_still_answers_that_message(tmp_path: Path) -> None:
-    async with Daemon(tmp_path, config={"model.echo_delay_s": 1}) as daemon:
+    async with Daemon(tmp_path, config={"model.echo_delay_s": 4}) as daemon:
         assert await ask(daemon, "web:a", "0", "zero")
         running = asyncio.create_task(ask(daemon, "web:a", "1", "one"))
         await stored(tmp_path / "sessions" / "web_a.jsonl", "one")
