@@ -59,7 +59,7 @@ def run() -> list[Row]:
             rate / their_rate,
             at_least=5,
             notes={
-                "what": "all messages wait, on both sides; ours durable: turn synced, reply stored and letter "
+                "what": "all messages wait, on both sides; ours durable: turn synced, reply stored, letter "
                 "removed in one transaction; theirs: bus, loop, stub provider in the process, nothing synced",
                 "each put when the reply before it came": f"{talk:.0f} turns/s",
                 "samples": {"ours": [TURNS / sum(run) for run in ours]},
@@ -85,7 +85,7 @@ async def _ours() -> list[float]:
             await asyncio.gather(*(opened.mailbox.put(post) for post in posts))
 
         opened.mailbox.ready = backlog  # type: ignore[method-assign]
-        came = []
+        came: list[float] = []
         async with kept_up(opened), opened.mailbox.take(outbound("bench")) as replies:
             while len(came) < TURNS:
                 if (await anext(replies)).id.endswith("#reply"):

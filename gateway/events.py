@@ -23,6 +23,7 @@ class Events:
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
         self._until = [0.0] * SLOTS
+        self._latest = 0.0
         self._seqs: OrderedDict[str, int] = OrderedDict()  # of the last reply or notice of a key
 
     def watch(self, slots: Collection[int] | None, for_s: float) -> None:
@@ -30,10 +31,12 @@ class Events:
         until = time.monotonic() + for_s
         for slot in range(SLOTS) if slots is None else slots:
             self._until[slot] = max(self._until[slot], until)
+        self._latest = max(self._latest, until)
 
     def watched(self, key: str) -> bool:
         """Say whether anybody wants to see more than replies of this key."""
-        return self._until[slot_of(key)] > time.monotonic()
+        now = time.monotonic()
+        return self._latest > now and self._until[slot_of(key)] > now
 
     async def tell(
         self,

@@ -96,12 +96,13 @@ class Room:
         )
         self.commands = Commands(status=status, memory=self._memory_text, ended=self.jobs.ended)
         self._tools = settings.tools
+        self._files = settings.workspace / "files"
 
     async def _surroundings(self, session: Session, request: Request) -> Surroundings:
+        if self.model.plain:
+            return Surroundings(parts=(), files=self._files, tools=())
         scope = self.scopes.of(session.key, stem=session.stem, group=request.group)
         tools = self._tools.groups if request.group else self._tools.direct
-        if self.model.plain:
-            return Surroundings(parts=(), files=scope.files, tools=())
         notes = await self.memory.text(scope)
         return Surroundings(parts=[Part(MEMORY_HEADING, notes)], files=scope.files, tools=tools)
 

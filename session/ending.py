@@ -124,7 +124,7 @@ def _write_archive(
 def _recent_ids(
     transcript: Transcript, ledger: Ledger, now: datetime, *, stop: int | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Collect the ids of the last 48 h with their replies, as the journal keeps them; those before ``stop``."""
+    """Collect the ids of the last 48 h before ``stop`` with their replies, as the journal keeps them."""
     place = place_of(transcript)
     numbers = {at: ledger.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)}
     ids: dict[str, dict[str, Any]] = {}

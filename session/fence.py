@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from session.disk import Layout, copy_rest, discard, new_file, private_folder, seen, sync_folder
+from session.disk import Layout, Seen, copy_rest, discard, new_file, private_folder, seen, sync_folder
 from session.errors import Fenced, NewerFormat, StoreError
 
 log = structlog.get_logger(__name__)
@@ -124,6 +124,7 @@ class Fence:
         self._stem = stem
         self._freeze_s = freeze_s
         self._read: tuple[bytes, Title] = (b"", Title())
+        self._peeked: tuple[Seen | None, Title] = (None, Title())
         self._mark = hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def temp(self, folder: Path, epoch: int) -> Path:
@@ -146,15 +147,24 @@ class Fence:
             os.close(fd)
 
     def peek(self) -> Title | None:
-        """Read the lock file without holding it; None where there is none."""
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        """Read the lock file without holding it, or recall it where it looks as before; None: there is none.
+
+        Two owners within one tick of the file system's clock may look alike: it is a look before the turn,
+        and the proof under the lock, at each write, reads the file itself.
+        """
+        now = seen(self.path)
+        if now is None:
             return None
-        try:
-            return self._title(fd)
-        finally:
-            os.close(fd)
+        if now != self._peeked[0]:
+            try:
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            try:
+                self._peeked = (seen(fd), self._title(fd))
+            finally:
+                os.close(fd)
+        return self._peeked[1]
 
     def epoch_of(self, title: Title, key: str) -> int | None:
         """Return the epoch if ``title`` says that this process owns the key."""

@@ -201,8 +201,11 @@ class Store:
             NewerFormat: lock or journal were written by a newer version.
             StoreError: the files cannot be read or locked.
         """
-        room = self._rooms.setdefault(key, _Room(key))
-        self._rooms.move_to_end(key)
+        room = self._rooms.get(key)
+        if room is None:
+            room = self._rooms[key] = _Room(key)
+        else:
+            self._rooms.move_to_end(key)
         room.pins += 1
         try:
             epoch = room.owned()

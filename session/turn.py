@@ -254,19 +254,20 @@ class _Turn:
     # -- the model ---------------------------------------------------------------------------------
 
     async def _ask(self) -> Answer:
+        """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         self._partial.clear()
-        ask = asyncio.ensure_future(self._house.model.ask(await self._prompt(), self._delta))
+        prompt = await self._prompt()
+        if self._user is None:
+            return await self._house.model.ask(prompt, self._delta)
+        storing: list[asyncio.Future[None]] = []
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._store())))
         try:
-            await asyncio.wait((ask,), timeout=QUICK_S)
-            if not ask.done() and self._user is not None:
-                await self._store()
-            return await ask
+            return await self._house.model.ask(prompt, self._delta)
         finally:
-            if not ask.done():
-                ask.cancel()
-                await asyncio.wait((ask,))
-            if not ask.cancelled():
-                ask.exception()  # looked at, so that a failed store hides no second complaint
+            timer.cancel()
+            for store in storing:
+                await store
 
     async def _prompt(self) -> Prompt:
         house = self._house

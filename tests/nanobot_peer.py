@@ -97,7 +97,7 @@ def load(workspace, key, times, history):
 
 
 def loop(workspace, turns):
-    """Seconds of each of ``turns`` turns of one session through its whole loop; all messages wait in its bus."""
+    """Seconds of each of ``turns`` turns of one session through its whole loop; all messages wait."""
     from nanobot.agent.loop import AgentLoop
     from nanobot.bus.events import InboundMessage
     from nanobot.bus.queue import MessageBus

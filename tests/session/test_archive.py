@@ -89,8 +89,8 @@ async def test_recent_ids_stay_known(make: Make) -> None:
     """A redelivered id of an ended session finds its stored reply for 48 h; older ones are forgotten."""
     async with make().open(ADA) as session:
         await answer(session, "old", OLD)
-        await answer(session, "a")
         await session.append([make_line("user", "q", AT, message_id="half")])
+        await answer(session, "a")
         path = await session.end()
         assert path is not None
 
@@ -103,6 +103,39 @@ async def test_recent_ids_stay_known(make: Make) -> None:
         assert (half.text, half.extra["final"]) == ("", False)
         assert session.journal.known("old") is None
         assert session.find("a") is None
+
+
+async def test_a_turn_that_runs_goes_over_into_the_fresh_session(make: Make) -> None:
+    """Its lines are in the fresh session alone, so that it goes on there; without others nothing ends."""
+    running = [
+        make_line("user", "q", AT, message_id="half"),
+        make_line("assistant", None, AT, message_id="half", tool_calls=[{"id": "c1"}]),
+    ]
+    async with make().open(ADA) as session:
+        await session.append(running)
+        assert await session.end() is None
+        await session.append([make_line("assistant", "done", AT, message_id="half", final=True)])
+        await session.append([line | {"message_id": "next"} for line in running])
+        path = await session.end()
+
+        assert path is not None
+        assert [line["message_id"] for line in session.lines()] == ["next", "next"]
+        assert session.journal.known("next") is None
+        await session.append([make_line("assistant", "too", AT, message_id="next", final=True)])
+
+    async with make().open(ADA) as session:
+        assert session.find("next") == Exchange(start=0, stop=3, final=2, tail=True)
+    archived = [json.loads(raw) for raw in path.read_bytes().split(b"\n")[1:-1]]
+    assert [line["message_id"] for line in archived] == ["half"] * 3
+
+
+async def test_a_parked_letters_lines_end_with_their_session(make: Make) -> None:
+    async with make().open(ADA) as session:
+        await session.append([make_line("user", "q", AT, message_id="parked")])
+        await session.journal.conclude("parked", "parked", reason="refused")
+
+        assert await session.end() is not None
+        assert len(session) == 0
 
 
 async def test_interrupted_ending_is_replaced(make: Make, tmp_path: Path) -> None:

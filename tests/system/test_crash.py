@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -29,6 +31,16 @@ ECHO_POINTS = [
     "settle.after:6",
 ]
 RABBIT_POINTS = ["publish.before:4", "publish.after:4", "ack.before:2", "ack.after:5"]
+MEMORY_POINTS = [
+    "desk.before:2",
+    "desk.after:2",
+    "history.before:1",
+    "history.after:1",
+    "notes.before:1",
+    "notes.after:1",
+    "checkpoint.before:1",
+    "checkpoint.after:1",
+]
 NEW_POINTS = ["rename.before:1", "rename.after:1", "rename.after:2", "journal.before:1", "journal.after:1"]
 MODEL_POINTS = ["ask.before:2", "ask.after:3", "tool.before:1", "tool.after:2", "append.after:4"]
 
@@ -135,17 +147,82 @@ async def test_rabbitmq_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("point", NEW_POINTS)
-async def test_a_new_that_dies_ends_one_session_and_begins_one(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize("kind", ["embedded", "rabbitmq"])
+async def test_a_new_that_dies_ends_one_session_and_begins_one(
+    tmp_path: Path, point: str, kind: str, broker: Broker, broker_name: str
+) -> None:
     texts = {"ann": ["one", "two", "/new", "three"]}
-    async with dying(tmp_path, point, {}) as daemon:
-        replies = await over_http(daemon, texts)
+    if kind == "embedded":
+        async with dying(tmp_path, point, {}) as daemon:
+            replies = await over_http(daemon, texts)
+        stem, id_ = "web_ann", "web:ann{}"
+    else:
+        config = {"role": "session", "broker.url": broker.url, "broker.name": broker_name}
+        async with dying(tmp_path, point, {**config, "broker.partitions": 1}) as daemon:
+            taken = await over_rabbit(daemon, broker.url, texts, name=broker_name)
+        once_each(taken)
+        in_order(taken)
+        replies = {reply["in_reply_to"]: reply["text"] for reply in taken}
+        stem, id_ = "foreign_ann", "ann{}"
 
-    archives = list((tmp_path / "sessions" / "archive" / "web_ann").glob("*.jsonl"))
-    told = [line["content"] for line in lines_of(tmp_path, "web_ann")]
+    archives = list((tmp_path / "sessions" / "archive" / stem).glob("*.jsonl"))
+    told = [line["content"] for line in lines_of(tmp_path, stem)]
     assert len(archives) == 1
     assert told == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
     assert "new conversation" in replies["ann2"]
-    assert check(tmp_path, {"web_ann": ["web:ann0", "web:ann1", "web:ann3"]}).sound
+    assert check(tmp_path, {stem: [id_.format(number) for number in (0, 1, 3)]}).sound
+
+
+@pytest.mark.parametrize("point", MEMORY_POINTS)
+@pytest.mark.parametrize("kind", ["embedded", "rabbitmq"])
+async def test_a_consolidation_that_dies_is_done_once(
+    tmp_path: Path, point: str, kind: str, broker: Broker, broker_name: str
+) -> None:
+    """One paragraph for each stretch, the pointer behind the last one, and the model asked once for it."""
+    log = tmp_path / "model.log"
+    workspace = tmp_path / "workspace"
+    texts = {"ann": [f"message {number}" for number in range(4)]}
+    async with model_process(log) as (url, _):
+        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": url, "memory.window": 4}
+        if kind == "rabbitmq":
+            config |= {"role": "session", "broker.url": broker.url, "broker.name": broker_name}
+            config |= {"broker.partitions": 1}
+        async with dying(workspace, point, config) as daemon:
+            if kind == "embedded":
+                await over_http(daemon, texts)
+                stem, ids = "web_ann", [f"web:ann{number}" for number in range(4)]
+            else:
+                once_each(await over_rabbit(daemon, broker.url, texts, name=broker_name))
+                stem, ids = "foreign_ann", [f"ann{number}" for number in range(4)]
+            await settled(workspace, stem, within=4)
+
+    folder = workspace / "memory" / "chats" / stem
+    marks = re.findall(r"messages (\d+)-(\d+) ", (folder / "HISTORY.md").read_text())
+    ends = [0, *(int(stop) + 1 for _, stop in marks)]
+    assert [int(start) for start, _ in marks] == ends[:-1]
+    assert pointer(workspace, stem) == ends[-1]
+    assert "The stub remembers this." in (folder / "MEMORY.md").read_text()
+    assert check(workspace, {stem: ids}).sound
+    asked = [entry for entry in read_log(log) if entry["event"] == "arrived"]
+    about_memory = [entry for entry in asked if entry["tools"] == ["save_memory"]]
+    assert len(marks) <= len(about_memory) <= len(marks) + (point == "desk.before:2")
+
+
+def pointer(workspace: Path, stem: str) -> int:
+    """How many messages of the active session are in memory, as its line 1 says."""
+    with (workspace / "sessions" / f"{stem}.jsonl").open("rb") as file:
+        return int(json.loads(file.readline())["last_consolidated"])
+
+
+async def settled(workspace: Path, stem: str, *, within: int) -> None:
+    """Wait until fewer than ``within`` messages wait for memory, and nothing is on its way there."""
+    desk = workspace / "state" / "memory" / "chats" / f"{stem}.json"
+    async with asyncio.timeout(40):
+        while True:
+            if pointer(workspace, stem) > len(lines_of(workspace, stem)) - within:
+                if json.loads(desk.read_bytes())["answer"] is None:
+                    return
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("point", MODEL_POINTS)
