@@ -53,6 +53,9 @@ async def _main(settings: Settings, role: Role) -> None:
             notes = memory_scope(settings)
             if notes.level == "warn":
                 _say(f"{notes.text}; {notes.cure}")
+            for name in ("telegram", "discord"):
+                if getattr(settings.channels, name).enabled:
+                    _say(f"channels.{name} is enabled, but this version has no such adapter")
             _say(f"ready {url}".rstrip())
             log.info("daemon.started", role=role, url=url, model=settings.model.name)
             await ending.asked.wait()

@@ -22,8 +22,9 @@ class LocalDelivery:
     The transcript is the record: a client that was away finds the reply there.
     """
 
-    def __init__(self, channel: str, *, mailbox: Mailbox, events: Events) -> None:
+    def __init__(self, channel: str, *, mailbox: Mailbox, events: Events, group: asyncio.TaskGroup) -> None:
         self.attached = asyncio.Event()
+        self._group = group
         self._channel = channel
         self._mailbox = mailbox
         self._events = events
@@ -39,18 +40,22 @@ class LocalDelivery:
         try:
             message = read_outbound(letter.body)
         except Unreadable as error:
-            await self._settle(letter, unreadable=error)
+            self._let_go(letter, unreadable=error)
             return
         kind: EventKind = "notice" if message.kind == "notice" else "reply"
         await self._events.tell(
             kind, message.key, message.in_reply_to, text=message.text, seq=_seq(message), event_id=message.id
         )
-        await self._settle(letter)
+        self._let_go(letter)
         log.debug("reply.delivered", key=message.key, id=message.id)
+
+    def _let_go(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
+        """Settle beside the next deliveries: what was told is told, and in order."""
+        self._group.create_task(self._settle(letter, unreadable=unreadable), name="settle delivery")
 
     async def _settle(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
         tries = 0
-        while not letter.lost:
+        while letter.begin():
             try:
                 if unreadable is None:
                     await self._mailbox.settle(letter)

@@ -107,7 +107,7 @@ class House:
             turn_ended=room.turn_ended,
         )
         self._deliveries = [
-            LocalDelivery(channel, mailbox=self.mailbox, events=self.events)
+            LocalDelivery(channel, mailbox=self.mailbox, events=self.events, group=group)
             for channel in CHANNELS_OF_SESSION
         ]
         tasks.append(group.create_task(room.background(self.ready), name="background"))

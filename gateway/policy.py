@@ -19,6 +19,13 @@ from session.errors import (
 MAX_BACK_OFF_S = 60.0
 TELL_WITHIN_S = 15.0  # a chat that waits for a model that is away knows it by then
 UNANSWERED = "This message could not be answered."
+OUTAGE_SAID = (
+    "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
+)
+TOO_LARGE_SAID = "The answer to this message is too large to be kept. It is set aside."
+ATTEMPTS_SAID = (
+    "This message was begun {} times and never came to an end. It is set aside, and the operator can see it."
+)
 
 
 def back_off_s(tries: int, *, after_s: float | None = None, spread: float = 0.0) -> float:

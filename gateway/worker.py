@@ -21,11 +21,20 @@ from gateway.events import EventKind, Events
 from gateway.lanes import Again, Entry, Lanes
 from gateway.mailbox import INBOUND, Letter, Mailbox
 from gateway.notices import Notices
-from gateway.policy import TELL_WITHIN_S, Outage, back_off_s, park_reason, wait_words
+from gateway.policy import (
+    ATTEMPTS_SAID,
+    OUTAGE_SAID,
+    TELL_WITHIN_S,
+    TOO_LARGE_SAID,
+    Outage,
+    back_off_s,
+    park_reason,
+    wait_words,
+)
 from gateway.stops import Stops
 from session import commands
 from session.commands import Commands
-from session.errors import Fenced, ModelAway, NewerFormat, SessionError, StoreError
+from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, SessionError, StoreError
 from session.key import SessionKey
 from session.store import Session, Store
 from session.turn import Reply, Turns
@@ -34,12 +43,6 @@ log = structlog.get_logger("worker")
 
 REMEMBERED_MAX = 10_000
 SOON_S = 0.05
-OUTAGE_SAID = (
-    "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
-)
-ATTEMPTS_SAID = (
-    "This message was begun {} times and never came to an end. It is set aside, and the operator can see it."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,20 +231,20 @@ class Worker:
     ) -> Reply | Again | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
-        if command is not None:
-            text = await self._commands.run(session, command, recognise.request(inbound))
-            known = await session.journal.conclude(inbound.id, "command", text=text)
-            return Reply(text=text, seq=known.seq or 0)
         begun = 0
         if entry.letter.suspect or entry.crashes:
-            exchange = session.find(inbound.id)
             begun = max(session.journal.attempts(inbound.id), entry.crashes)
             if begun >= self._rules.attempts:
                 await self._park(entry, session, "attempts", ATTEMPTS_SAID.format(self._rules.attempts))
                 return None
+            exchange = session.find(inbound.id)
             begun = await session.journal.begin(
                 inbound.id, transcript_held_lines=exchange is not None and exchange.tail
             )
+        if command is not None:
+            text = await self._commands.run(session, command, recognise.request(inbound))
+            known = await session.journal.conclude(inbound.id, "command", text=text)
+            return Reply(text=text, seq=known.seq or 0)
         return await self._turn(entry, session, begun=begun)
 
     async def _turn(self, entry: Entry, session: Session, *, begun: int) -> Reply | Again | None:
@@ -253,7 +256,11 @@ class Worker:
         try:
             await self._started(inbound)
             reply = await self._turns.run(
-                session, recognise.request(inbound), watcher=_Watch(self, inbound), stop=entry.stop
+                session,
+                recognise.request(inbound),
+                watcher=_Watch(self, inbound),
+                stop=entry.stop,
+                careful=entry.told,
             )
             self._model_answers()
             self._turn_ended(session, reply)
@@ -265,7 +272,10 @@ class Worker:
             if not struck:
                 await asyncio.shield(session.journal.strike(inbound.id))
             raise
-        except StoreError:
+        except StoreError as error:
+            if isinstance(error, LineTooLong):
+                await self._park(entry, session, "too_large", TOO_LARGE_SAID)
+                return None
             if not struck:
                 await session.journal.strike(inbound.id)
             raise

@@ -142,11 +142,18 @@ class Turns:
         self.surroundings = surroundings
 
     async def run(
-        self, session: Session, request: Request, *, watcher: Watcher | None = None, stop: StopSwitch
+        self,
+        session: Session,
+        request: Request,
+        *,
+        stop: StopSwitch,
+        watcher: Watcher | None = None,
+        careful: bool = False,
     ) -> Reply:
         """Answer ``request``; on return its final line survives a power cut.
 
-        A turn that a crash left half done goes on after its last stored line.
+        A turn that a crash left half done goes on after its last stored line. A ``careful`` one stores
+        the question before the model is asked, since the disk refused lately.
 
         Raises:
             ModelAway, StoreError: nothing is wrong with the letter; run it again later.
@@ -156,7 +163,7 @@ class Turns:
         try:
             async with asyncio.timeout(self.limits.turn_timeout_s):
                 async with stop:
-                    text = await turn.run()
+                    text = await turn.run(careful=careful)
         except TurnStopped:
             await turn.close_stopped()
             return Reply(silent=True, reason="stopped")
@@ -185,12 +192,14 @@ class _Turn:
         self._around = around
         self.usage = Usage()
 
-    async def run(self) -> str:
+    async def run(self, *, careful: bool) -> str:
         exchange = self._session.find(self._request.id)
         if exchange is not None and exchange.tail:
             await self._resume(exchange)
         else:
             self._user = self._user_line()
+            if careful:
+                await self._store()
         while True:
             answer = await self._ask()
             self._count(answer.usage)

@@ -359,6 +359,35 @@ async def test_a_fault_of_ours_is_tried_again_and_then_parked(tmp_path: Path) ->
         assert len(r.model.prompts) == 2
 
 
+async def test_a_command_that_fails_again_and_again_is_parked_too(tmp_path: Path) -> None:
+    built = Rig(tmp_path, Script(), Rules(attempts=2))
+
+    async def broken(session: Session, request: Request) -> str:
+        raise ZeroDivisionError
+
+    built._memory = broken  # type: ignore[method-assign]
+    async with built.open() as r:
+        await r.put("/memory", "m1")
+        await r.put("hello", "m2")
+
+        notice, reply = await r.replies(2)
+
+        assert notice.id == "m1#notice.attempts"
+        assert reply.text == "script: hello"
+
+
+async def test_an_answer_too_large_to_be_kept_is_parked_and_not_asked_for_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, "x" * 2**24) as r:
+        await r.put("much", "m1")
+        await r.put("hello", "m2")
+
+        notice, reply = await r.replies(2)
+
+        assert notice.id == "m1#notice.too_large"
+        assert reply.text == "script: hello"
+        assert len(r.model.prompts) == 2
+
+
 async def test_a_parked_letter_that_is_put_back_becomes_a_new_exchange_at_the_end(tmp_path: Path) -> None:
     async with rig(tmp_path, BadAnswer("x"), "hi", "now it works") as r:
         await r.put("hard", "m1")

@@ -12,7 +12,7 @@ import pytest
 from session import archive
 from session.disk import Layout
 from session.key import SessionKey
-from session.store import Session, Store
+from session.store import Exchange, Session, Store
 from session.transcript import make_line
 
 ADA = SessionKey("telegram:1")
