@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal
 
 import orjson
@@ -73,3 +73,31 @@ class Events:
             if len(self._seqs) > KEYS_MAX:
                 self._seqs.popitem(last=False)
         return seq
+
+
+class Onlooker:
+    """Shows one turn, piece by piece, to whoever watches its key."""
+
+    def __init__(
+        self,
+        events: Events,
+        key: str,
+        message_id: str,
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        self._events = events
+        self._key = key
+        self._message_id = message_id
+        self._spawn = spawn
+
+    def delta(self, text: str) -> None:
+        """Show the next piece of the answer's text."""
+        self._show("delta", text)
+
+    def tool(self, name: str) -> None:
+        """Show that a tool begins to run."""
+        self._show("tool", name)
+
+    def _show(self, kind: EventKind, text: str) -> None:
+        if self._events.watched(self._key):
+            self._spawn(self._events.tell(kind, self._key, self._message_id, text=text), f"event {kind}")

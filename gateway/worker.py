@@ -17,7 +17,7 @@ from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
 from gateway import answers, recognise
 from gateway.errors import LetterLost, MailboxDown, MailboxError
-from gateway.events import EventKind, Events
+from gateway.events import EventKind, Events, Onlooker
 from gateway.lanes import Again, Entry, Lanes
 from gateway.mailbox import INBOUND, Letter, Mailbox
 from gateway.notices import Notices
@@ -258,7 +258,7 @@ class Worker:
             reply = await self._turns.run(
                 session,
                 recognise.request(inbound),
-                watcher=_Watch(self, inbound),
+                watcher=Onlooker(self._events, inbound.key, inbound.id, self._spawn),
                 stop=entry.stop,
                 careful=entry.told,
             )
@@ -376,31 +376,3 @@ class Worker:
     async def _started(self, inbound: Inbound) -> None:
         if self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
-
-    def see(self, kind: str, inbound: Inbound, text: str) -> None:
-        """Show a piece of a running turn to whoever watches its key."""
-        if self._events.watched(inbound.key):
-            event = self._events.tell(
-                "tool" if kind == "tool" else "delta", inbound.key, inbound.id, text=text
-            )
-            self._spawn(event, f"event {kind}")
-
-
-def _remember(names: OrderedDict[tuple[str, str], None], entry: Entry) -> None:
-    names[entry.inbound.key, entry.inbound.id] = None
-    while len(names) > REMEMBERED_MAX:
-        names.popitem(last=False)
-
-
-class _Watch:
-    """Shows one turn to whoever watches."""
-
-    def __init__(self, worker: Worker, inbound: Inbound) -> None:
-        self._worker = worker
-        self._inbound = inbound
-
-    def delta(self, text: str) -> None:
-        self._worker.see("delta", self._inbound, text)
-
-    def tool(self, name: str) -> None:
-        self._worker.see("tool", self._inbound, name)
