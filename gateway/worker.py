@@ -376,3 +376,10 @@ class Worker:
     async def _started(self, inbound: Inbound) -> None:
         if self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
+
+
+def _remember(names: OrderedDict[tuple[str, str], None], entry: Entry) -> None:
+    """Add a letter to the youngest ``REMEMBERED_MAX`` of its kind."""
+    names[entry.inbound.key, entry.inbound.id] = None
+    while len(names) > REMEMBERED_MAX:
+        names.popitem(last=False)
