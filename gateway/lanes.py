@@ -45,15 +45,23 @@ class Lane:
     def __init__(self, key: str) -> None:
         self.key = key
         self.entries: deque[Entry] = deque()
+        self._by_id: dict[str, Entry] = {}
         self.running: Entry | None = None
         self.nudge: asyncio.Event | None = None  # ends the pause that the first letter is in
         self.crowded = False  # the chat was told that many wait
 
     def find(self, message_id: str) -> Entry | None:
         """Return the entry of this message, running or waiting."""
-        if self.entries and self.entries[0].inbound.id == message_id:
-            return self.entries[0]
-        return next((entry for entry in self.entries if entry.inbound.id == message_id), None)
+        return self._by_id.get(message_id)
+
+    def add(self, entry: Entry) -> None:
+        """Put an entry at the end."""
+        self.entries.append(entry)
+        self._by_id[entry.inbound.id] = entry
+
+    def shift(self) -> None:
+        """Take the first entry out."""
+        del self._by_id[self.entries.popleft().inbound.id]
 
 
 class Lanes:
@@ -94,7 +102,7 @@ class Lanes:
                 letter.begin()
             return None
         entry = Entry(inbound, letter, asyncio.get_running_loop().time())
-        lane.entries.append(entry)
+        lane.add(entry)
         if inbound.key not in self._tasks and not self._closing.is_set():
             self._idle.clear()
             task = self._group.create_task(self._run(lane), name=f"lane {inbound.key}")
@@ -157,7 +165,7 @@ class Lanes:
             if self._closing.is_set():
                 return None
             if not entry.letter.begin():
-                lane.entries.popleft()  # it comes again, here or elsewhere, and then anew
+                lane.shift()  # it comes again, here or elsewhere, and then anew
                 return None
             lane.running = entry
             try:
@@ -165,7 +173,7 @@ class Lanes:
             finally:
                 lane.running = None
         if again is None:
-            lane.entries.popleft()
+            lane.shift()
         return again
 
     async def _pause(self, lane: Lane, again: Again) -> None:

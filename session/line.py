@@ -17,6 +17,8 @@ MAX_LINE_BYTES = 2**24
 ROLES = ("user", "assistant", "tool", "system")
 _LEADING = ("tool_calls", "tool_call_id", "name")
 _ULID = re.compile(r"^[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
+_DIGITS = b"0" * 19
+_SHAPE = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
 
@@ -75,6 +77,10 @@ def dump(value: Mapping[str, Any]) -> bytes:
     """Write an object as JSON; numbers that JSON lacks become null, lone surrogates are escaped."""
     plain = dict(value)
     try:
+        return orjson.dumps(plain)
+    except (TypeError, ValueError):
+        pass
+    try:
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(plain), ensure_ascii=False)
@@ -96,7 +102,7 @@ def _finite(value: Any) -> Any:
 
 def decode(raw: bytes) -> dict[str, Any]:
     """Read the bytes of one message line as Python's ``json`` does."""
-    if _LONG_NUMBER.search(raw) is None:
+    if _DIGITS not in raw.translate(_SHAPE):
         try:
             fast: dict[str, Any] = orjson.loads(raw)
         except orjson.JSONDecodeError:

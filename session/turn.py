@@ -289,16 +289,27 @@ class _Turn:
         return Prompt(messages=messages, tools=tools, max_tokens=house.limits.max_output_tokens)
 
     def _messages(self) -> Sequence[Message]:
-        lines = self._session.lines()
+        first = self._first()
+        lines = self._session.lines(first)
         if self._user is not None:
             lines.append(self._user)
         history = visible(
             lines,
-            last_consolidated=self._session.last_consolidated,
+            last_consolidated=self._session.last_consolidated - first,
             running_id=self._request.id,
             keep_results=self._house.limits.full_tool_results,
         )
         return request_of(self._around.parts, history)
+
+    def _first(self) -> int:
+        """Say where the history begins, so that nothing before it is read; 0 where a record may say more."""
+        session = self._session
+        first = session.last_consolidated
+        if session.records() or not 0 < first < len(session):
+            return 0
+        while first > 0 and session.line(first)["role"] != "user":
+            first -= 1
+        return first
 
     def _count(self, usage: Usage | None) -> None:
         if usage is not None:
