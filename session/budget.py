@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from session.errors import NotNow
-from session.hop import start_thread, to_the_end
+from session.hop import start_thread
 from session.state import locked, read_state, write_state
 
 log = structlog.get_logger("budget")
@@ -49,7 +49,7 @@ class Budget:
             NotNow: a cap is reached; nothing was counted.
             StoreError: the count could not be written.
         """
-        await to_the_end(start_thread(lambda: self._take(unasked), name="budget"))
+        await start_thread(lambda: self._take(unasked), name="budget")
 
     async def load(self) -> None:
         """Look up what was used, for ``shown`` before the first call."""

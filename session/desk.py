@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from session.errors import NotNow
-from session.hop import start_thread, to_the_end
+from session.hop import start_thread
 from session.notes import Mark
 from session.state import read_state, try_lock, write_state
 
@@ -66,7 +66,7 @@ class Desk:
             "answer": asdict(self.answer) if self.answer is not None else None,
             "failures": {session: asdict(failure) for session, failure in self.failures.items()},
         }
-        await to_the_end(start_thread(lambda: write_state(self.path, content), name="desk"))
+        await start_thread(lambda: write_state(self.path, content), name="desk")
 
     def failure(self, session_id: str, start: int) -> Failure:
         """Return what is known of a stretch; a session that got further has no failures."""
@@ -102,7 +102,7 @@ class Desks:
         lock = self._locks.setdefault(name, asyncio.Lock())
         path = self._folder / f"{name}.json"
         async with lock:
-            fd, desk = await to_the_end(start_thread(lambda: self._take(path), name="desk"))
+            fd, desk = await start_thread(lambda: self._take(path), name="desk")
             try:
                 yield desk
             finally:

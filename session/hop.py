@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +12,25 @@ from typing import Any, TypeVar
 from session.errors import StoreError
 
 T = TypeVar("T")
-_Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+_Outcome = tuple["Job[Any]", Any, BaseException | None]
+
+
+class Job(asyncio.Future[T]):
+    """A piece of disk work under way: whoever waits for it waits to its end, even when cancelled meanwhile.
+
+    A task that is cancelled while it awaits this future gets its CancelledError when the work has ended, so
+    that no lock is let go too early and nobody has to guess whether a line was written.
+    """
+
+    abort: threading.Event | None = None  # set to hurry work that is no longer wanted
+    unwanted = False
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Remember the wish, and go on."""
+        self.unwanted = True
+        if self.abort is not None:
+            self.abort.set()
+        return False
 
 
 class Hop:
@@ -21,14 +38,14 @@ class Hop:
 
     def __init__(self, *, threads: int = 2) -> None:
         self._threads = threads
-        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
+        self._waiting: deque[tuple[Job[Any], Callable[[], Any]]] = deque()
         self._ready = threading.Condition()
         self._started: list[threading.Thread] = []
         self._closed = False
 
-    def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Queue a job; the future ends when it has run, whoever stopped waiting for it."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    def start(self, job: Callable[[], T]) -> Job[T]:
+        """Queue a job."""
+        future: Job[T] = Job(loop=asyncio.get_running_loop())
         with self._ready:
             if self._closed:
                 raise StoreError("the store is closed")
@@ -58,7 +75,7 @@ class Hop:
                     done.append((future, None, error))
             _deliver(done)
 
-    def _next_batch(self) -> list[tuple[asyncio.Future[Any], Callable[[], Any]]]:
+    def _next_batch(self) -> list[tuple[Job[Any], Callable[[], Any]]]:
         with self._ready:
             while not self._waiting:
                 if self._closed:
@@ -68,9 +85,10 @@ class Hop:
             return [self._waiting.popleft() for _ in range(share)]
 
 
-def start_thread(job: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Run a job that may take long in a thread of its own."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+def start_thread(job: Callable[[], T], *, name: str, abort: threading.Event | None = None) -> Job[T]:
+    """Run a job that may take long in a thread of its own; ``abort`` is set when nobody wants it any more."""
+    future: Job[T] = Job(loop=asyncio.get_running_loop())
+    future.abort = abort
 
     def work() -> None:
         try:
@@ -102,23 +120,7 @@ def _resolve(outcomes: list[_Outcome]) -> None:
             continue
         if error is not None:
             future.set_exception(error)
+            if future.unwanted:
+                future.exception()  # looked at: nobody is left to tell
         else:
             future.set_result(value)
-
-
-async def to_the_end(future: asyncio.Future[T], *, abort: threading.Event | None = None) -> T:
-    """Await a job to its end even when cancelled meanwhile, so that its lock is not let go too early.
-
-    Raises:
-        CancelledError: it was cancelled; the job has ended all the same. ``abort`` was set to hurry it.
-    """
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        if abort is not None:
-            abort.set()
-        while not future.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([future])
-        future.exception()  # looked at: nobody is left to tell
-        raise

@@ -20,7 +20,7 @@ import structlog
 
 from session.disk import private_folder, sync_folder
 from session.errors import ModelAway, NewerFormat, NotNow, SessionError, StoreError
-from session.hop import start_thread, to_the_end
+from session.hop import start_thread
 from session.key import mark_of
 from session.line import is_ulid
 from session.memory import Memory
@@ -115,7 +115,7 @@ class Background:
             return False
         if stretch.lines:
             content = {"kind": "consolidate", "key": job.key, "session": job.session_id}
-            await to_the_end(start_thread(lambda: write_state(self._path(job), content), name="job"))
+            await start_thread(lambda: write_state(self._path(job), content), name="job")
             self._put(job)
         return True
 
@@ -156,7 +156,7 @@ class Background:
         for job in [*ended, Job(key)]:
             done = await self._memory.consolidate(key, session_id=job.session_id, asked=True)
             if job.session_id is not None:
-                await to_the_end(start_thread(partial(self._strike, job), name="job"))
+                await start_thread(partial(self._strike, job), name="job")
             messages, raw, calls = messages + done.messages, raw + done.raw, calls + done.calls
         after = await asyncio.to_thread(_sizes, notes)
         return Report(messages, raw, calls, before[0], after[0], before[1], after[1])
@@ -225,7 +225,7 @@ class Background:
         try:
             await self._memory.consolidate(job.key, session_id=job.session_id)
             if job.session_id is not None:
-                await to_the_end(start_thread(lambda: self._strike(job), name="job"))
+                await start_thread(lambda: self._strike(job), name="job")
         except NotNow as error:
             self._put_off(job, due, error.until, error.reason, error)
         except ModelAway as error:

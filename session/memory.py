@@ -32,7 +32,7 @@ from session.errors import (
     SessionError,
     StoreError,
 )
-from session.hop import start_thread, to_the_end
+from session.hop import start_thread
 from session.models import Model
 from session.notes import MEMORY, Mark, Notes
 from session.scopes import Scope, Scopes
@@ -213,7 +213,7 @@ class _Work:
         if answer is None:
             return True
         if await self._memory.stretches.holds(answer.key, answer.mark):
-            fresh = await to_the_end(start_thread(lambda: self._to_files(answer), name="notes"))
+            fresh = await start_thread(lambda: self._to_files(answer), name="notes")
             if fresh:
                 await self._memory.stretches.move_pointer(answer.key, answer.mark)
                 self._desk.forget(answer.session_id, self._memory.clock())

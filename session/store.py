@@ -19,7 +19,7 @@ from session import archive, ending, listing
 from session.disk import Layout, read_file
 from session.errors import StoreError
 from session.fence import Busy, Fence, Wait
-from session.hop import Hop, start_thread, to_the_end
+from session.hop import Hop, start_thread
 from session.index import Exchange
 from session.journal import Build, Ledger, Told
 from session.key import SessionKey, needs_mark, plain_stem
@@ -222,10 +222,10 @@ class Store:
         async with room.turn:
             if not slow:
                 with contextlib.suppress(Busy):
-                    return await to_the_end(self._hop.start(lambda: job(None)))
+                    return await self._hop.start(lambda: job(None))
             abort = threading.Event()
             wait = Wait(abort)
-            return await to_the_end(start_thread(lambda: job(wait), name="disk-slow"), abort=abort)
+            return await start_thread(lambda: job(wait), name="disk-slow", abort=abort)
 
     def _claim(self, room: _Room, wait: Wait | None) -> int:
         for _ in range(_TRIES):
@@ -289,7 +289,7 @@ class Store:
         room = self._rooms.get(key)
         if room is not None and room.current() and room.scribe is not None and room.book is not None:
             return self._view(room.scribe, room.book)
-        return await to_the_end(start_thread(job, name="disk-look"))
+        return await start_thread(job, name="disk-look")
 
     async def look_at(self, stem: str) -> View | None:
         """Read a transcript by its file name without ``.jsonl``; None where there is none."""
@@ -303,7 +303,7 @@ class Store:
             book.refresh()
             return self._view(scribe, book)
 
-        return await to_the_end(start_thread(job, name="disk-look"))
+        return await start_thread(job, name="disk-look")
 
     async def look_up(self, session_id: str) -> View | None:
         """Read a session by its ULID, active or ended; None where there is none."""
@@ -318,7 +318,7 @@ class Store:
             found = archive.find(self.layout, session_id)
             return None if found is None else self._archived(found)
 
-        return await to_the_end(start_thread(job, name="disk-look"))
+        return await start_thread(job, name="disk-look")
 
     def _archived(self, found: archive.Archived) -> View | None:
         data = read_file(found.path)
@@ -341,11 +341,11 @@ class Store:
 
     async def stem(self, key: SessionKey) -> str:
         """Return the name under which a key's files lie, suffix included."""
-        return await to_the_end(start_thread(lambda: resolve(self.layout, key), name="disk-look"))
+        return await start_thread(lambda: resolve(self.layout, key), name="disk-look")
 
     async def rows(self) -> list[SessionRow]:
         """List every active and ended session; a file that cannot be read hides no other."""
-        return await to_the_end(start_thread(self._listing.rows, name="disk-list"))
+        return await start_thread(self._listing.rows, name="disk-list")
 
     async def verify(self, *, repair: bool = False) -> list[dict[str, Any]]:
         """Check every transcript; report those with a problem, and repair them where asked to."""
@@ -355,8 +355,8 @@ class Store:
             wait = Wait()
             scribe.checkpoint(scribe.claim(wait), inner=None, offset=None, wait=wait)
 
-        return await to_the_end(
-            start_thread(lambda: listing.verify(self.layout, fix if repair else None), name="disk-verify")
+        return await start_thread(
+            lambda: listing.verify(self.layout, fix if repair else None), name="disk-verify"
         )
 
     async def clear(self, key: SessionKey, *, ids: Iterable[str] = ()) -> bool:

@@ -15,7 +15,7 @@ from session.archive import Archived
 from session.disk import new_file, read_file, sync_folder, write_all
 from session.errors import StoreError
 from session.fence import Fence, Wait
-from session.hop import start_thread, to_the_end
+from session.hop import start_thread
 from session.key import SessionKey
 from session.notes import Mark
 from session.store import Store
@@ -112,7 +112,7 @@ class Stretches:
         if active and (view.last_consolidated >= mark.stop or await self._move_active(key, mark)):
             return
         # An ended session is renewed without owning its key: another daemon may be in the middle of a turn.
-        await to_the_end(start_thread(lambda: self._renew(view.stem, mark), name="archive"))
+        await start_thread(lambda: self._renew(view.stem, mark), name="archive")
 
     async def _move_active(self, key: str, mark: Mark) -> bool:
         async with self._store.open(SessionKey(key)) as session:
