@@ -90,14 +90,24 @@ class Daemon:
         )
         self._reader = asyncio.create_task(self._read(), name="daemon log")
         if wait:
-            died = asyncio.ensure_future(self._process.wait())
-            ready = asyncio.ensure_future(self._ready.wait())
+            try:
+                await self._until_ready()
+            except BaseException:  # whoever waited is gone, and nobody else would end it
+                self.signal(signal.SIGKILL)
+                raise
+        return self
+
+    async def _until_ready(self) -> None:
+        assert self._process is not None
+        died = asyncio.ensure_future(self._process.wait())
+        ready = asyncio.ensure_future(self._ready.wait())
+        try:
             await asyncio.wait((died, ready), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             died.cancel()
             ready.cancel()
-            if not self._ready.is_set() and not self._kill_at:
-                raise AssertionError(f"daemon did not become ready:\n{self.log.decode()}")
-        return self
+        if not self._ready.is_set() and not self._kill_at:
+            raise AssertionError(f"daemon did not become ready:\n{self.log.decode()}")
 
     async def _read(self) -> None:
         assert self._process is not None
