@@ -16,6 +16,7 @@ import uvloop
 
 from gateway import log as logs
 from gateway.config import load
+from gateway.daemon import calm_collector
 from gateway.house import House
 from gateway.mailbox import INBOUND, Post
 from gateway.settings import Settings
@@ -56,6 +57,7 @@ async def kept_up(built: House) -> AsyncIterator[House]:
     with Path(os.devnull).open("w") as nowhere:
         logs.setup(built.settings, stream=nowhere)
         async with built.open() as opened:
+            calm_collector()
             yield opened
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import stat
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +27,7 @@ Level = Literal["ok", "warn", "fail"]
 BROKER_S = 15.0
 MODEL_S = 30.0
 STUCK_S = 30.0
+HELD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ async def examine(settings: Settings) -> AsyncIterator[Check]:
         yield check
     yield await _broker(settings)
     yield await _model(settings)
-    yield _locks(settings.workspace)
+    yield await asyncio.to_thread(_locks, settings.workspace)
     yield _clock(settings.workspace)
     async for check in _transcripts(settings):
         yield check
@@ -142,10 +145,32 @@ async def _model(settings: Settings) -> Check:
 
 
 def _locks(workspace: Path) -> Check:
+    """A lock is held only around a write: one that stays held belongs to a process that does not move."""
+    stuck = [path for path in (workspace / "state" / "keys").glob("*.lock") if _is_held(path)]
+    if stuck:
+        time.sleep(HELD_S)
+    stuck = [path for path in stuck if _is_held(path)]
+    if stuck:
+        names = ", ".join(path.stem for path in stuck[:5])
+        cure = "look for a stopped process; the next message of that chat overtakes it after 30 s"
+        return Check("locks", "warn", f"held for over {HELD_S:g} s: {names}", cure)
     running = Roster(workspace).running()
-    if not running:
-        return Check("locks", "ok", "no daemon runs")
-    return Check("locks", "ok", ", ".join(f"{one.role} runs as pid {one.pid}" for one in running))
+    who = ", ".join(f"{one.role} runs as pid {one.pid}" for one in running)
+    return Check("locks", "ok", who or "no daemon runs")
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _clock(workspace: Path) -> Check:

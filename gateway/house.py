@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -66,11 +65,7 @@ class House:
             if self.role != "channels":
                 self._open_session(group, tasks)
             stop = self.worker.stop if self.worker is not None else None
-            control = Control(
-                mailbox=self.mailbox,
-                events=self.events,
-                stop=stop,
-            )
+            control = Control(mailbox=self.mailbox, events=self.events, stop=stop)
             try:
                 await self.mailbox.ready()
                 tasks.append(group.create_task(control.run(), name="control"))
@@ -81,7 +76,6 @@ class House:
                     for delivery in self._deliveries:
                         await delivery.attached.wait()
                 self.ready.set()
-                _calm_collector()
                 yield self
                 await self._drain()
             finally:
@@ -182,13 +176,6 @@ class House:
             "usage_today": self.room.usage.today() if self.room is not None else None,
             "memory": self.room.jobs.shown() if self.room is not None else None,
         }
-
-
-def _calm_collector() -> None:
-    """Keep the collector from walking, every few turns, over all that was imported and never goes away."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def open_mailbox(settings: Settings) -> Mailbox:

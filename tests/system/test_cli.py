@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -162,6 +163,17 @@ def test_doctor_fails_where_the_broker_is_away(workspace: Path) -> None:
     assert ran.code == 1
     assert checks["broker"]["level"] == "fail"
     assert "hidden-word" not in ran.out + ran.err
+
+
+def test_doctor_names_a_lock_that_stays_held(talked: Path) -> None:
+    with (talked / "state" / "keys" / "cli_ann.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = {check["name"]: check for check in gateway(talked, "doctor", "--json").json}["locks"]
+    free = {check["name"]: check for check in gateway(talked, "doctor", "--json").json}["locks"]
+
+    assert (held["level"], bool(held["cure"])) == ("warn", True)
+    assert "cli_ann" in held["text"]
+    assert free["level"] == "ok"
 
 
 def test_doctor_names_wide_permissions(talked: Path) -> None:
