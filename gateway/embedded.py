@@ -137,9 +137,11 @@ class EmbeddedMailbox:
         last = writer.finish(self._table, [each.job for each in asked])
         self._health = Health(up=False, since=self._now(), error="closed")
         try:
-            if committing:
-                self._settle_all(committing, cast("list[object]", await writer.outcome()))
-            self._settle_all(asked, await asyncio.shield(last))
+            try:
+                if committing:
+                    self._settle_all(committing, cast("list[object]", await writer.outcome()))
+            finally:  # whatever broke the writer: the folder is free when serve returns
+                self._settle_all(asked, await asyncio.shield(last))
         finally:
             for each in (*committing, *asked):
                 if not each.done.done():

@@ -75,8 +75,8 @@ class _Refused(Exception):
 class Table:
     """The file ``state/queue.db`` and the lock beside it. Every method runs in the writer's thread.
 
-    ``at`` is called with the name of each instant of a commit (``begun``, ``written``, ``committed``), so
-    that a test can end the process right there.
+    ``at`` is called with the name of each instant of a commit (``begun``, ``written``, ``committed``) and
+    of the end (``closing``), so that a test can end the process right there.
     """
 
     def __init__(self, state: Path, *, at: Callable[[str], None] | None = None) -> None:
@@ -134,6 +134,7 @@ class Table:
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
         try:
+            self._at("closing")
             if file is not None:
                 file.close()
         finally:
