@@ -5,8 +5,11 @@
     ChannelError
     ├── Unreadable     a body that is no Inbound or Outbound; ``told`` where its chat can be told
     ├── ChannelDown    the platform cannot be reached; nothing was sent
+    │   └── CredentialsRefused    its token is wrong, or may not do what is asked
     ├── SendLater      rate-limited; wait ``after_s`` seconds
     ├── SendNever      refused for good; parked
+    │   ├── ChatMoved     the chat has another id now, ``to``
+    │   └── MessageGone   the message to be edited is not there any more
     └── SendUnknown    it may or may not have been sent
 """
 
@@ -45,6 +48,10 @@ class ChannelDown(ChannelError):
     """The platform cannot be reached; nothing was sent."""
 
 
+class CredentialsRefused(ChannelDown):
+    """The platform refuses the token; trying again soon is of no use."""
+
+
 class SendLater(ChannelError):
     """Rate-limited; ``after_s`` seconds must pass before a retry."""
 
@@ -55,6 +62,18 @@ class SendLater(ChannelError):
 
 class SendNever(ChannelError):
     """The platform refused it for good."""
+
+
+class ChatMoved(SendNever):
+    """The chat goes on under the id ``to``."""
+
+    def __init__(self, message: str, *, to: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.to = to
+
+
+class MessageGone(SendNever):
+    """The message that was to be edited was deleted, or can no longer be edited."""
 
 
 class SendUnknown(ChannelError):

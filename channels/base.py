@@ -1,0 +1,245 @@
+"""What an adapter promises and what it is given: one chat platform, received from and sent to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from channels.message import Sender
+
+FileKind = Literal["photo", "document", "voice", "audio", "video"]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that came with a message, not fetched yet.
+
+    Args:
+        name: as the platform shows it; it may be empty and is made safe later.
+        size: bytes, as the platform says; None where it does not.
+        fetch: begins the download; yields its bytes piece by piece. Raises ``ChannelError`` where the
+            platform does not give it.
+    """
+
+    kind: FileKind
+    name: str
+    mime: str
+    size: int | None
+    fetch: Callable[[], AsyncIterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message, edit or command as an adapter received it, before anyone decided whether to take it.
+
+    Args:
+        id: the inbound id, the same whenever the platform delivers it again.
+        chat_id: the chat with its topic, as in the key: ``-100123:topic:5``.
+        platform_id: the platform's id of the message; an edit has that of the message it changes.
+        from_bot: the sender is a program.
+        group: more than one person may read along.
+        group_ids: the ids under which ``group_allow`` may name this group, the chat's own first.
+        mentioned: the bot was named by its whole name, or the message replies to one of its own.
+        sent_at: when the platform says it was written; of an edit, when it was edited.
+        files: what came along, not fetched yet.
+        meta: what the adapter needs to send an answer; it comes back in ``Piece.meta``.
+    """
+
+    id: str
+    chat_id: str
+    text: str
+    kind: Literal["message", "edit", "command", "action"] = "message"
+    platform_id: str | None = None
+    sender: Sender = field(default_factory=Sender)
+    from_bot: bool = False
+    group: bool = False
+    group_ids: tuple[str, ...] = ()
+    mentioned: bool = False
+    reply_to: str | None = None
+    sent_at: datetime | None = None
+    files: Sequence[File] = ()
+    moved_from: str = ""  # the chat id that this chat had until now; text and files are empty then
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+Emit = Callable[[Arrival], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One piece of a text as the platform gets it; ``markup`` is the adapter's own (entities, a mode)."""
+
+    plain: str
+    markup: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One send: a rendered text, or a file.
+
+    Args:
+        content: the text, or the path of a file that exists.
+        nonce: at most 25 characters, the same whenever this very piece is sent again.
+        reply_to: the platform's id of the message that it answers; only the first piece has one.
+        meta: the ``meta`` of the message that it answers.
+    """
+
+    chat_id: str
+    content: Rendered | Path
+    nonce: str
+    reply_to: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Channel(Protocol):
+    """One chat platform: run it to receive, call send to reply, cancel run to stop.
+
+    What else a platform can do is a Protocol of one method each: ``Types``, ``Edits``, ``Registers``,
+    ``Admins``.
+    """
+
+    @property
+    def name(self) -> str:
+        """Configuration table, routing key, and first part of every key: ``telegram``."""
+        ...
+
+    @property
+    def safe_to_repeat(self) -> bool:
+        """Whether the platform itself recognises a piece that is sent again with the same nonce."""
+        ...
+
+    async def run(self, emit: Emit) -> None:
+        """Receive until cancelled; once ``emit(arrival)`` returns, the message is durable or dismissed.
+
+        ``emit`` waits while the queue is away, keeps the order of the calls of one chat that are awaited
+        one after the other, and fails only by being cancelled. What is not emitted must come again.
+
+        Raises:
+            ChannelDown: the platform cannot be reached any more; run is called again, on a new object.
+            CredentialsRefused: the token is wrong; only a person can help.
+        """
+        ...
+
+    def split(self, text: str) -> list[Rendered]:
+        """Render Markdown for the platform in pieces of its size, in order; the same for the same text."""
+        ...
+
+    async def send(self, piece: Piece) -> str:
+        """Deliver one piece; return the platform's id of the message.
+
+        Raises:
+            ChannelDown: not sent; try again.
+            SendLater: not sent; try again after some time.
+            SendUnknown: it may have been sent.
+            SendNever: refused for good; ``ChatMoved`` where the chat has another id now.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what ``send`` uses; ``run`` has ended by then."""
+        ...
+
+
+@runtime_checkable
+class Types(Protocol):
+    """The platform can show that an answer is being written."""
+
+    async def typing(self, chat_id: str) -> None:
+        """Show it for some seconds."""
+        ...
+
+
+@runtime_checkable
+class Edits(Protocol):
+    """The platform can change a message that was sent."""
+
+    async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
+        """Replace the text of a message; the same text again is no error. Raises as ``Channel.send``."""
+        ...
+
+
+@runtime_checkable
+class Registers(Protocol):
+    """The platform shows a menu of commands."""
+
+    async def register(self, commands: Mapping[str, str]) -> None:
+        """Replace the menu: name without slash → description. Called only where it changed."""
+        ...
+
+
+@runtime_checkable
+class Admins(Protocol):
+    """The platform knows who administers a group."""
+
+    async def is_admin(self, chat_id: str, person_id: str) -> bool:
+        """Say whether this person administers this group."""
+        ...
+
+
+class Pulse:
+    """Where an adapter says that it lives: ``readyz`` and ``status`` show it, a stall restarts the adapter.
+
+    Args:
+        clock: the wall clock, UTC.
+    """
+
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._clock = clock
+        self.up = False
+        self.since = clock()
+        self.error = "not connected yet"
+        self.last_round_trip: datetime | None = None
+        self.within_s = 0.0
+
+    def beat(self, *, within_s: float) -> None:
+        """Note a completed round trip; the next one is to come within ``within_s`` seconds."""
+        self.last_round_trip = self._clock()
+        self.within_s = within_s
+        if not self.up:
+            self.up, self.since, self.error = True, self.last_round_trip, ""
+
+    def fail(self, error: str) -> None:
+        """Note that the platform does not answer, in words without secrets."""
+        if self.up:
+            self.up, self.since = False, self._clock()
+        self.error = error
+
+    def stalled(self) -> bool:
+        """Say whether the next round trip is overdue."""
+        if self.last_round_trip is None or not self.within_s:
+            return False
+        return (self._clock() - self.last_round_trip).total_seconds() > self.within_s
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What an adapter is given besides its configuration table.
+
+    Args:
+        state: the folder of our own files; its own files there begin with its name.
+        pulse: where it says that it lives.
+        commands: the names of the commands of a chat, with their descriptions.
+    """
+
+    state: Path
+    pulse: Pulse
+    commands: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an adapter is found: its table in ``[channels.<name>]``, and what builds it.
+
+    Args:
+        name: of the form ``[a-z][a-z0-9_]{0,31}``.
+        table: a subclass of ``channels.tables.Platform``; its file imports no SDK.
+        build: ``module:function``, imported only when the channel is enabled; called with the table and the
+            site, it returns a ``Channel``.
+    """
+
+    name: str
+    table: type
+    build: str
