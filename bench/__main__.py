@@ -19,6 +19,8 @@ NOUNS = {
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",
     "neighbours": "500 letters of one key, and what the others feel of it",
     "crowd": "500 chats at once",
+    "adapters": "Telegram and Discord, both ways, a burst and a gap",
+    "cron": "10,000 jobs of the clock, waiting and due",
     "litellm": "whole turns through LiteLLM, beside LiteLLM alone",
 }
 

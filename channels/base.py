@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from channels.message import Sender
+from channels.tables import Platform
 
 FileKind = Literal["photo", "document", "voice", "audio", "video"]
 
@@ -222,11 +223,14 @@ class Site:
         state: the folder of our own files; its own files there begin with its name.
         pulse: where it says that it lives.
         commands: the names of the commands of a chat, with their descriptions.
+        began: when this process began to run it; a first start counts from then, not from the moment at
+            which the platform answers.
     """
 
     state: Path
     pulse: Pulse
     commands: Mapping[str, str]
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,5 +245,5 @@ class Kind:
     """
 
     name: str
-    table: type
+    table: type[Platform]
     build: str

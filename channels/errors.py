@@ -3,6 +3,7 @@
 ::
 
     ChannelError
+    ├── NewerFile      a file in ``state/`` was written by a newer version; exit code 78
     ├── Unreadable     a body that is no Inbound or Outbound; ``told`` where its chat can be told
     ├── ChannelDown    the platform cannot be reached; nothing was sent
     │   └── CredentialsRefused    its token is wrong, or may not do what is asked
@@ -42,6 +43,10 @@ class Unreadable(ChannelError):
     def __init__(self, message: str, *, address: Address | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.address = address
+
+
+class NewerFile(ChannelError):
+    """A file of ours carries a version that this program does not know; nothing was written."""
 
 
 class ChannelDown(ChannelError):

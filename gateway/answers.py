@@ -1,28 +1,36 @@
-"""What goes back to a chat for an inbound message: ids by meaning, so that a repeat is recognised."""
+"""What goes back to a chat for an inbound message: ids by meaning, so that a repeat is recognised.
+
+The answer quotes its message and carries back its ``meta`` (what the adapter needs to answer), unless it goes
+to another chat than it was asked in.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from channels.errors import Address
-from channels.message import Inbound, Outbound, now_text
+from channels.message import Attachment, Inbound, Outbound, now_text
 from gateway.events import LOCAL_CHANNELS
 from gateway.mailbox import Post, outbound
 from session.key import split
 from session.turn import Reply
+
+SEQ = "seq"  # in an Outbound's meta: its place among what the chat was told
 
 
 def reply(inbound: Inbound, answer: Reply, at: datetime) -> Post:
     """Make the Outbound of an answer: ``<inbound id>#reply``, or ``#notice.<reason>``."""
     if answer.kind == "notice":
         return notice(inbound, answer.reason, answer.text, at, seq=answer.seq)
-    return _post(inbound, f"{inbound.id}#reply", answer.text, "reply", at, answer.seq)
+    files = [Attachment(**file.as_dict()) for file in answer.files]
+    return _post(inbound, "reply", answer.text, at, seq=answer.seq, files=files)
 
 
 def notice(to: Inbound | Address, reason: str, text: str, at: datetime, *, seq: int = 0) -> Post:
     """Make the Outbound of a notice: ``<inbound id>#notice.<reason>``."""
-    return _post(to, f"{to.id}#notice.{reason}", text, "notice", at, seq)
+    return _post(to, f"notice.{reason}", text, at, seq=seq)
 
 
 def target(inbound: Inbound | Address) -> tuple[str, str, str]:
@@ -41,10 +49,23 @@ def is_local(inbound: Inbound | Address) -> bool:
 
 
 def _post(
-    to: Inbound | Address, out_id: str, text: str, kind: Literal["reply", "notice"], at: datetime, seq: int
+    to: Inbound | Address,
+    what: str,
+    text: str,
+    at: datetime,
+    *,
+    seq: int,
+    files: Sequence[Attachment] = (),
 ) -> Post:
+    out_id = f"{to.id}#{what}"
+    kind: Literal["reply", "notice"] = "reply" if what == "reply" else "notice"
     key, channel, chat_id = target(to)
-    meta: dict[str, Any] = {"seq": seq} if seq else {}
+    asked = to if isinstance(to, Inbound) and to.key == key else None
+    meta: dict[str, Any] = {}
+    if asked is not None:
+        meta = {name: value for name, value in asked.meta.items() if name != SEQ}
+        if seq:
+            meta[SEQ] = seq
     out = Outbound(
         id=out_id,
         key=key,
@@ -52,8 +73,9 @@ def _post(
         chat_id=chat_id,
         text=text,
         in_reply_to=to.id,
-        reply_to=getattr(to, "platform_id", None),
+        reply_to=asked.platform_id if asked is not None else None,
         kind=kind,
+        attachments=list(files),
         created_at=now_text(at),
         meta=meta,
     )

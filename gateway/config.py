@@ -12,6 +12,7 @@ from typing import cast
 
 from pydantic import ValidationError, create_model
 
+from channels import registry
 from channels.tables import Table
 from gateway.config_schema import Schema, expected, got, parse_text
 from gateway.errors import ConfigError
@@ -48,13 +49,15 @@ def load(
         config_file: the file, which must exist; else ``find_file`` looks for one, and none is fine.
         workspace: the folder, whatever the configuration says.
         environ: the environment; None is that of the process.
-        tables: the tables of channels from other packages, by their name below ``[channels]``.
+        tables: the tables of channels from other packages, by their name below ``[channels]``; None: of
+            those that are installed.
 
     Raises:
         ConfigError: with one line for each problem, ``file:line: key: what is wrong``.
     """
     environ = os.environ if environ is None else environ
-    reading = _Reading(with_tables(tables or {}), environ)
+    tables = registry.installed().tables() if tables is None else tables
+    reading = _Reading(with_tables(tables), environ)
     reading.read_file(find_file(config_file, environ))
     reading.read_environment()
     reading.read_secrets()

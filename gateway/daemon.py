@@ -38,7 +38,7 @@ async def _main(settings: Settings, role: Role) -> None:
     from gateway.http.server import HttpServer
 
     logs.catch_loop_errors(asyncio.get_running_loop())
-    house = House(settings, role=role)
+    house = House(settings, role=role, platforms=True)
     http = HttpServer(house) if role != "channels" else None
     if http is not None and not settings.broker.embedded:
         http.bind()  # with the embedded queue later: a second daemon of a folder must say that, not the port
@@ -54,9 +54,6 @@ async def _main(settings: Settings, role: Role) -> None:
             notes = memory_scope(settings)
             if notes.level == "warn":
                 _say(f"{notes.text}; {notes.cure}")
-            for name in ("telegram", "discord"):
-                if getattr(settings.channels, name).enabled:
-                    _say(f"channels.{name} is enabled, but this version has no such adapter")
             _say(f"ready {url}".rstrip())
             log.info("daemon.started", role=role, url=url, model=settings.model.name)
             calm_collector()

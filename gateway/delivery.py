@@ -1,77 +1,276 @@
-"""The third hand-over: an outbound letter is gone only after its channel accepted it."""
+"""The third hand-over: an outbound letter is gone only after its platform accepted the last piece."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import structlog
 
+from channels.base import Channel, Edits, Rendered
 from channels.errors import Unreadable
 from channels.message import Outbound, read_outbound
+from gateway.drafts import Drafts
 from gateway.errors import LetterLost, MailboxDown
-from gateway.events import EventKind, Events
+from gateway.ledger import Ledger, Progress
 from gateway.mailbox import Letter, Mailbox, outbound
+from gateway.pieces import Limits, instead, pieces
 from gateway.policy import back_off_s
+from gateway.sending import Errand, Gone, Refused, Sender, Undecided
 
 log = structlog.get_logger("delivery")
 
+AT_ONCE = 64  # calls to one platform
+SEND_TIMEOUT_S = 60.0
+GRACE_S = 5.0  # for the calls that are under way when delivery ends
+CRASHES_MAX = 3
 
-class LocalDelivery:
-    """Serves ``web`` or ``cli``: a reply is delivered once it is in the events, from where clients have it.
 
-    The transcript is the record: a client that was away finds the reply there.
+@dataclass(slots=True)
+class _Entry:
+    out: Outbound
+    letter: Letter
+    begun: bool = False
+
+
+@dataclass(slots=True)
+class _Line:
+    """The letters of one chat, oldest first; one is being sent."""
+
+    chat_id: str
+    entries: deque[_Entry] = field(default_factory=deque)
+
+
+class Delivery:
+    """Serves one platform: chat by chat in the order of arrival, chats side by side.
+
+    A chat that must wait holds up no other. ``attached`` is set once letters are taken.
+
+    Args:
+        group: where the work on the chats runs.
+        drafts: who shows replies while they are written; None where nobody does.
+        max_file_mb: files beyond it are named in the chat, not sent.
+        sleep: waits some seconds.
+        timeout_s: how long one call to the platform may take; a file may take longer.
     """
 
-    def __init__(self, channel: str, *, mailbox: Mailbox, events: Events, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        *,
+        channel: Channel,
+        mailbox: Mailbox,
+        ledger: Ledger,
+        limiter: Limits,
+        workspace: Path,
+        group: asyncio.TaskGroup,
+        drafts: Drafts | None = None,
+        max_file_mb: float = 20,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        timeout_s: float = SEND_TIMEOUT_S,
+        at_once: int = AT_ONCE,
+    ) -> None:
         self.attached = asyncio.Event()
-        self._group = group
+        self.delivered = 0
+        self.parked = 0
         self._channel = channel
         self._mailbox = mailbox
-        self._events = events
+        self._ledger = ledger
+        self._workspace = workspace
+        self._group = group
+        self._drafts = drafts
+        self._max_bytes = int(max_file_mb * 2**20)
+        self._sleep = sleep
+        self._sender = Sender(
+            channel=channel,
+            ledger=ledger,
+            limiter=limiter,
+            at_once=at_once,
+            timeout_s=timeout_s,
+            sleep=sleep,
+        )
+        self._lines: dict[str, _Line] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def last_error(self) -> str:
+        """The last error of a send, in words for the operator; empty where there was none."""
+        return self._sender.last_error
 
     async def run(self) -> None:
-        """Deliver until cancelled."""
-        async with self._mailbox.take(outbound(self._channel)) as letters:
-            self.attached.set()
-            async for letter in letters:
-                await self._deliver(letter)
-
-    async def _deliver(self, letter: Letter) -> None:
-        try:
-            message = read_outbound(letter.body)
-        except Unreadable as error:
-            self._let_go(letter, unreadable=error)
-            return
-        kind: EventKind = "notice" if message.kind == "notice" else "reply"
-        await self._events.tell(
-            kind, message.key, message.in_reply_to, text=message.text, seq=_seq(message), event_id=message.id
-        )
-        self._let_go(letter)
-        log.debug("reply.delivered", key=message.key, id=message.id)
-
-    def _let_go(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
-        """Settle beside the next deliveries: what was told is told, and in order."""
-        self._group.create_task(self._settle(letter, unreadable=unreadable), name="settle delivery")
-
-    async def _settle(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
-        tries = 0
-        while letter.begin():
+        """Deliver until cancelled; calls under way then may end within some seconds."""
+        async with self._mailbox.take(outbound(self._channel.name)) as letters:
             try:
-                if unreadable is None:
-                    await self._mailbox.settle(letter)
-                else:
-                    reason = f"unreadable: {unreadable}"
-                    await self._mailbox.park(letter, key=None, reason=reason, attempts=0)
-                    log.warning("letter.parked", id=letter.id, reason=reason)
-            except LetterLost:
+                self.attached.set()
+                async for letter in letters:
+                    self._receive(letter)
+            finally:
+                await self._close()
+
+    def _receive(self, letter: Letter) -> None:
+        try:
+            out = read_outbound(letter.body)
+        except Unreadable as error:
+            self._spawn(self._park_unreadable(letter, str(error)), "park unreadable")
+            return
+        line = self._lines.get(out.chat_id)
+        if line is None:
+            line = self._lines[out.chat_id] = _Line(out.chat_id)
+            self._spawn(self._serve(line), f"deliver {out.key}")
+        elif letter.suspect:
+            for entry in line.entries:
+                if entry.letter.lost and (entry.out.key, entry.out.id) == (out.key, out.id):
+                    entry.letter = letter
+                    if entry.begun:
+                        letter.begin()
+                    return
+        line.entries.append(_Entry(out, letter))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._group.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self) -> None:
+        """Begin nothing more; let the calls under way end, then cancel what is left."""
+        self._closing = True
+        for task in self._tasks - self._sender.busy:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- one chat ----------------------------------------------------------------------------------
+
+    async def _serve(self, line: _Line) -> None:
+        """Work on the letters of a chat until none is left."""
+        try:
+            while line.entries and not self._closing:
+                entry = line.entries[0]
+                entry.begun = entry.letter.begin()
+                if entry.begun:
+                    await self._work(entry)
+                # A lost letter comes again, and all behind it, in order: nothing is awaited in between.
+                line.entries.popleft()
+        finally:
+            self._lines.pop(line.chat_id, None)
+
+    async def _work(self, entry: _Entry) -> None:
+        """Bring one letter to its end, unless it comes again."""
+        out = entry.out
+        crashes = 0
+        while True:
+            try:
+                count = await self._deliver(entry)
+                await self._settle(entry)
+            except Gone:
                 return
-            except MailboxDown:
-                tries += 1
-                await asyncio.sleep(back_off_s(tries))
+            except Refused as error:
+                await self._park(entry, str(error))
+                return
+            except Exception as error:  # one letter ends here: tried again, then parked
+                log.exception("delivery.crashed", key=out.key, id=out.id)
+                crashes += 1
+                if crashes >= CRASHES_MAX:
+                    await self._park(entry, f"failed: {type(error).__name__}")
+                    return
+                await self._sleep(back_off_s(crashes))
             else:
+                self.delivered += 1
+                log.info("letter.delivered", key=out.key, id=out.id, pieces=count)
                 return
 
+    async def _deliver(self, entry: _Entry) -> int:
+        """Send what the platform has not accepted yet; return how many pieces that were."""
+        out = entry.out
+        await self._draft_closed(out)
+        progress = await self._sender.durably(lambda: self._ledger.progress(out.key, out.id))
+        if progress.done:
+            return 0
+        todo = await pieces(self._channel, out, workspace=self._workspace, max_bytes=self._max_bytes)
+        files = len(todo) - len(out.attachments)
+        missing = [number for number in range(len(todo)) if number not in progress.sent]
+        for number in missing:
+            errand = Errand(
+                out,
+                number,
+                todo[number],
+                unknown=progress.unknown.get(number, 0),
+                last=number == missing[-1],
+                ours=lambda: not (entry.letter.lost or self._closing),
+            )
+            try:
+                await self._hand_over(errand, progress)
+            except Refused as error:
+                if isinstance(error, Undecided) or not isinstance(errand.content, Path):
+                    raise
+                log.warning("file.refused", key=out.key, id=out.id, piece=number, reason=str(error))
+                why = "this file could not be sent"
+                attachment = out.attachments[number - files]
+                errand.content = await instead(self._channel, attachment, why=why)
+                errand.unknown = 0
+                await self._hand_over(errand, progress)
+        if not missing:
+            await self._sender.durably(lambda: self._ledger.done(out.key, out.id))
+        return len(missing)
 
-def _seq(message: Outbound) -> int:
-    seq = message.meta.get("seq", 0)
-    return seq if isinstance(seq, int) else 0
+    async def _hand_over(self, errand: Errand, progress: Progress) -> None:
+        drafted = progress.draft if errand.number == 0 else ""
+        edits = drafted and isinstance(self._channel, Edits) and isinstance(errand.content, Rendered)
+        if not (edits and await self._sender.edit(errand, drafted)):
+            await self._sender.send(errand)
+
+    async def _draft_closed(self, out: Outbound) -> None:
+        """Return when no change of this reply's draft is under way, nor will be."""
+        if self._drafts is not None and out.kind == "reply" and out.in_reply_to:
+            await self._drafts.close(out.key, out.in_reply_to)
+
+    # -- the end of a letter -----------------------------------------------------------------------
+
+    async def _settle(self, entry: _Entry) -> None:
+        await self._end(lambda: entry.letter, self._mailbox.settle)
+
+    async def _park(self, entry: _Entry, reason: str) -> None:
+        """Set a letter aside, visibly, unless it comes again."""
+        out = entry.out
+        ended = await self._end(
+            lambda: entry.letter,
+            lambda letter: self._mailbox.park(letter, key=out.key, reason=reason, attempts=1),
+        )
+        if ended:
+            self.parked += 1
+            log.error("letter.parked", key=out.key, id=out.id, reason=reason)
+            await self._sender.durably(lambda: self._ledger.set_aside(out.key, out.id))
+
+    async def _park_unreadable(self, letter: Letter, fault: str) -> None:
+        reason = f"unreadable: {fault}"
+        if letter.begin() and await self._end(
+            lambda: letter,
+            lambda each: self._mailbox.park(each, key=None, reason=reason, attempts=0),
+        ):
+            self.parked += 1
+            log.error("letter.parked", id=letter.id, reason=reason)
+
+    async def _end(self, current: Callable[[], Letter], change: Callable[[Letter], Awaitable[None]]) -> bool:
+        """Let go of a letter, however long the queue is away; False where it comes again."""
+        tries = 0
+        while True:
+            try:
+                await change(current())
+            except LetterLost:
+                if current().lost:
+                    return False
+                # It came again while this was under way: the new delivery is the one to let go of.
+            except MailboxDown as error:
+                tries += 1
+                log.warning("letter.not_settled", error=str(error))
+                await self._sleep(back_off_s(tries))
+            else:
+                return True

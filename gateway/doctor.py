@@ -14,8 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from channels import registry
+from gateway import doctor_cron
+from gateway.adapters import standing
 from gateway.errors import GatewayError, StateInUse
-from gateway.house import open_mailbox
+from gateway.house import enabled, open_mailbox
 from gateway.room import build_model
 from gateway.roster import Roster
 from gateway.settings import Settings
@@ -54,6 +57,10 @@ async def examine(settings: Settings) -> AsyncIterator[Check]:
     async for check in _transcripts(settings):
         yield check
     yield memory_scope(settings)
+    for check in _channels(settings):
+        yield check
+    for level, text, cure in await asyncio.to_thread(lambda: list(doctor_cron.check(settings.workspace))):
+        yield Check("cron", level, text, cure)
 
 
 def _versions() -> Check:
@@ -142,6 +149,33 @@ async def _model(settings: Settings) -> Check:
             "model", "fail", f"{settings.model.name}: no answer in {MODEL_S:g} s", "check model.api_base"
         )
     return Check("model", "ok", f"{settings.model.name} answers")
+
+
+def _channels(settings: Settings) -> list[Check]:
+    """Show how each platform stands, and what other packages offer in vain."""
+    checks = [
+        Check("channels", "warn", problem, "update or remove that package")
+        for problem in registry.installed().problems
+    ]
+    platforms = enabled(settings)
+    if not platforms:
+        return [*checks, Check("channels", "ok", "no platform is enabled; web and terminal always are")]
+    for kind, table in platforms:
+        found = standing(settings.state, kind.name)
+        name = f"channels.{kind.name}"
+        if found["up"]:
+            checks.append(Check(name, "ok", f"up since {found['since']}"))
+        else:
+            checks.append(Check(name, "warn", str(found["error"]), _cure(kind.name)))
+        if table.direct == "allowlist" and not table.allow_from:
+            text = "direct = allowlist, and allow_from is empty: nobody may write"
+            checks.append(Check(name, "warn", text, "name people's numeric ids in allow_from"))
+    return checks
+
+
+def _cure(name: str) -> str:
+    page = f"docs/{name}.md" if name in ("telegram", "discord") else "its own documentation"
+    return f"look into the log of the process that runs it, and into {page}"
 
 
 def _locks(workspace: Path) -> Check:

@@ -14,7 +14,7 @@ from session.key import SLOTS, slot_of
 
 EventKind = Literal["queued", "started", "tool", "delta", "reply", "notice"]
 KEYS_MAX = 10_000
-LOCAL_CHANNELS = frozenset({"web", "cli"})
+LOCAL_CHANNELS = frozenset({"web", "cli", "cron"})
 
 
 class Events:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,27 +12,38 @@ from typing import Any, Literal
 
 import structlog
 
+from channels import registry
+from channels.base import Kind
+from channels.tables import Platform
+from gateway.adapters import Adapter, Surroundings, standing
+from gateway.clock import Clock
 from gateway.control import Control
-from gateway.delivery import LocalDelivery
 from gateway.embedded import EmbeddedMailbox
 from gateway.errors import ConfigError
 from gateway.events import Events
 from gateway.intake import Intake
+from gateway.local_delivery import LocalDelivery
 from gateway.mailbox import Mailbox
 from gateway.room import Room, build_room
 from gateway.settings import Settings
 from gateway.worker import Rules, Worker
+from session.commands import DESCRIPTIONS
 
 log = structlog.get_logger("house")
 
 Role = Literal["all", "channels", "session"]
-CHANNELS_OF_SESSION = ("web", "cli")
+ADAPTERS_END_S = 8.0
+CHANNELS_OF_SESSION = ("web", "cli", "cron")
 
 
 class House:
-    """One gateway process: its queue, its lanes, its sessions, and what it serves."""
+    """One gateway process: its queue, its lanes, its sessions, and what it serves.
 
-    def __init__(self, settings: Settings, *, role: Role = "all") -> None:
+    Args:
+        platforms: whether it runs the adapters and the cron jobs, too, where its role says so.
+    """
+
+    def __init__(self, settings: Settings, *, role: Role = "all", platforms: bool = False) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
                 [f"role {role} needs RabbitMQ, since the embedded queue is one process"],
@@ -40,6 +51,7 @@ class House:
             )
         self.settings = settings
         self.role = role
+        self._platforms = platforms and role != "session"
         self.started_at = datetime.now(UTC)
         self.mailbox: Mailbox = open_mailbox(settings)
         self.events = Events(self.mailbox)
@@ -47,7 +59,10 @@ class House:
         self.room: Room | None = None
         self.worker: Worker | None = None
         self.ready = asyncio.Event()
+        self.adapters: list[Adapter] = []
+        self.clock: Clock | None = None
         self._deliveries: list[LocalDelivery] = []
+        self._outside: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
     async def open(
@@ -75,9 +90,14 @@ class House:
                     await self.worker.attached.wait()
                     for delivery in self._deliveries:
                         await delivery.attached.wait()
+                if self._platforms:
+                    self._open_channels(group, tasks)
                 self.ready.set()
                 yield self
+                for adapter in self.adapters:
+                    adapter.stop_receiving()
                 await self._drain()
+                await _end(self._outside)  # before the queue: a send under way ends, and is settled
             finally:
                 for task in tasks:
                     task.cancel()
@@ -100,6 +120,8 @@ class House:
                 pending_per_chat=limits.pending_per_chat,
             ),
             group=group,
+            quota=room.quota,
+            enclosures=room.enclosures,
             turn_ended=room.turn_ended,
         )
         self._deliveries = [
@@ -107,6 +129,25 @@ class House:
             for channel in CHANNELS_OF_SESSION
         ]
         tasks.append(group.create_task(room.background(self.ready), name="background"))
+
+    def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
+        settings = self.settings
+        around = Surroundings(
+            mailbox=self.mailbox,
+            intake=self.intake,
+            workspace=settings.workspace,
+            max_mb=settings.media.max_mb,
+            media_timeout_s=settings.media.timeout_s,
+            turn_timeout_s=settings.limits.turn_timeout_s,
+            commands=DESCRIPTIONS,
+        )
+        for kind, table in enabled(settings):
+            adapter = Adapter(kind, table, around)
+            self.adapters.append(adapter)
+            self._outside.append(group.create_task(adapter.run(), name=f"adapter {kind.name}"))
+        self.clock = Clock(settings, self.intake)
+        self._outside.append(group.create_task(self.clock.run(), name="clock"))
+        tasks += self._outside
 
     async def _drain(self) -> None:
         if self.worker is not None:
@@ -133,6 +174,11 @@ class House:
             outage = self.worker.outage
             away = outage.since is not None
             parts["model"] = {"up": not away, "since": since, "error": outage.error}
+        here = {adapter.name: adapter.part() for adapter in self.adapters}
+        for kind, _ in enabled(self.settings):
+            parts[kind.name] = here.get(kind.name) or standing(self.settings.state, kind.name)
+        if self.clock is not None:
+            parts["cron"] = self.clock.part()
         return health.up and up, parts
 
     def _status_lines(self, key: str) -> list[str]:
@@ -173,9 +219,23 @@ class House:
             "model": self.settings.model.name,
             "lanes": lanes,
             "queues": queues,
-            "usage_today": self.room.usage.today() if self.room is not None else None,
+            "usage_today": await self.room.usage_today() if self.room is not None else None,
             "memory": self.room.jobs.shown() if self.room is not None else None,
         }
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=ADAPTERS_END_S)
+
+
+def enabled(settings: Settings) -> list[tuple[Kind, Platform]]:
+    """List the platforms that are switched on, with their tables."""
+    kinds = registry.installed().kinds
+    tables = [(kind, getattr(settings.channels, name, None)) for name, kind in kinds.items()]
+    return [(kind, table) for kind, table in tables if isinstance(table, Platform) and table.enabled]
 
 
 def open_mailbox(settings: Settings) -> Mailbox:

@@ -24,7 +24,7 @@ class Intake:
             MailboxDown: not confirmed; accept the same message again.
         """
         await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes()))
-        command = commands.parse(inbound.text)
+        command = None if inbound.kind == "edit" else commands.parse(inbound.text)
         if command is not None and command.name == "stop":
             await self.stop(inbound.key, inbound.id)
 

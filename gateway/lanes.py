@@ -24,6 +24,8 @@ class Entry:
     tries: int = 0  # tries in this process that ended in a wait
     crashes: int = 0  # tries that ended in an error nobody foresaw
     told: bool = False  # the chat knows that the disk is full
+    begun_at: float = 0.0  # loop time of its first try, seconds
+    admitted: bool = False  # it is within the limits of its person and day
     away_at: datetime | None = None  # when a try first met an outage
     verdict: tuple[str, str] | None = None  # reason and sentence, once it is to be parked
 

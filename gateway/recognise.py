@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from channels.message import Inbound
+from session.attachments import Attachment
 from session.journal import Known
 from session.key import SessionKey
 from session.store import Session
@@ -18,10 +19,12 @@ def request(inbound: Inbound) -> Request:
         id=inbound.id,
         key=SessionKey(inbound.key),
         text=inbound.text,
+        platform_id=inbound.platform_id,
         sender=sender,
         group=inbound.group,
         source=inbound.source,
         cron_job_id=inbound.cron_job_id,
+        attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
     )
 
 

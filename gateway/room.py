@@ -4,68 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.quota import Quota
 from gateway.settings import Settings
+from session.attachments import Attachment
 from session.commands import Commands
 from session.context import Part
 from session.jobs import Background
+from session.links import linked_files
 from session.memory import Memory, MemoryRules
 from session.models import Echo, Model
-from session.models import Usage as TurnUsage
 from session.scopes import Scopes
+from session.spending import Spending
 from session.store import Session, Store
 from session.tools import Toolbox
 from session.tools.files import Ls, Read, Write
 from session.turn import Limits, Reply, Request, Surroundings, Turns
 
 
-@dataclass
-class Usage:
-    """Tokens and cost of the turns since midnight UTC, of this process."""
-
-    day: str = ""
-    turns: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-
-    def today(self) -> dict[str, Any]:
-        """Return the sums of the running day."""
-        self._turn_page()
-        return {
-            "turns": self.turns,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cost_usd": round(self.cost_usd, 6),
-        }
-
-    def add(self, usage: TurnUsage) -> None:
-        """Add what one turn cost."""
-        self._turn_page()
-        self.turns += 1
-        self.prompt_tokens += usage.prompt
-        self.completion_tokens += usage.completion
-        self.cost_usd += usage.cost_usd
-
-    def _turn_page(self) -> None:
-        day = datetime.now(UTC).date().isoformat()
-        if day != self.day:
-            self.day, self.turns, self.prompt_tokens, self.completion_tokens = day, 0, 0, 0
-            self.cost_usd = 0.0
-
-
 class Room:
     """The session side of a house."""
 
     def __init__(self, settings: Settings, *, status: Callable[[str], list[str]]) -> None:
-        self.usage = Usage()
         self.store = Store(
             settings.workspace, zone=settings.zone, cache_bytes=settings.session.cache_mb * 2**20
         )
         self.model = build_model(settings)
+        limits = settings.limits
+        limited = bool(limits.turns_per_person_per_hour or limits.cost_per_day_usd)
+        self._spending = Spending(
+            settings.state / "usage",
+            disk=self.store,
+            clock=self.store.clock,
+            durable=limited or not self.model.plain,
+        )
+        self.quota = Quota(
+            self._spending,
+            turns_per_hour=limits.turns_per_person_per_hour,
+            cost_per_day_usd=limits.cost_per_day_usd,
+            clock=self.store.clock,
+        )
         self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
         self.memory = Memory(
             self.scopes,
@@ -93,9 +73,11 @@ class Room:
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
             surroundings=self._surroundings,
+            workspace=settings.workspace,
         )
         self.commands = Commands(status=status, memory=self._memory_text, ended=self.jobs.ended)
         self._tools = settings.tools
+        self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"
 
     async def _surroundings(self, session: Session, request: Request) -> Surroundings:
@@ -106,19 +88,36 @@ class Room:
         notes = await self.memory.text(scope)
         return Surroundings(parts=[Part(MEMORY_HEADING, notes)], files=scope.files, tools=tools)
 
+    async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
+        """List the files of the conversation's scope that an answer links to."""
+        scope = self.scopes.of(session.key, stem=session.stem, group=request.group)
+        return await asyncio.to_thread(
+            linked_files, text, scope.files, workspace=self.scopes.workspace, max_bytes=self._max_file_bytes
+        )
+
     async def _memory_text(self, session: Session, request: Request) -> str:
         return await self.memory.text(self.scopes.of(session.key, stem=session.stem, group=request.group))
 
     def turn_ended(self, session: Session, reply: Reply) -> None:
-        """Count the turn's usage and see whether the conversation is long enough to consolidate."""
-        if reply.usage is not None:
-            self.usage.add(reply.usage)
-            if not self.model.plain:
-                self.jobs.turn_ended(session)
+        """See whether the conversation is long enough to consolidate."""
+        if reply.usage is not None and not self.model.plain:
+            self.jobs.turn_ended(session)
+
+    async def usage_today(self) -> dict[str, Any]:
+        """Sum up the turns of the running day (UTC) over all daemons: their number, tokens and cost."""
+        await self._spending.refresh()
+        sums = self._spending.today()
+        return {
+            "turns": sums.turns,
+            "prompt_tokens": sums.prompt_tokens,
+            "completion_tokens": sums.completion_tokens,
+            "cost_usd": round(sums.cost_usd, 6),
+        }
 
     async def background(self, ready: asyncio.Event) -> None:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
         await ready.wait()
+        await self._spending.refresh()
         if self.model.plain:
             return
         warm = getattr(self.model, "warm", None)
@@ -131,6 +130,7 @@ class Room:
         close = getattr(self.model, "close", None)
         if close is not None:
             await close()
+        await self._spending.aclose()
         await self.store.aclose()
 
 

@@ -58,7 +58,7 @@ class Stops:
             durable = self._answers[key, asked_id] = asyncio.get_running_loop().create_future()
             like = (asked or stopped.inbound).model_copy(update={"id": asked_id})
             if asked is None:
-                like = like.model_copy(update={"platform_id": None})
+                like = like.model_copy(update={"platform_id": None, "meta": {}})
             self._spawn(self._answer(like, durable), "answer stop")
         return True
 

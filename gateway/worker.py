@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import structlog
 
 from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
-from gateway import answers, recognise
+from gateway import answers, edits, moves, recognise
 from gateway.errors import LetterLost, MailboxDown, MailboxError
 from gateway.events import EventKind, Events, Onlooker
 from gateway.lanes import Again, Entry, Lanes
-from gateway.mailbox import INBOUND, Letter, Mailbox
+from gateway.mailbox import INBOUND, Letter, Mailbox, Post
 from gateway.notices import Notices
-from gateway.policy import (
-    ATTEMPTS_SAID,
-    OUTAGE_SAID,
-    TELL_WITHIN_S,
-    TOO_LARGE_SAID,
-    Outage,
-    back_off_s,
-    park_reason,
-    wait_words,
-)
+from gateway.patience import Patience
+from gateway.policy import ATTEMPTS_SAID, OUTAGE_SAID, TOO_LARGE_SAID, back_off_s, park_reason
+from gateway.quota import Quota
 from gateway.stops import Stops
 from session import commands
+from session.attachments import Attachment
 from session.commands import Commands
 from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, SessionError, StoreError
 from session.key import SessionKey
+from session.links import may_link
+from session.models import Meter
 from session.store import Session, Store
-from session.turn import Reply, Turns
+from session.turn import Reply, Request, Turns
 
 log = structlog.get_logger("worker")
+
+Enclosures = Callable[[Session, Request, str], Awaitable[Sequence[Attachment]]]
+LetterEnded = Callable[[Inbound, Literal["ok", "error"], str, int], None]
 
 REMEMBERED_MAX = 10_000
 SOON_S = 0.05
@@ -68,11 +66,13 @@ class Worker:
         events: Events,
         rules: Rules,
         group: asyncio.TaskGroup,
+        quota: Quota | None = None,
+        enclosures: Enclosures | None = None,
         turn_ended: Callable[[Session, Reply], None] = lambda session, reply: None,
+        letter_ended: LetterEnded = lambda inbound, status, error, duration_ms: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
-        self.outage = Outage()
         self.attached = asyncio.Event()
         self._mailbox = mailbox
         self._store = store
@@ -81,16 +81,27 @@ class Worker:
         self._events = events
         self._rules = rules
         self._group = group
+        self._quota = quota
+        self._enclosures = enclosures
         self._turn_ended = turn_ended
+        self._letter_ended = letter_ended
         self._clock = clock
         self._draining = False
         self._suspects = asyncio.Lock()
         self._owed: OrderedDict[tuple[str, str], None] = OrderedDict()  # ended, but not acknowledged yet
         self._replied: OrderedDict[tuple[str, str], None] = OrderedDict()  # acknowledged, as far as we know
-        self._told: set[str] = set()  # keys whose chat knows of the running outage
         self._notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._stops = Stops(lanes=self.lanes, store=store, mailbox=mailbox, clock=clock, spawn=self._spawn)
         self.stop = self._stops.stop
+        self._patience = Patience(
+            lanes=self.lanes,
+            store=store,
+            notices=self._notices,
+            outage_hours=rules.outage_hours,
+            clock=clock,
+            spawn=self._spawn,
+        )
+        self.outage = self._patience.outage
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -104,7 +115,7 @@ class Worker:
 
     async def drain(self, within_s: float) -> bool:
         """Start nothing new; return whether all running turns ended within ``within_s`` seconds."""
-        self._draining = True
+        self._draining = self._patience.draining = True
         return await self.lanes.drain(within_s)
 
     def _receive(self, letter: Letter) -> None:
@@ -118,10 +129,12 @@ class Worker:
         entry = self.lanes.add(inbound, letter)
         if entry is None:
             return
-        command = commands.parse(inbound.text)
+        lane = self.lanes.get(inbound.key)
+        command = command_of(inbound)
         if command is not None and command.name == "stop":
             self.stop(inbound.key, inbound.id, asked=inbound)
-        lane = self.lanes.get(inbound.key)
+        elif inbound.kind == "edit" and lane is not None:
+            edits.replace(lane, inbound)
         if lane is not None and len(lane.entries) > 1:
             self._crowd(entry, len(lane.entries))
             if self._events.watched(inbound.key):
@@ -186,23 +199,16 @@ class Worker:
                 _remember(self._owed, entry)
                 return None
             except (MailboxError, StoreError) as error:
-                return await self._delay(entry, error)
+                return await self._patience.delay(entry, error)
             except Exception:  # one letter ends here: what nobody foresaw is tried again, then parked
                 log.exception("turn.crashed")
                 entry.tries += 1
                 entry.crashes += 1
                 return Again(back_off_s(entry.tries))
 
-    async def _delay(self, entry: Entry, error: MailboxError | StoreError) -> Again:
-        entry.tries += 1
-        wait = back_off_s(entry.tries, spread=random.random())
-        log.warning("turn.delayed", error=str(error), hint=error.hint, wait_s=round(wait, 2))
-        if isinstance(error, StoreError):
-            await self._tell_once(entry, *wait_words(error))
-        return Again(wait)
-
     async def _try(self, entry: Entry) -> Again | None:
         inbound = entry.inbound
+        entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()
         name = (inbound.key, inbound.id)
         if name in self._owed or (entry.letter.suspect and name in self._replied):
             await self._mailbox.settle(entry.letter)
@@ -214,16 +220,29 @@ class Worker:
                 return None
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
-                await self._send(entry, reply)
+                await self._send(entry, await self._with_files(entry.inbound, session, reply))
                 return None
             return reply
 
+    async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
+        """Add the files that a model's answer links to."""
+        answered = not reply.silent and reply.kind == "reply" and command_of(inbound) is None
+        if self._enclosures is None or not answered or not may_link(reply.text):
+            return reply
+        files = await self._enclosures(session, recognise.request(inbound), reply.text)
+        return replace(reply, files=files)
+
     async def _outcome(self, entry: Entry, session: Session) -> Reply | Again | None:
         """Say what the letter ended in: what is stored of it, else what a command or turn makes of it now."""
-        command = commands.parse(entry.inbound.text)
-        if command is not None and command.name == "stop" and await self._stops.take(entry.inbound):
+        inbound = entry.inbound
+        if (moved_to := moves.target(inbound)) is not None:
+            return await moves.settle(self._store, session, inbound, moved_to)
+        if inbound.kind == "edit":
+            return await edits.settle(session, inbound, at=self._turns.now())
+        command = command_of(inbound)
+        if command is not None and command.name == "stop" and await self._stops.take(inbound):
             return Reply(silent=True)
-        stored = recognise.stored(session, entry.inbound)
+        stored = recognise.stored(session, inbound)
         return stored if stored is not None else await self._answer(entry, session, command)
 
     async def _answer(
@@ -231,6 +250,12 @@ class Worker:
     ) -> Reply | Again | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
+        if command is None and not entry.admitted and self._quota is not None:
+            asked = session.find(inbound.id) is not None
+            refusal = None if asked else await self._quota.refusal(session, inbound)
+            if refusal is not None:
+                return refusal
+            entry.admitted = True
         begun = 0
         if entry.letter.suspect or entry.crashes:
             begun = max(session.journal.attempts(inbound.id), entry.crashes)
@@ -252,59 +277,57 @@ class Worker:
         if begun > 1:
             async with self._suspects:
                 return await self._turn(entry, session, begun=1)
-        struck = begun == 0
+        meter = Meter()
         try:
-            await self._started(inbound)
-            reply = await self._turns.run(
-                session,
-                recognise.request(inbound),
-                watcher=Onlooker(self._events, inbound.key, inbound.id, self._spawn),
-                stop=entry.stop,
-                careful=entry.told,
-            )
-            self._model_answers()
-            self._turn_ended(session, reply)
+            with self._quota.running(inbound) if self._quota is not None else nullcontext():
+                reply = await self._run(entry, session, meter)
         except ModelAway as error:
-            if not struck:
+            if begun:
                 await session.journal.strike(inbound.id)
-            return await self._wait(entry, session, error)
+            again = await self._patience.wait(entry, session, error)
+            if again is None:
+                await self._park(entry, session, "outage", OUTAGE_SAID.format(self._rules.outage_hours))
+            return again
         except asyncio.CancelledError:
-            if not struck:
+            if begun:
                 await asyncio.shield(session.journal.strike(inbound.id))
             raise
         except StoreError as error:
             if isinstance(error, LineTooLong):
+                self._count(inbound, meter)
                 await self._park(entry, session, "too_large", TOO_LARGE_SAID)
                 return None
-            if not struck:
+            if begun:
                 await session.journal.strike(inbound.id)
             raise
         except SessionError as error:
-            self._model_answers()
+            self._patience.model_answers()
+            self._count(inbound, meter)
             reason, said = park_reason(error)
             log.warning("turn.failed", reason=reason, error=str(error), hint=error.hint)
             await self._park(entry, session, reason, said)
             return None
+        self._patience.model_answers()
+        self._count(inbound, meter)
+        self._turn_ended(session, reply)
         return reply
 
-    async def _wait(self, entry: Entry, session: Session, error: ModelAway) -> Again | None:
-        """Keep the lane waiting through an outage, tell its chat once, give up after ``outage_hours``."""
-        now = asyncio.get_running_loop().time()
-        if self.outage.met(error, now):
-            self._spawn(self._tell_waiting(error), "tell waiting chats")
-        entry.tries += 1
-        reason, said = wait_words(error)
-        noted = session.journal.noted(entry.inbound.id, reason)
-        entry.away_at = entry.away_at or (noted.at if noted is not None else None) or self._clock()
-        if self._clock() - entry.away_at >= timedelta(hours=self._rules.outage_hours):
-            await self._park(entry, session, "outage", OUTAGE_SAID.format(self._rules.outage_hours))
-            return None
-        if noted is None and entry.inbound.key not in self._told:
-            self._told.add(entry.inbound.key)
-            await self._notices.tell(session, entry.inbound, reason, said)
-        wait = back_off_s(entry.tries, after_s=error.after_s, spread=random.random())
-        log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
-        return Again(wait, self.outage.over)
+    async def _run(self, entry: Entry, session: Session, meter: Meter) -> Reply:
+        inbound = entry.inbound
+        if self._events.watched(inbound.key):
+            await self._events.tell("started", inbound.key, inbound.id)
+        return await self._turns.run(
+            session,
+            recognise.request(inbound),
+            watcher=Onlooker(self._events, inbound.key, inbound.id, self._spawn),
+            stop=entry.stop,
+            careful=entry.told,
+            meter=meter,
+        )
+
+    def _count(self, inbound: Inbound, meter: Meter) -> None:
+        if self._quota is not None:
+            self._quota.record(inbound, meter.usage)
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -313,22 +336,30 @@ class Worker:
             return  # it comes again, and the stored reply is sent then
         inbound = entry.inbound
         if reply.silent:
-            await self._mailbox.settle(entry.letter)
+            await self._settle(entry, [], error=reply.reason)
             if reply.reason:
                 await self._events.tell(
                     "notice",
                     inbound.key,
                     inbound.id,
-                    text=commands.STOPPED,
+                    text=reply.text or commands.STOPPED,
                     event_id=f"{inbound.id}#notice.{reply.reason}",
                 )
             return
         post = answers.reply(inbound, reply, self._clock())
-        await self._mailbox.settle(entry.letter, [post])
+        await self._settle(entry, [post], error=reply.reason if reply.kind == "notice" else "")
         _remember(self._replied, entry)  # the acknowledgement may yet be lost with its connection
         log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
         kind: EventKind = "notice" if reply.kind == "notice" else "reply"
         await self._notices.show(kind, inbound, post, reply.text, reply.seq)
+
+    async def _settle(self, entry: Entry, posts: Sequence[Post], *, error: str) -> None:
+        try:
+            await self._mailbox.settle(entry.letter, posts)
+        except LetterLost:
+            self._end(entry, error)
+            raise
+        self._end(entry, error)
 
     async def _park(self, entry: Entry, session: Session, reason: str, said: str) -> None:
         """Tell the chat, move the letter aside, and remember in between that it is parked."""
@@ -344,38 +375,20 @@ class Worker:
             mark=lambda: session.journal.conclude(inbound.id, "parked", reason=reason),
         )
         log.warning("letter.parked", reason=reason, attempts=attempts)
+        self._end(entry, reason)
 
-    async def _tell_waiting(self, error: ModelAway) -> None:
-        """While the outage lasts, tell the chats whose letters wait without a try of their own."""
-        loop = asyncio.get_running_loop()
-        reason, said = wait_words(error)
-        while self.outage.since is not None and not self._draining:
-            for lane in self.lanes:
-                entry = lane.entries[0] if lane.entries else None
-                if entry is None or lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
-                    continue
-                self._told.add(lane.key)
-                async with self._store.open(SessionKey(lane.key)) as session:
-                    await self._notices.tell(session, entry.inbound, reason, said)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.outage.over.wait(), TELL_WITHIN_S / 3)
-
-    async def _tell_once(self, entry: Entry, reason: str, text: str) -> None:
-        if entry.told:
-            return
+    def _end(self, entry: Entry, error: str) -> None:
+        """Say how a letter ended to whoever keeps count of it."""
+        took_s = asyncio.get_running_loop().time() - entry.begun_at
         try:
-            await self._notices.put(entry.inbound, reason, text)
-            entry.told = True
-        except MailboxError as error:
-            log.warning("notice.delayed", error=str(error))
+            self._letter_ended(entry.inbound, "error" if error else "ok", error, round(took_s * 1000))
+        except Exception:  # what they do with it must not bring the letter back
+            log.exception("letter_ended.crashed")
 
-    def _model_answers(self) -> None:
-        self.outage.ended()
-        self._told.clear()
 
-    async def _started(self, inbound: Inbound) -> None:
-        if self._events.watched(inbound.key):
-            await self._events.tell("started", inbound.key, inbound.id)
+def command_of(inbound: Inbound) -> commands.Command | None:
+    """Read the command that a message is; an edit is none, whatever its text."""
+    return None if inbound.kind == "edit" else commands.parse(inbound.text)
 
 
 def _remember(names: OrderedDict[tuple[str, str], None], entry: Entry) -> None:

@@ -81,7 +81,7 @@ def _end(
         "next": inner["session_id"],
         "archive": path.name,
         "seq": book.ledger.seq(place_of(transcript)),
-        "ids": _recent_ids(transcript, book.ledger, now, stop=stop),
+        "ids": recent_ids(transcript, book.ledger, now, stop=stop),
     }
     book.write(held, fds[1], entry)
     running = [(raw, decode(raw)) for raw in transcript.messages[stop:]]
@@ -121,7 +121,7 @@ def _write_archive(
     return path
 
 
-def _recent_ids(
+def recent_ids(
     transcript: Transcript, ledger: Ledger, now: datetime, *, stop: int | None = None
 ) -> dict[str, dict[str, Any]]:
     """Collect the ids of the last 48 h before ``stop`` with their replies, as the journal keeps them."""
@@ -159,7 +159,7 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], wait: Wait) -> b
         with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
             book.compare(book_fd)
             now = scribe.clock()
-            cleared = dict.fromkeys([*_recent_ids(scribe.transcript, book.ledger, now), *ids])
+            cleared = dict.fromkeys([*recent_ids(scribe.transcript, book.ledger, now), *ids])
             at = now.astimezone(UTC).isoformat()
             seq = book.ledger.seq(place_of(scribe.transcript))
             entries: list[Entry] = [{"at": at, "do": "end", "id": id_, "kind": "cleared"} for id_ in cleared]

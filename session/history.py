@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from session.attachments import Show, with_references
 from session.repair import ROLES, plain_text, repair, truncate_tool_results
 
 Line = Mapping[str, Any]
@@ -24,6 +25,7 @@ def visible(
     last_consolidated: int,
     running_id: str | None,
     keep_results: int = FULL_TOOL_RESULTS,
+    show: Show | None = None,
 ) -> list[dict[str, Any]]:
     """Turn the message lines of a transcript into the messages of a request (mode ``all``).
 
@@ -34,6 +36,8 @@ def visible(
         running_id: ``message_id`` of the turn that runs. From its newest user line on nothing is
             truncated.
         keep_results: how many of the older tool results stay whole.
+        show: what turns the files of user messages into parts, asked from the newest back; None: they are
+            named in the text.
 
     Returns:
         Provider messages, oldest first, repaired; a summary before them where an overlay has one.
@@ -48,8 +52,11 @@ def visible(
         start = overlay["first_kept"]
         opening = [{"role": "user", "content": summary_text(plain_text(overlay.get("content")))}]
     sent = set(_sendable(messages)) & set(range(start, len(messages)))
-    older = repair(_stripped(messages[i], _SENT) for i in sorted(sent) if i < running)
-    newer = repair(_stripped(messages[i], _SENT_RUNNING) for i in sorted(sent) if i >= running)
+    contents: dict[int, object] = {}
+    for i in sorted(sent, reverse=True):
+        contents[i] = _content(messages[i], show, newest=i >= running)
+    older = repair(_stripped(messages[i], contents[i], _SENT) for i in sorted(sent) if i < running)
+    newer = repair(_stripped(messages[i], contents[i], _SENT_RUNNING) for i in sorted(sent) if i >= running)
     older = opening + older
     return truncate_tool_results(older + newer, keep=keep_results, running_from=len(older))
 
@@ -116,9 +123,16 @@ def _running_from(messages: Sequence[Line], running_id: str | None) -> int:
     return len(messages)
 
 
-def _stripped(line: Line, fields: Sequence[str]) -> dict[str, Any]:
+def _content(line: Line, show: Show | None, *, newest: bool) -> object:
+    text = plain_text(line.get("content"))  # a picture that is stored in the content is named, not sent again
+    if line["role"] != "user" or "attachments" not in line:
+        return text
+    return with_references(text, line) if show is None else show.content(text, line, newest=newest)
+
+
+def _stripped(line: Line, content: object, fields: Sequence[str]) -> dict[str, Any]:
     message = {field: line[field] for field in fields if field in line}
-    message["content"] = plain_text(message.get("content"))  # a stored picture is named, not sent again
+    message["content"] = content
     return message
 
 

@@ -113,13 +113,21 @@ class Index:
                 continue
             line = decode(raw)
             turns += line.get("role") == "user"
-            usage = line.get("usage")
-            if isinstance(usage, Mapping):
-                prompt += int(_number(usage.get("prompt")))
-                completion += int(_number(usage.get("completion")))
-                cost += _number(usage.get("cost_usd"))
+            spent = usage_of(line)
+            prompt += spent.prompt_tokens
+            completion += spent.completion_tokens
+            cost += spent.cost_usd
         self._totals = Totals(turns, prompt, completion, cost)
         return self._totals
+
+
+def usage_of(line: Mapping[str, Any]) -> Totals:
+    """Read what a stored line says that its request cost."""
+    usage = line.get("usage")
+    if not isinstance(usage, Mapping):
+        return Totals()
+    prompt, completion = int(_number(usage.get("prompt"))), int(_number(usage.get("completion")))
+    return Totals(0, prompt, completion, _number(usage.get("cost_usd")))
 
 
 def _is_plain(id_: str) -> bool:

@@ -265,7 +265,7 @@ class Background:
     # -- the files ---------------------------------------------------------------------------------------
 
     def _path(self, job: Job) -> Path:
-        return self._folder / f"{job.session_id}-{mark_of(job.key)}.json"
+        return self._folder / file_name(str(job.session_id), job.key)
 
     def _left(self) -> list[Job]:
         """Read the jobs on disk, the oldest session first."""
@@ -288,6 +288,24 @@ class Background:
             self._path(job).unlink()
             private_folder(self._folder)
             sync_folder(self._folder)
+
+
+def file_name(session_id: str, key: str) -> str:
+    """Name the file of a job in ``state/jobs/``."""
+    return f"{session_id}-{mark_of(key)}.json"
+
+
+def move_jobs(state: Path, old: str, new: str) -> None:
+    """Give the jobs of one key to another; blocks, for threads. Done again after a crash it ends the same.
+
+    Raises:
+        NewerFormat, StoreError: call it again.
+    """
+    for path in sorted((state / "jobs").glob("*.json")):
+        content = read_state(path)
+        if content.get("key") == old and is_ulid(content.get("session")):
+            write_state(path.with_name(file_name(str(content["session"]), new)), {**content, "key": new})
+            path.unlink(missing_ok=True)
 
 
 def _sizes(notes: Notes) -> tuple[int, int]:

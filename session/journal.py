@@ -14,7 +14,7 @@ from session.errors import NewerFormat
 VERSION = 1
 KEPT = timedelta(hours=48)
 REWRITE_BYTES = 64 * 1024
-Kind = Literal["command", "notice", "parked", "withdrawn", "cleared", "archived"]
+Kind = Literal["command", "notice", "silent", "parked", "withdrawn", "cleared", "archived"]
 ToldKind = Literal["reply", "notice"]
 Entry = dict[str, Any]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -87,6 +87,7 @@ class Ledger:
         self._known: dict[str, Known] = {}
         self._bases: dict[str, _Base] = {}
         self._told: list[tuple[Told, str, int]] = []  # with session and its final lines at that moment
+        self._said: dict[tuple[str, str], datetime] = {}  # reason and subject of notices that ended an id
         self._top = 0  # the highest number that any entry names
         self._ages: deque[tuple[datetime, int]] = deque()
         self._old_bytes = 0
@@ -104,6 +105,8 @@ class Ledger:
                 self._take_try(do, id_, entry, at)
             case "end", str():
                 known = self._known[id_] = _read_known(entry, at)
+                if known.kind == "notice":
+                    self._said[known.reason, str(entry.get("about", ""))] = at
                 if known.seq is not None:
                     kind: ToldKind = "reply" if known.kind == "command" else "notice"
                     self._add_told(entry, Told(known.seq, kind, id_, known.text, known.reason, at))
@@ -201,6 +204,10 @@ class Ledger:
             if told.id == id_ and told.reason == reason and told.kind == "notice":
                 return None if told.at is None or now - told.at > KEPT else told
         return None
+
+    def said(self, reason: str, about: str) -> datetime | None:
+        """Return when a notice with this reason and subject last ended an id."""
+        return self._said.get((reason, about))
 
     def told(self, after: int) -> list[Told]:
         """List the recorded replies and notices with a seq above ``after``."""
@@ -323,6 +330,10 @@ class Journal:
     def noted(self, id: str, reason: str) -> Told | None:
         """Return the notice that was recorded for this id and reason, so that it is told only once."""
         return self._look().noted(id, reason, self._clock())
+
+    def said(self, reason: str, about: str) -> datetime | None:
+        """Return when ``conclude`` last ended an id in a notice with this reason and ``about``."""
+        return self._look().said(reason, about)
 
     async def unpark(self, id: str) -> None:
         """Forget outcome and attempts of a parked letter that is put back by hand."""

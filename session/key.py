@@ -25,6 +25,12 @@ def split(key: str) -> tuple[str, str]:
     return (channel, chat_id) if colon else ("", key)
 
 
+def source_of(key: str) -> dict[str, str]:
+    """Say, as line 1 does, that a conversation is a cron job's; empty for all others."""
+    channel, job_id = split(key)
+    return {"source": "cron", "cron_job_id": job_id} if channel == "cron" else {}
+
+
 def mark_of(key: str) -> str:
     """Return the 8 hex digits that tell two keys of one name apart."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]

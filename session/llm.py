@@ -17,7 +17,7 @@ from typing import Any, cast
 from session.assembly import Assembly, Chunk
 from session.errors import ModelAway, ModelError, ModelRefused
 from session.failure import classified, cleaned
-from session.models import Answer, Message, OnDelta, Prompt, ToolSpec
+from session.models import Answer, Message, OnDelta, PartKind, Prompt, ToolSpec
 
 CONNECT_S = 10.0
 MAX_ID_CHARS = 40  # of a tool call; longer ones come from other providers' files
@@ -87,6 +87,15 @@ class LiteLLM:
         except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
             return 0
         return int(info.get("max_input_tokens") or 0)
+
+    def takes(self, part: PartKind) -> bool:
+        """Say what LiteLLM's table knows of the model; imports LiteLLM, which takes seconds at first."""
+        _load()
+        asked = _library.supports_vision if part == "image" else _library.utils.supports_pdf_input
+        try:
+            return bool(asked(model=self.name))
+        except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
+            return False
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         """Answer ``prompt``; see ``Model``. Cancelling closes the connection to the server at once."""

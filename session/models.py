@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 Message = Mapping[str, Any]  # provider shape: role, content, tool_calls | tool_call_id, name
 OnDelta = Callable[[str], None]
+PartKind = Literal["image", "pdf"]  # what else than text a message may hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,18 @@ class Usage:
     cost_usd: float = 0.0
 
 
+class Meter:
+    """Adds up what the requests of a turn cost, so that it is known however the turn ends."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+
+    def add(self, prompt: int, completion: int, cost_usd: float) -> None:
+        """Add one request."""
+        sums = self.usage
+        self.usage = Usage(sums.prompt + prompt, sums.completion + completion, sums.cost_usd + cost_usd)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back. ``extra`` holds fields of the assistant message to keep (``reasoning_content`` …)."""
@@ -73,6 +86,10 @@ class Model(Protocol):
         """Whether it needs no history, tools or background work (``echo``)."""
         ...
 
+    def takes(self, part: PartKind) -> bool:
+        """Say whether a user message may hold such parts; it may block, so it is asked in a thread."""
+        return False
+
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         """Answer ``prompt``; ``on_delta`` receives the text piece by piece as it is written.
 
@@ -93,6 +110,10 @@ class Echo:
 
     def __init__(self, delay_s: float = 0.0) -> None:
         self._delay_s = delay_s
+
+    def takes(self, part: PartKind) -> bool:
+        """Take nothing but text."""
+        return False
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         """Answer with the last message's text."""

@@ -26,7 +26,7 @@ from session.disk import (
 )
 from session.errors import Fenced, StoreError
 from session.fence import Busy, Fence, Held, Wait
-from session.key import SessionKey
+from session.key import SessionKey, source_of
 from session.transcript import Damage, Transcript, decode, dump, fresh, parse
 
 log = structlog.get_logger(__name__)
@@ -66,7 +66,8 @@ class Scribe:
 
     def _empty(self) -> Transcript:
         now = self.clock()
-        return fresh(self.stem, self.key, now=now, inner={"session_id": str(ULID.from_datetime(now))})
+        inner = {"session_id": str(ULID.from_datetime(now)), **source_of(self.key)}
+        return fresh(self.stem, self.key, now=now, inner=inner)
 
     @property
     def exists(self) -> bool:

@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 from ulid import ULID
 
 from session import archive, ending, listing
+from session.cache import Room
 from session.disk import Layout, read_file
 from session.errors import StoreError
 from session.fence import Busy, Fence, Wait
-from session.hop import Hop, start_thread
+from session.hop import Hop, Job, start_thread
 from session.index import Exchange
 from session.journal import Build, Ledger, Told
 from session.key import SessionKey, needs_mark, plain_stem
@@ -33,6 +34,7 @@ from session.view import View
 __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
 
 T = TypeVar("T")
+Hands = tuple[Scribe, Logbook]
 _TRIES = 8
 
 
@@ -46,37 +48,10 @@ def new_owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{ULID()}"
 
 
-class _Room:
-    """What is kept of one key between turns."""
-
-    def __init__(self, key: SessionKey) -> None:
-        self.key = key
-        self.pins = 0
-        self.weighed = 0  # its share in the sum of the store
-        self.turn = asyncio.Lock()  # one disk job at a time
-        self.scribe: Scribe | None = None
-        self.book: Logbook | None = None
-
-    def current(self) -> bool:
-        """Say whether what is held is what the files hold; a few calls that touch no disk."""
-        if self.turn.locked() or self.scribe is None or self.book is None:
-            return False
-        return self.book.current() and self.scribe.current()
-
-    def owned(self) -> int | None:
-        """Return the epoch if nothing must be read or claimed before the next turn."""
-        return self.scribe.owned() if self.scribe is not None and self.current() else None
-
-    @property
-    def weight(self) -> int:
-        held = 0 if self.scribe is None else self.scribe.transcript.weight
-        return 2048 + held + (0 if self.book is None else 2 * self.book.ledger.size)
-
-
 class Session(View):
     """One conversation held open by a turn or a command: everything of a view, and writing."""
 
-    def __init__(self, store: Store, room: _Room, scribe: Scribe, book: Logbook, epoch: int) -> None:
+    def __init__(self, store: Store, room: Room, scribe: Scribe, book: Logbook, epoch: int) -> None:
         super().__init__(lambda: scribe.transcript, lambda: book.ledger, self._record, store.clock)
         self.key = room.key
         self.stem = scribe.stem
@@ -188,7 +163,7 @@ class Store:
         self._zone = zone
         self._cache_bytes = cache_bytes
         self._freeze_s = freeze_s
-        self._rooms: OrderedDict[str, _Room] = OrderedDict()
+        self._rooms: OrderedDict[str, Room] = OrderedDict()
         self._hop = Hop()
         self._weight = 0
         self._listing = listing.Listing(self.layout, zone)
@@ -203,7 +178,7 @@ class Store:
         """
         room = self._rooms.get(key)
         if room is None:
-            room = self._rooms[key] = _Room(key)
+            room = self._rooms[key] = Room(key)
         else:
             self._rooms.move_to_end(key)
         room.pins += 1
@@ -217,7 +192,7 @@ class Store:
         finally:
             self._let_go(room)
 
-    async def run(self, room: _Room, job: Callable[[Wait | None], T], *, slow: bool = False) -> T:
+    async def run(self, room: Room, job: Callable[[Wait | None], T], *, slow: bool = False) -> T:
         """Run one disk job of a key: beside those of others, or in its own thread where it may take long."""
         async with room.turn:
             if not slow:
@@ -227,7 +202,11 @@ class Store:
             wait = Wait(abort)
             return await start_thread(lambda: job(wait), name="disk-slow", abort=abort)
 
-    def _claim(self, room: _Room, wait: Wait | None) -> int:
+    def beside(self, job: Callable[[], T]) -> Job[T]:
+        """Run a short disk job that belongs to no key among those of the keys."""
+        return self._hop.start(job)
+
+    def _claim(self, room: Room, wait: Wait | None) -> int:
         for _ in range(_TRIES):
             scribe, book = self._hands(room, quick=wait is None)
             try:
@@ -240,7 +219,7 @@ class Store:
             return epoch
         raise StoreError("two conversations fight for one file name", hint=f"look at {self.layout.sessions}")
 
-    def _hands(self, room: _Room, *, quick: bool = False) -> tuple[Scribe, Logbook]:
+    def _hands(self, room: Room, *, quick: bool = False) -> tuple[Scribe, Logbook]:
         """Return the writers of a key, new ones where nothing is held yet."""
         if room.scribe is not None and room.book is not None:
             return room.scribe, room.book
@@ -259,7 +238,7 @@ class Store:
         scribe = Scribe(self.layout, stem, key, fence=fence, clock=self.clock)
         return scribe, Logbook(self.layout, stem, key, fence=fence, clock=self.clock)
 
-    def _let_go(self, room: _Room) -> None:
+    def _let_go(self, room: Room) -> None:
         """End one use of a room; drop the rooms used longest ago while they are too heavy together."""
         room.pins -= 1
         self._weight += room.weight - room.weighed
@@ -269,6 +248,34 @@ class Store:
                 return
             if self._rooms[key].pins == 0:
                 self._weight -= self._rooms.pop(key).weighed
+
+    async def both(self, first: SessionKey, second: SessionKey, job: Callable[[Hands, Hands, Wait], T]) -> T:
+        """Run a disk job that claims and writes two conversations at once, ``first``'s lock before the other.
+
+        Raises:
+            Fenced, NewerFormat, StoreError: as the job.
+        """
+        rooms = [self._rooms.setdefault(key, Room(key)) for key in (first, second)]
+        for room in rooms:
+            room.pins += 1
+
+        def work(wait: Wait | None) -> T:
+            for _ in range(_TRIES):
+                for room in rooms:
+                    room.scribe, room.book = self._hands(room)
+                try:
+                    return job(self._hands(rooms[0]), self._hands(rooms[1]), wait or Wait())
+                except Moved:
+                    for room in rooms:
+                        room.scribe = room.book = None
+            raise StoreError("two conversations fight for one file name")
+
+        try:
+            async with rooms[1].turn:
+                return await self.run(rooms[0], work, slow=True)
+        finally:
+            for room in rooms:
+                self._let_go(room)
 
     def cached_bytes(self) -> int:
         """Return about how much memory the conversations take."""
@@ -280,7 +287,7 @@ class Store:
         """Read a conversation as it is now, without owning it; empty where it has no file yet."""
 
         def job() -> View:
-            scribe, book = self._hands(_Room(key))
+            scribe, book = self._hands(Room(key))
             with contextlib.suppress(Moved):
                 scribe.refresh()
             book.refresh()
@@ -369,7 +376,7 @@ class Store:
         Returns:
             Whether there was a transcript.
         """
-        room = self._rooms.setdefault(key, _Room(key))
+        room = self._rooms.setdefault(key, Room(key))
         room.pins += 1
         cleared = list(ids)
 

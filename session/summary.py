@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
+from session.attachments import with_references
 from session.compaction import call_ids, legal_cuts
 from session.errors import BadAnswer
 from session.history import is_record
@@ -111,7 +112,7 @@ def chunk_end(lines: Sequence[Line], *, zone: tzinfo, max_chars: int) -> int:
 def shown(line: Line, zone: tzinfo, *, max_chars: int | None = None) -> str:
     """Write a line as ``[2026-01-31T09:15] ROLE [tools: a, b]: content``; empty where it says nothing."""
     role, names = str(line.get("role")), _tools(line)
-    text = plain_text(line.get("content")).strip()
+    text = with_references(plain_text(line.get("content")).strip(), line)
     if not text and not call_ids(line):
         return ""
     limit = max_chars or (MAX_RESULT_CHARS if role == "tool" else MAX_LINE_CHARS)

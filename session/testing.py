@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
-from session.models import Answer, Model, OnDelta, Prompt, ToolSpec
+from session.models import Answer, Model, OnDelta, PartKind, Prompt, ToolSpec
 
 Step = Answer | ModelError | str | Callable[[Prompt], Answer | str]
 
@@ -26,11 +26,16 @@ class Script:
 
     def __init__(self, steps: Iterable[Step] = (), *, plain: bool = False) -> None:
         self.plain = plain
+        self.parts: set[PartKind] = set()
         self.steps = list(steps)
         self.prompts: list[Prompt] = []
         self.held = asyncio.Event()
         self.release = asyncio.Event()
         self.release.set()
+
+    def takes(self, part: PartKind) -> bool:
+        """Take what the test says."""
+        return part in self.parts
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         """Play the next step."""
@@ -90,6 +95,8 @@ class ModelContract:
         """A model has a name, and says whether it is plain."""
         assert model.name
         assert isinstance(model.plain, bool)
+        assert model.takes("image") in (True, False)
+        assert model.takes("pdf") in (True, False)
 
 
 class FullModelContract(ModelContract):

@@ -7,18 +7,32 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from session import transcript
+from session.attachments import Album, Attachment, stored
 from session.context import Part
 from session.context import request as request_of
-from session.errors import BadAnswer, TurnTimeout
+from session.errors import BadAnswer, ContextTooLong, ModelRefused, TurnTimeout
 from session.history import visible
+from session.index import usage_of
 from session.key import SessionKey
-from session.models import Answer, Message, Model, Prompt, ToolCall, Usage
+from session.models import Answer, Message, Meter, Model, Prompt, ToolCall, Usage
 from session.store import Exchange, Session
+from session.switch import StopSwitch, TurnStopped
 from session.tools import Place, Toolbox
+
+__all__ = [
+    "INTERRUPTED",
+    "Limits",
+    "Reply",
+    "Request",
+    "StopSwitch",
+    "Surroundings",
+    "TurnStopped",
+    "Turns",
+    "Watcher",
+]
 
 QUICK_S = 0.02  # a model that answers within this time has its user line stored together with the answer
 LONG_HISTORY = 500  # messages from which on the request is built in a thread
@@ -28,15 +42,20 @@ STOPPED = "not run: the turn was stopped"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One message as the session package sees it. ``id`` is the inbound id, ``sender`` its stored form."""
+    """One message as the session package sees it.
+
+    ``id`` is the inbound id, ``platform_id`` the platform's own, ``sender`` its stored form.
+    """
 
     id: str
     key: SessionKey
     text: str
+    platform_id: str | None = None
     sender: Mapping[str, str] = field(default_factory=dict)
     group: bool = False
     source: str = "interactive"
     cron_job_id: str | None = None
+    attachments: Sequence[Attachment] = ()
     received_at: datetime | None = None
 
 
@@ -50,6 +69,7 @@ class Reply:
     silent: bool = False
     repeated: bool = False
     seq: int = 0
+    files: Sequence[Attachment] = ()  # that go out with it
     usage: Usage | None = None  # of the turn that was run for it, all requests together
 
 
@@ -74,43 +94,6 @@ class Watcher(Protocol):
         ...
 
 
-class TurnStopped(Exception):
-    """The switch was pulled; what the turn had is stored."""
-
-
-class StopSwitch:
-    """Ends the block it guards once pulled, in the way ``asyncio.timeout`` does when time runs out."""
-
-    def __init__(self) -> None:
-        self.pulled = False
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelling = 0
-        self._sent = False
-
-    def pull(self) -> None:
-        """End the guarded block; one that is entered later does not begin."""
-        self.pulled = True
-        if self._task is not None and not self._sent:
-            self._sent = True
-            self._task.cancel()
-
-    async def __aenter__(self) -> StopSwitch:
-        self._task = asyncio.current_task()
-        assert self._task is not None
-        self._cancelling = self._task.cancelling()
-        if self.pulled:
-            raise TurnStopped
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        task, self._task = self._task, None
-        assert task is not None
-        if self._sent and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise TurnStopped from error
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What bounds a turn."""
@@ -133,13 +116,19 @@ class Turns:
         zone: tzinfo,
         clock: Callable[[], datetime],
         surroundings: Callable[[Session, Request], Awaitable[Surroundings]],
+        workspace: Path | None = None,
     ) -> None:
+        self.workspace = workspace
         self.model = model
         self.toolbox = toolbox
         self.limits = limits
         self.zone = zone
         self.clock = clock
         self.surroundings = surroundings
+
+    def now(self) -> str:
+        """Return the timestamp of a line that is written now."""
+        return transcript.stamp(self.clock(), self.zone)
 
     async def run(
         self,
@@ -149,17 +138,20 @@ class Turns:
         stop: StopSwitch,
         watcher: Watcher | None = None,
         careful: bool = False,
+        meter: Meter | None = None,
     ) -> Reply:
         """Answer ``request``; on return its final line survives a power cut.
 
         A turn that a crash left half done goes on after its last stored line. A ``careful`` one stores
-        the question before the model is asked, since the disk refused lately.
+        the question before the model is asked, since the disk refused lately. ``meter`` counts what the
+        turn cost, stored requests of an earlier try included, also where it fails.
 
         Raises:
             ModelAway, StoreError: nothing is wrong with the letter; run it again later.
             ModelError, TurnTimeout: it will never be answered.
         """
-        turn = _Turn(self, session, request, watcher, await self.surroundings(session, request))
+        around = await self.surroundings(session, request)
+        turn = _Turn(self, session, request, around, watcher=watcher, meter=meter or Meter())
         try:
             async with asyncio.timeout(self.limits.turn_timeout_s):
                 async with stop:
@@ -169,7 +161,7 @@ class Turns:
             return Reply(silent=True, reason="stopped")
         except TimeoutError:
             raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
-        return Reply(text=text, seq=session.seq_of(request.id), usage=turn.usage)
+        return Reply(text=text, seq=session.seq_of(request.id), usage=turn.meter.usage)
 
 
 class _Turn:
@@ -178,8 +170,10 @@ class _Turn:
         house: Turns,
         session: Session,
         request: Request,
-        watcher: Watcher | None,
         around: Surroundings,
+        *,
+        watcher: Watcher | None,
+        meter: Meter,
     ) -> None:
         self._house = house
         self._session = session
@@ -190,7 +184,8 @@ class _Turn:
         self._rounds = 0
         self._tools_used: list[str] = []
         self._around = around
-        self.usage = Usage()
+        self._album = Album(house.workspace, house.model)
+        self.meter = meter
 
     async def run(self, *, careful: bool) -> str:
         exchange = self._session.find(self._request.id)
@@ -226,13 +221,20 @@ class _Turn:
     # -- stored lines ------------------------------------------------------------------------------
 
     def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
-        at = transcript.stamp(self._house.clock(), self._house.zone)
+        at = self._house.now()
         return transcript.make_line(role, content, at, message_id=self._request.id, **fields)
 
     def _user_line(self) -> dict[str, Any]:
         request = self._request
         sender = dict(request.sender) or None
-        return self._line("user", request.text, sender=sender, group=request.group or None)
+        return self._line(
+            "user",
+            request.text,
+            platform_id=request.platform_id,
+            sender=sender,
+            group=request.group or None,
+            attachments=stored(request.attachments),
+        )
 
     def _assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
         usage = answer.usage and {
@@ -263,6 +265,16 @@ class _Turn:
     # -- the model ---------------------------------------------------------------------------------
 
     async def _ask(self) -> Answer:
+        """Ask; where the model refuses the files that it was shown, ask again with their names."""
+        try:
+            return await self._ask_once()
+        except (ModelRefused, ContextTooLong):
+            if not self._album.shown or self._partial:
+                raise
+            self._album.named_only = True
+            return await self._ask_once()
+
+    async def _ask_once(self) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         self._partial.clear()
         prompt = await self._prompt()
@@ -284,8 +296,8 @@ class _Turn:
             return Prompt(messages=[{"role": "user", "content": self._request.text}])
         tools = house.toolbox.specs(self._around.tools)
         build = self._messages
-        long = len(self._session) > LONG_HISTORY
-        messages = await asyncio.to_thread(build) if long else build()
+        slow = len(self._session) > LONG_HISTORY or self._holds_files()
+        messages = await asyncio.to_thread(build) if slow else build()
         return Prompt(messages=messages, tools=tools, max_tokens=house.limits.max_output_tokens)
 
     def _messages(self) -> Sequence[Message]:
@@ -298,8 +310,15 @@ class _Turn:
             last_consolidated=self._session.last_consolidated - first,
             running_id=self._request.id,
             keep_results=self._house.limits.full_tool_results,
+            show=self._album.show(),
         )
         return request_of(self._around.parts, history)
+
+    def _holds_files(self) -> bool:
+        """Say whether files may have to be read for the request."""
+        if self._request.attachments:
+            return True
+        return any(b'"attachments"' in raw for raw in self._session.transcript.messages[self._first() :])
 
     def _first(self) -> int:
         """Say where the history begins, so that nothing before it is read; 0 where a record may say more."""
@@ -313,11 +332,7 @@ class _Turn:
 
     def _count(self, usage: Usage | None) -> None:
         if usage is not None:
-            self.usage = Usage(
-                self.usage.prompt + usage.prompt,
-                self.usage.completion + usage.completion,
-                self.usage.cost_usd + usage.cost_usd,
-            )
+            self.meter.add(usage.prompt, usage.completion, usage.cost_usd)
 
     def _delta(self, text: str) -> None:
         self._partial.append(text)
@@ -348,6 +363,8 @@ class _Turn:
             if line.get("role") == "assistant" and line.get("tool_calls"):
                 self._rounds += 1
                 self._tools_used += [call.name for call in calls_of(line)]
+                spent = usage_of(line)
+                self.meter.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
         for call in self._open_calls(exchange):
             tool = self._house.toolbox.get(call.name)
             if tool is not None and not tool.repeatable:

@@ -12,7 +12,7 @@ from session.errors import StoreError
 from session.index import Exchange, Totals
 from session.journal import Build, Journal, Ledger, Place, Record, Told
 from session.key import SessionKey
-from session.transcript import Transcript, decode, read_time
+from session.transcript import Transcript, decode, dump, read_time
 
 
 class View:
@@ -83,6 +83,19 @@ class View:
     def find(self, message_id: str) -> Exchange | None:
         """Return what the session shows of a message id: its last occurrence; None where it shows nothing."""
         return self._transcript().index.find(message_id)
+
+    def find_sent(self, platform_id: str) -> int | None:
+        """Return the index of the newest user line whose message has this id on its platform."""
+        name = dump({"": platform_id})[4:-1]
+        plain = platform_id.isascii() and platform_id.isalnum()  # every JSON writer spells it alike
+        messages = self._transcript().messages
+        for at in range(len(messages) - 1, -1, -1):
+            if name not in messages[at] and (plain or b"\\" not in messages[at]):
+                continue
+            line = decode(messages[at])
+            if line.get("role") == "user" and line.get("platform_id") == platform_id:
+                return at
+        return None
 
     def totals(self) -> Totals:
         """Sum up the session's turns, tokens and price."""

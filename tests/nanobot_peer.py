@@ -4,12 +4,14 @@
 own classes and saves it; ``{"do": "add", "workspace", "key", "messages"}`` loads one, adds and saves it;
 ``{"do": "read", "workspace", "keys"}`` loads sessions and answers
 ``{key: {"count", "history", "last_consolidated", "metadata", "warnings"}}``, where ``history`` is what its
-``get_history`` gives. ``save``, ``load`` and ``loop`` measure: see their functions.
+``get_history`` gives. ``save``, ``load`` and ``loop`` measure, those with ``cron`` drive their scheduler:
+see their functions.
 
 Only the standard library and nanobot are imported here.
 """
 
 import asyncio
+import dataclasses
 import json
 import sys
 import time
@@ -132,6 +134,60 @@ def loop(workspace, turns):
         return {"took": took}
 
     return asyncio.run(run())
+
+
+def cron_service(workspace, fired=None):
+    """Their scheduler on ``cron/jobs.json`` of a workspace; what it runs is put into ``fired``."""
+    from nanobot.cron.service import CronService
+
+    async def on_job(job):
+        fired.append({"id": job.id, **dataclasses.asdict(job.payload)})
+
+    return CronService(Path(workspace) / "cron" / "jobs.json", on_job=on_job if fired is not None else None)
+
+
+def cron_add(workspace, jobs):
+    """Add jobs to their running service; each is the arguments of ``add_job``, its schedule a dict."""
+    from nanobot.cron.types import CronSchedule
+
+    async def work():
+        service = cron_service(workspace)
+        await service.start()
+        made = [service.add_job(**{**job, "schedule": CronSchedule(**job["schedule"])}) for job in jobs]
+        service.stop()
+        return [job.id for job in made]
+
+    return asyncio.run(work())
+
+
+def cron_list(workspace):
+    """Their list of all jobs, and what they warned of."""
+    jobs = cron_service(workspace).list_jobs(include_disabled=True)
+    return {"jobs": [dataclasses.asdict(job) for job in jobs], "warnings": list(warnings)}
+
+
+def cron_run(workspace, count, within_s):
+    """Let their scheduler run until it fired ``count`` jobs; return what it fired, then their list."""
+    fired = []
+
+    async def work():
+        service = cron_service(workspace, fired)
+        await service.start()
+        ends = time.monotonic() + within_s
+        while len(fired) < count and time.monotonic() < ends:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)  # it writes after it fired
+        service.stop()
+
+    asyncio.run(work())
+    return {"fired": fired, **cron_list(workspace)}
+
+
+def cron_later(workspace, job_id, change):
+    """Have a service that is not running leave a change behind, as their agent beside a gateway does."""
+    service = cron_service(workspace)
+    done = service.remove_job(job_id) if change == "remove" else service.enable_job(job_id, False)
+    return {"done": str(done)}
 
 
 def main():

@@ -44,11 +44,18 @@ class Peer:
 
 
 # Only what their modules import that are used here: the classes are theirs, the chat platforms stay out.
-NANOBOT_014 = Peer("nanobot-0.1.4.post3", ("nanobot-ai==0.1.4.post3",), ("loguru==0.7.3",))
+NANOBOT_014 = Peer("nanobot-0.1.4.post3", ("nanobot-ai==0.1.4.post3",), ("loguru==0.7.3", "croniter==6.0.0"))
 NANOBOT_022 = Peer(
     "nanobot-0.2.2",
     ("nanobot-ai==0.2.2",),
-    ("loguru==0.7.3", "pydantic==2.14.3", "pydantic-settings==2.16.3", "tiktoken==0.14.0"),
+    (
+        "croniter==6.0.0",
+        "filelock==3.32.7",
+        "loguru==0.7.3",
+        "pydantic==2.14.3",
+        "pydantic-settings==2.16.3",
+        "tiktoken==0.14.0",
+    ),
 )
 NANOBOT_014_LOOP = Peer(
     "nanobot-0.1.4.post3-loop",

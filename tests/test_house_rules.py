@@ -19,8 +19,10 @@ SDKS = {
     "aiormq": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
     "pamqp": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py", "gateway/rabbit_lenient.py"},
     "litellm": {"session/llm.py"},
-    "telegram": {"channels/telegram.py"},
-    "discord": {"channels/discord.py"},
+    "telegram": {"channels/telegram_wire.py"},
+    "discord": {
+        f"channels/{name}.py" for name in ("discord", "discord_gateway", "discord_rest", "discord_send")
+    },
 }
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 

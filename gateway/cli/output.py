@@ -83,10 +83,10 @@ def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:
     """Return the exit code and hint of an error that was foreseen; None for one that was not."""
     if isinstance(fault, GatewayError):
         return fault.exit_code, fault.hint
-    from channels.errors import ChannelError
+    from channels.errors import ChannelError, NewerFile
     from session.errors import NewerFormat, SessionError
 
-    if isinstance(fault, NewerFormat):
+    if isinstance(fault, (NewerFormat, NewerFile)):
         return BAD_CONFIGURATION, fault.hint
     if isinstance(fault, (SessionError, ChannelError)):
         return FAILED, fault.hint

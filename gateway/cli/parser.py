@@ -68,6 +68,8 @@ def build() -> argparse.ArgumentParser:
     _add_sessions(tree.noun("sessions", "list, show, end and check conversations"))
     _add_memory(tree.noun("memory", "what is remembered of a chat"))
     _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
+    _add_pairing(tree.noun("pairing", "strangers and groups that ask for access"))
+    _add_cron(tree.noun("cron", "what is asked by the clock"))
     _add_config(tree.noun("config", "the configuration and its problems"))
     return parser
 
@@ -229,6 +231,46 @@ def _add_parked(tree: _Tree) -> None:
         verb = tree.verb(name, f"gateway.cli.parked:{name}", words, as_json=as_json)
         verb.add_argument("id", metavar="ID", help="as `parked list` shows it")
         verb.add_argument("--key", help="which one, where several chats have a letter of this id")
+
+
+def _add_pairing(tree: _Tree) -> None:
+    tree.verb("list", "gateway.cli.pairing:list_", "list who asks and who was let in", as_json=True)
+    approve = tree.verb("approve", "gateway.cli.pairing:approve", "let in who was told a code")
+    approve.add_argument("code", metavar="CODE", help="as the bot told it; valid for an hour")
+    revoke = tree.verb("revoke", "gateway.cli.pairing:revoke", "let somebody in no more")
+    revoke.add_argument("who", metavar="WHO", help="telegram:<id>, or <id> on every channel")
+
+
+def _add_cron(tree: _Tree) -> None:
+    tree.verb(
+        "list",
+        "gateway.cli.cron:list_",
+        "list jobs, those that run next first, and what cannot run",
+        as_json=True,
+    )
+    add = tree.verb("add", "gateway.cli.cron:add", "add a job and print its id", as_json=True)
+    when = add.add_mutually_exclusive_group(required=True)
+    when.add_argument("--every", metavar="INTERVAL", help="such as 90s, 2h, 1h30m")
+    when.add_argument("--cron", metavar="EXPR", help='five fields, such as "0 9 * * 1-5"')
+    when.add_argument("--at", metavar="TIME", help="once, such as 2027-01-01T09:00 (in the configured zone)")
+    add.add_argument("--tz", metavar="ZONE", help="zone of --cron (default: the configured one)")
+    add.add_argument("--message", metavar="TEXT", required=True, help="what is asked each time")
+    add.add_argument("--to", metavar="KEY", help="chat that gets the answers, such as telegram:12345678")
+    add.add_argument("--name", help="how lists show it (default: the beginning of the message)")
+    add.add_argument(
+        "--missed",
+        choices=("skip", "once", "all"),
+        default="once",
+        help="runs that passed while nobody looked, within 24 hours (default: %(default)s)",
+    )
+    for name, words in (
+        ("remove", "remove a job for good; its conversation stays"),
+        ("enable", "switch a job on; what passed while it was off is not made up"),
+        ("disable", "switch a job off"),
+        ("run", "run a job now, beside its schedule"),
+    ):
+        verb = tree.verb(name, f"gateway.cli.cron:{name}", words, as_json=name == "run")
+        verb.add_argument("id", metavar="ID", help="as `cron list` shows it")
 
 
 def _add_config(tree: _Tree) -> None:

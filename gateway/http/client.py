@@ -141,6 +141,10 @@ class Client:
         """Remove a parked letter for good."""
         return await self._once("DELETE", _parked(message_id), params=_key(key))
 
+    async def run_job(self, job_id: str) -> dict[str, Any]:
+        """Run a cron job now, beside its schedule."""
+        return await self._once("POST", f"/v1/cron/{quote(job_id, safe='')}/run")
+
     async def _once(
         self, method: str, path: str, body: object = None, *, params: Mapping[str, str] | None = None
     ) -> dict[str, Any]:

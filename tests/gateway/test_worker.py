@@ -55,6 +55,7 @@ class Rig:
         self.store = Store(folder, zone=UTC, clock=self.clock)
         self.intake = Intake(self.mailbox)
         self.worker: Worker
+        self.more: dict[str, Any] = {}  # what else the worker is given
         self._replies: asyncio.Queue[Outbound] = asyncio.Queue()
 
     @asynccontextmanager
@@ -72,6 +73,7 @@ class Rig:
                 rules=self.rules,
                 group=group,
                 clock=self.clock,
+                **self.more,
             )
             control = Control(
                 mailbox=self.mailbox,

@@ -120,6 +120,23 @@ async def test_tool_messages_go_out_whole(llm: LiteLLM, server: ModelServer) -> 
     assert call_line["tool_calls"] == [call]
 
 
+async def test_pictures_and_papers_go_out_to_a_model_that_takes_them(server: ModelServer) -> None:
+    """What LiteLLM's table knows decides; the parts arrive as they were written."""
+    seeing = LiteLLM(name="openai/gpt-4o", api_base=server.url)
+    blind = LiteLLM(name="openai/nobody-knows-it", api_base=server.url)
+    parts = [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+    ]
+
+    takes = [await asyncio.to_thread(m.takes, part) for m in (seeing, blind) for part in ("image", "pdf")]
+    await seeing.ask(Prompt(messages=[{"role": "user", "content": parts}]))
+
+    assert takes == [True, True, False, False]
+    assert server.seen[-1].messages[-1]["content"] == parts
+
+
 def test_ids_of_other_providers_are_shortened_alike() -> None:
     """An id longer than OpenAI takes is replaced in the call and in its result; thought signatures stay."""
     long, signed = "call_" + "x|" * 39, "call_1__thought__" + "A" * 100

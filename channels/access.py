@@ -1,0 +1,108 @@
+"""Decides who may talk to the bot, before anything is written or paid: pure, by numeric ids alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from channels.base import Arrival
+from channels.pairing import Approved
+from channels.tables import Platform
+
+EVERYONE: Final = "*"
+RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact"})  # commands not for everyone in a group
+_MAX_CHATS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The message is for the bot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The message is dismissed in silence; ``reason`` is for the log."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskCode:
+    """Nothing is taken; the chat may be told a code by which the operator lets it in."""
+
+    who: Literal["person", "group"]
+
+
+Verdict = Accept | Ignore | AskCode
+
+
+def decide(arrival: Arrival, *, name: str, table: Platform, approved: Approved) -> Verdict:
+    """Say what becomes of a message of channel ``name``."""
+    if arrival.from_bot and arrival.sender.id not in table.allow_from:
+        return Ignore("bot")
+    if arrival.group:
+        return _in_group(arrival, table=table, approved=approved)
+    if table.direct == "open" or is_allowed(arrival.sender.id, table=table, approved=approved):
+        return Accept()
+    if table.direct == "pairing" and arrival.kind != "edit" and arrival.sender.id:
+        return AskCode("person")
+    return Ignore(f"not allowed on {name}")
+
+
+def _in_group(arrival: Arrival, *, table: Platform, approved: Approved) -> Verdict:
+    if table.groups == "off":
+        return Ignore("groups are off")
+    if group_allowed(arrival.group_ids, table=table, approved=approved):
+        if table.groups == "mention" and not arrival.mentioned:
+            return Ignore("not mentioned")
+        return Accept()
+    if (
+        arrival.mentioned
+        and arrival.kind != "edit"
+        and arrival.group_ids
+        and not arrival.from_bot
+        and is_allowed(arrival.sender.id, table=table, approved=approved)
+    ):
+        return AskCode("group")
+    return Ignore("group not allowed")
+
+
+def is_allowed(person_id: str, *, table: Platform, approved: Approved) -> bool:
+    """Say whether a person is on the allow-list or was approved."""
+    if not person_id:
+        return EVERYONE in table.allow_from
+    return EVERYONE in table.allow_from or person_id in table.allow_from or person_id in approved.people
+
+
+def group_allowed(group_ids: tuple[str, ...], *, table: Platform, approved: Approved) -> bool:
+    """Say whether one of the ids of a group is listed or was approved."""
+    listed = EVERYONE in table.group_allow
+    return listed or any(each in table.group_allow or each in approved.groups for each in group_ids)
+
+
+class LoopGuard:
+    """Lets at most ``limit`` messages of bots into a chat between two messages of people.
+
+    The same message again counts once; of the chats that were quiet for longest the count is forgotten.
+    """
+
+    def __init__(self, limit: int = 5) -> None:
+        self._limit = limit
+        self._heard: OrderedDict[str, set[str]] = OrderedDict()
+
+    def lets(self, arrival: Arrival) -> bool:
+        """Count a message; False where it is one message of bots too many. An edit is answered by nobody."""
+        if not arrival.from_bot:
+            self._heard.pop(arrival.chat_id, None)
+            return True
+        if arrival.kind == "edit":
+            return True
+        heard = self._heard.setdefault(arrival.chat_id, set())
+        self._heard.move_to_end(arrival.chat_id)
+        if len(self._heard) > _MAX_CHATS:
+            self._heard.popitem(last=False)
+        if arrival.id not in heard and len(heard) >= self._limit:
+            return False
+        heard.add(arrival.id)
+        return True

@@ -1,0 +1,245 @@
+"""Fetches the files of a message into ``media/``, named by the hash of what they hold, before it is put."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import mimetypes
+import os
+import re
+import time
+import unicodedata
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+import structlog
+
+from channels.base import File
+from channels.errors import ChannelDown, ChannelError, SendLater
+from channels.message import Attachment
+from channels.state_file import private_folder, sync_folder
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+MAX_NAME_CHARS: Final = 120
+_TRIES: Final = 3
+_BLOCK_BYTES: Final = 2**20
+_STALE_S: Final = 86_400.0
+_TEMP: Final = ".incoming-"
+_MIME = re.compile(r"[a-z0-9][\w.+-]{0,63}/[\w.+-]{1,63}")
+_EXTENSION = re.compile(r"\.[a-z0-9]{1,10}")
+_RESERVED = re.compile(r'[<>:"/\\|?*]')
+_MAGIC: Final = (
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"II*\0", "image/tiff"),
+    (b"MM\0*", "image/tiff"),
+)
+_EXTENSIONS: Final = {
+    "image/jpeg": ".jpg",
+    "image/png": ".png",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "audio/ogg": ".ogg",
+    "audio/mpeg": ".mp3",
+    "video/mp4": ".mp4",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file that is not there; ``text`` says so in the message."""
+
+    text: str
+
+
+class _TooLarge(Exception):
+    """More bytes came than a file may have."""
+
+
+class _Unsaved(Exception):
+    """The disk refused; its words."""
+
+
+class Media:
+    """The folder of what people sent.
+
+    Args:
+        workspace: its ``media/`` holds the files, as ``<2 hex>/<sha256>.<extension>``.
+        max_mb: the largest file, in units of 2**20 bytes.
+        timeout_s: how long one file may take, all tries together.
+        sleep: waits between two tries.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        max_mb: int,
+        timeout_s: float,
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._workspace = workspace
+        self._folder = workspace / "media"
+        self._max_mb = max_mb
+        self._max_bytes = max_mb * 2**20
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._remove_stale()
+
+    async def save(self, file: File) -> Attachment | Refused:
+        """Return where a file lies durably, or the line that stands for it in the text. Never raises."""
+        if file.size is not None and file.size > self._max_bytes:
+            return self._too_large(file)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._fetch(file)
+        except TimeoutError:
+            return Refused(f"[{file.kind} not loaded: it took longer than {self._timeout_s:g} s]")
+        except _TooLarge:
+            return self._too_large(file)
+        except ChannelError as error:
+            log.warning("file.unreachable", kind=file.kind, error=str(error))
+            return Refused(f"[{file.kind} not loaded: the platform does not give it]")
+        except _Unsaved as error:
+            log.warning("file.unsaved", kind=file.kind, error=str(error))
+            return Refused(f"[{file.kind} not loaded: it could not be saved]")
+        except Exception:  # one file ends here, whatever its adapter did
+            log.exception("file.failed", kind=file.kind)
+            return Refused(f"[{file.kind} not loaded: the platform does not give it]")
+
+    def _too_large(self, file: File) -> Refused:
+        return Refused(f"[{file.kind} not loaded: over {self._max_mb} MB]")
+
+    async def _fetch(self, file: File) -> Attachment:
+        """Try again where the platform may give it later."""
+        tries = 0
+        while True:
+            try:
+                return await self._download(file)
+            except (ChannelDown, SendLater) as error:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                await self._sleep(error.after_s if isinstance(error, SendLater) else 2.0 ** (tries - 1))
+
+    async def _download(self, file: File) -> Attachment:
+        temp = self._folder / f"{_TEMP}{os.urandom(16).hex()}"
+        digest, size, head = hashlib.sha256(), 0, b""
+        block = bytearray()
+        try:
+            async with contextlib.aclosing(_closing(file)) as pieces:
+                async for piece in pieces:
+                    size += len(piece)
+                    if size > self._max_bytes:
+                        raise _TooLarge
+                    block += piece
+                    if len(block) >= _BLOCK_BYTES:
+                        head = head or bytes(block[:32])
+                        await _on_disk(_append, temp, bytes(block), digest)
+                        block.clear()
+            head = head or bytes(block[:32])
+            await _on_disk(_append, temp, bytes(block), digest)
+            return await _on_disk(self._settle, temp, file, digest.hexdigest(), size, head)
+        finally:
+            with contextlib.suppress(OSError):
+                temp.unlink(missing_ok=True)
+
+    def _settle(self, temp: Path, file: File, digest: str, size: int, head: bytes) -> Attachment:
+        """Give a whole file its place, unless the same content is there; durable on return."""
+        name = safe_name(file.name)
+        mime = _mime_of(file, name, head)
+        suffix = Path(name).suffix.lower()
+        if not _EXTENSION.fullmatch(suffix):
+            suffix = _EXTENSIONS.get(mime) or mimetypes.guess_extension(mime) or ".bin"
+        folder = self._folder / digest[:2]
+        private_folder(folder)
+        target = next((each for each in folder.glob(f"{digest}.*") if each.stat().st_size == size), None)
+        if target is None:
+            target = folder / f"{digest}{suffix}"
+            with temp.open("rb") as content:
+                os.fsync(content.fileno())
+            temp.replace(target)
+        sync_folder(folder)
+        return Attachment(
+            kind=file.kind,
+            name=name or f"{file.kind}{suffix}",
+            mime=mime,
+            size=size,
+            ref=target.relative_to(self._workspace).as_posix(),
+        )
+
+    def _remove_stale(self) -> None:
+        """Remove what a process that died had fetched by half, a day ago or earlier."""
+        before = time.time() - _STALE_S
+        with contextlib.suppress(OSError):
+            for temp in self._folder.glob(f"{_TEMP}*"):
+                if temp.stat().st_mtime < before:
+                    temp.unlink()
+
+
+def safe_name(name: str) -> str:
+    """Return a name without path, control and invisible characters, at most 120 long; perhaps empty."""
+    last = re.split(r"[/\\]", unicodedata.normalize("NFC", name))[-1]
+    shown = "".join(c for c in last if unicodedata.category(c) not in _HIDDEN)
+    shown = _RESERVED.sub("_", shown).strip(". ")
+    if len(shown) <= MAX_NAME_CHARS:
+        return shown
+    suffix = Path(shown).suffix
+    suffix = suffix if len(suffix) <= 11 else ""
+    return shown[: MAX_NAME_CHARS - len(suffix)] + suffix
+
+
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def _mime_of(file: File, name: str, head: bytes) -> str:
+    """Say what a file is: an image by its first bytes, anything else by the platform, else by its name."""
+    said = file.mime.partition(";")[0].strip().lower()
+    said = said if _MIME.fullmatch(said) else ""
+    if said in ("", "application/octet-stream") or said.startswith("image/"):
+        seen = next((mime for magic, mime in _MAGIC if head.startswith(magic)), "")
+        if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+            seen = "image/webp"
+        if seen:
+            return seen
+    return said or mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+async def _closing(file: File) -> AsyncGenerator[bytes, None]:
+    """Yield what a file yields; its download ends when this is closed."""
+    pieces = file.fetch()
+    try:
+        async for piece in pieces:
+            yield piece
+    finally:
+        close = getattr(pieces, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except OSError as error:
+        raise _Unsaved(error.strerror or type(error).__name__) from error
+
+
+def _append(temp: Path, block: bytes, digest: hashlib._Hash) -> None:
+    """Add a block. The file is opened anew each time: who is cancelled leaves no descriptor behind."""
+    private_folder(temp.parent)
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(block)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+    digest.update(block)

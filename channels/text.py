@@ -1,0 +1,283 @@
+"""Cuts long texts into pieces of a platform's size, at the places where a reader would cut them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+Measure = Callable[[str], int]
+
+_FENCE: Final = re.compile(
+    r"(?P<quote>[ \t]*(?:>[ \t]?)*)(?P<items>(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*[ \t]*)"
+    r"(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>.*)"
+)
+_CLOSE: Final = re.compile(r"[ \t>]*(?P<mark>`{3,}|~{3,})[ \t]*")
+_LINE: Final = re.compile(r"[^\n]*\n?")
+_SPACES: Final = re.compile(r"\s*")
+_SENTENCE_ENDS: Final = (". ", "! ", "? ", "… ", ".\t", "。", "！", "？")
+_WORD_ENDS: Final = (" ", "\t", "\u3000", "\u200b")
+_PREPENDED: Final = frozenset(  # numbering and sacred signs that belong to the letter after them
+    "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd\U000110cd\U000111c2"
+    "\U000111c3\U000113d1\U0001193f\U00011941\U00011a3a\U00011a84\U00011a85\U00011a86\U00011a87\U00011a88\U00011a89"
+    "\U00011d46\U00011f02"
+)
+_EXTENDING: Final = frozenset([0x200C, 0x200D, 0x0E33, 0x0EB3, 0xFF9E, 0xFF9F, *range(0x1F3FB, 0x1F400)])
+_VIRAMA: Final = 9  # its canonical combining class: the consonant after it belongs to the same cluster
+
+
+def utf16_len(text: str) -> int:
+    """Count UTF-16 code units, as Telegram does."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def is_blank(text: str) -> bool:
+    """Say whether nothing of ``text`` would be seen: white space and control characters only."""
+    return all(char.isspace() or unicodedata.category(char) == "Cc" for char in text.strip())
+
+
+def is_boundary(text: str, at: int, start: int = 0) -> bool:
+    """Say whether a cut before ``text[at]`` leaves every character whole as a reader sees it.
+
+    It never cuts a surrogate pair, a letter from its marks, a flag, a joined emoji or a Hangul syllable; in
+    doubt it says no. ``start`` is an earlier place known to be a boundary.
+    """
+    if at <= start or at >= len(text):
+        return True
+    before, after = ord(text[at - 1]), ord(text[at])
+    if before < 0x300 and after < 0x300:
+        return not (before == 0x0D and after == 0x0A)
+    if 0xD800 <= before < 0xDC00 and 0xDC00 <= after < 0xE000:
+        return False
+    if text[at - 1] == "\n":
+        return True
+    if _extends(after) or text[at - 1] in _PREPENDED or before == 0x200D:
+        return False
+    if 0x1F1E6 <= before < 0x1F200 and 0x1F1E6 <= after < 0x1F200:
+        return _flags_before(text, at, start) % 2 == 0
+    if _is_hangul(before) and _is_hangul(after):
+        return False
+    return not (unicodedata.combining(chr(before)) == _VIRAMA and unicodedata.category(chr(after)) == "Lo")
+
+
+def _extends(code: int) -> bool:
+    return code in _EXTENDING or 0xE0000 <= code < 0xE1000 or unicodedata.category(chr(code))[0] == "M"
+
+
+def _is_hangul(code: int) -> bool:
+    return (
+        0x1100 <= code < 0x1200
+        or 0xA960 <= code < 0xA980
+        or 0xD7B0 <= code < 0xD800
+        or (0xAC00 <= code < 0xD7A4)
+    )
+
+
+def _flags_before(text: str, at: int, start: int) -> int:
+    first = at
+    while first > start and 0x1F1E6 <= ord(text[first - 1]) < 0x1F200:
+        first -= 1
+    return at - first
+
+
+def reach(text: str, start: int, room: int, measure: Measure) -> int:
+    """Return the largest end for which ``text[start:end]`` measures at most ``room``.
+
+    A character counts for at least one, so that the cost does not depend on the length of ``text``.
+    """
+    end = min(len(text), start + max(room, 0))
+    if measure(text[start:end]) <= room:
+        return end
+    return start + bisect_right(
+        range(1, end - start + 1), room, key=lambda n: measure(text[start : start + n])
+    )
+
+
+def best_cut(text: str, start: int, end: int) -> int:
+    """Choose where to cut ``text[start:end]``, which is as much as a piece can hold.
+
+    The last paragraph, line, sentence or word that ends in the last two thirds, in this order; else the last
+    line or word at all; else the last whole character.
+
+    Returns:
+        An index after ``start``, at most ``end``; white space may follow it.
+    """
+    if end >= len(text):
+        return len(text)
+    third = start + (end - start) // 3
+    ways = (_paragraph, _line, _sentence, _word)
+    for way, low in [*((way, third) for way in ways), (_line, start), (_word, start)]:
+        at = way(text, low, end)
+        if at > max(low, start) and is_boundary(text, at, start):
+            return at
+    return _whole_character(text, start, end)
+
+
+def _paragraph(text: str, low: int, end: int) -> int:
+    return text.rfind("\n\n", low, end + 2)
+
+
+def _line(text: str, low: int, end: int) -> int:
+    return text.rfind("\n", low, end + 1)
+
+
+def _sentence(text: str, low: int, end: int) -> int:
+    return max(text.rfind(mark, low, end + len(mark) - 1) for mark in _SENTENCE_ENDS) + 1
+
+
+def _word(text: str, low: int, end: int) -> int:
+    return max(text.rfind(mark, low, end + 1) for mark in _WORD_ENDS)
+
+
+def _whole_character(text: str, start: int, end: int) -> int:
+    end = max(end, start + 1)
+    at = end
+    while at > start and not is_boundary(text, at, start):
+        at -= 1
+    if at > start:
+        return at
+    pair = end < len(text) and "\ud800" <= text[end - 1] < "\udc00" <= text[end] < "\ue000"
+    return end if not pair else end - 1 if end - 1 > start else end + 1
+
+
+def skip_blank(text: str, at: int) -> int:
+    """Pass over the white space at a cut; the indentation of a line stays."""
+    found = _SPACES.match(text, at)
+    shown = found.end() if found else at
+    line = text.rfind("\n", at, shown) + 1
+    if shown == len(text) or at == shown:
+        return shown
+    if line or at == 0 or text[at - 1] == "\n":
+        return line or at
+    return shown if is_boundary(text, shown) else shown - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """A fenced block: opening line from ``start``, code from ``body``, last line from ``tail`` to ``end``."""
+
+    start: int
+    body: int
+    tail: int
+    end: int
+    opening: str  # what stands again at the head of a later piece
+    close: str  # what ends the piece that holds the opening line
+    reclose: str  # what ends a piece that begins with ``opening``
+
+
+def split_markdown(text: str, limit: int, *, measure: Measure = len) -> list[str]:
+    """Split Markdown in pieces that measure at most ``limit`` each, none of them blank.
+
+    A fenced block that does not fit is closed and opened again, with its info string, in the next piece.
+    White space at a cut is left out; nothing else is. A fence whose own lines would take half of a piece
+    counts as text.
+
+    Args:
+        text: the Markdown; blank text gives no piece.
+        limit: at least 2.
+        measure: how the platform counts; it grows with the text, by at least one for each character.
+
+    Raises:
+        ValueError: the limit is below 2.
+    """
+    if limit < 2:
+        raise ValueError("limit is below 2")
+    if is_blank(text):
+        return []
+    if len(text) <= limit and measure(text) <= limit:
+        return [text]
+    return list(_pieces(text, limit, measure))
+
+
+def _pieces(text: str, limit: int, measure: Measure) -> Iterator[str]:
+    fences = [
+        fence
+        for fence in _fences(text)
+        if measure(text[fence.start : fence.body] + fence.close) <= limit // 2
+        and measure(fence.opening + fence.reclose) <= limit // 2
+    ]
+    at, first = skip_blank(text, 0), 0
+    while at < len(text):
+        while first < len(fences) and fences[first].end <= at:
+            first += 1
+        inside = fences[first] if first < len(fences) and fences[first].body <= at else None
+        if inside is not None and at >= inside.tail:
+            at = skip_blank(text, inside.end)
+            continue
+        head = inside.opening if inside else ""
+        cut, last = _cut(text, at, limit - measure(head), measure=measure, fences=fences[first:])
+        foot = "" if last is None else last.reclose if last is inside else last.close
+        body = text[at:cut].rstrip()
+        shown = body if last is None or last is inside else text[at : last.start] + text[last.body : cut]
+        if not is_blank(shown):
+            yield head + body + foot
+        at = skip_blank(text, cut)
+
+
+def _cut(
+    text: str, start: int, room: int, *, measure: Measure, fences: list[_Fence]
+) -> tuple[int, _Fence | None]:
+    """Choose the end of a piece; return it with the fence that it cuts in two."""
+    end = reach(text, start, room, measure)
+    cut = best_cut(text, start, end)
+    fence = _around(fences, cut)
+    if fence is None:
+        return cut, None
+    if fence.end <= end:
+        return fence.end, None
+    low = max(start, fence.body)
+    inner = min(reach(text, start, room - measure(fence.close), measure), fence.tail)
+    if inner == cut == len(text):
+        return cut, fence
+    fits = measure(text[fence.start : fence.end]) <= room
+    if fence.start > start and (fits or inner - low < (end - start) // 3):
+        return fence.start, None
+    if inner == fence.tail:
+        return inner, fence
+    return best_cut(text, low, max(inner, low + 1)), fence
+
+
+def _around(fences: list[_Fence], cut: int) -> _Fence | None:
+    for fence in fences:
+        if fence.start >= cut:
+            return None
+        if cut < fence.end:
+            return fence
+    return None
+
+
+def _fences(text: str) -> Iterator[_Fence]:
+    if "```" not in text and "~~~" not in text:
+        return
+    opened: tuple[int, int, re.Match[str]] | None = None
+    for line in _LINE.finditer(text):
+        content = line[0].rstrip("\n")
+        if opened is None:
+            if found := _FENCE.fullmatch(content):
+                opened = (line.start(), line.end(), found)
+            continue
+        start, body, found = opened
+        closing = _CLOSE.fullmatch(content)
+        if ">" in found["quote"] and not content.lstrip().startswith(">"):
+            yield _fence(found, start, body, tail=line.start(), end=line.start())
+            opened = None
+        elif closing and closing["mark"].startswith(found["mark"]):
+            yield _fence(found, start, body, tail=line.start(), end=line.end())
+            opened = None
+    if opened is not None:  # it is closed where it is split, even at the end
+        start, body, found = opened
+        yield _fence(found, start, body, tail=len(text) + 1, end=len(text) + 1)
+
+
+def _fence(found: re.Match[str], start: int, body: int, *, tail: int, end: int) -> _Fence:
+    quote = found["quote"] if ">" in found["quote"] else ""
+    indent = found["quote"] + re.sub(r"\S", " ", found["items"])
+    return _Fence(
+        *(start, body, tail, end),
+        opening=f"{quote}{found['mark']}{found['info'].rstrip()}\n",
+        close=f"\n{indent}{found['mark']}",
+        reclose=f"\n{quote}{found['mark']}",
+    )

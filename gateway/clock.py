@@ -1,0 +1,63 @@
+"""Runs the cron jobs of a workspace: one process at a time looks at the clock, each slot goes in once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import structlog
+
+from channels.base import Pulse
+from channels.cron import build
+from channels.message import Inbound
+from gateway.errors import MailboxDown
+from gateway.intake import Intake
+from gateway.policy import back_off_s
+from gateway.settings import Settings
+
+log = structlog.get_logger("clock")
+
+
+class Clock:
+    """The cron channel of this process."""
+
+    def __init__(self, settings: Settings, intake: Intake) -> None:
+        self.pulse = Pulse()
+        self._settings = settings
+        self._intake = intake
+
+    async def run(self) -> NoReturn:
+        """Fire jobs until cancelled; what nobody foresaw is logged and begun anew."""
+        tries = 0
+        while True:
+            try:
+                await build(
+                    self._settings.state,
+                    self._settings.workspace,
+                    pulse=self.pulse,
+                    zone=self._settings.zone,
+                    clock=lambda: datetime.now(UTC),
+                    put=self._put,
+                ).run()
+            except Exception as error:  # the clock ends here, and is begun anew
+                tries += 1
+                self.pulse.fail(f"it failed: {type(error).__name__}")
+                log.exception("clock.crashed")
+                await asyncio.sleep(back_off_s(tries))
+
+    async def _put(self, inbound: Inbound) -> None:
+        """Return when the letter is durable, however long the queue is away."""
+        tries = 0
+        while True:
+            try:
+                await self._intake.accept(inbound)
+            except MailboxDown:
+                tries += 1
+                await asyncio.sleep(back_off_s(tries))
+            else:
+                return
+
+    def part(self) -> dict[str, Any]:
+        """Say whether it runs, since when, and its last error."""
+        return {"up": self.pulse.up, "since": self.pulse.since.isoformat(), "error": self.pulse.error}

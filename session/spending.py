@@ -1,0 +1,324 @@
+"""What turns cost: a line each in the file of its day, summed up over all daemons and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import orjson
+import structlog
+from ulid import ULID
+
+from session.disk import new_file, private_folder, sync_folder, write_all
+from session.errors import NewerFormat, StoreError
+from session.index import Totals
+from session.models import Usage
+
+log = structlog.get_logger("spending")
+
+VERSION = 1
+HOUR = timedelta(hours=1)
+KEPT_DAYS = 35
+_READ_BYTES = 2**20
+T = TypeVar("T")
+
+
+class Disk(Protocol):
+    """Where disk work is done off the event loop."""
+
+    def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a short job."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One turn: when it ended (UTC), whose conversation and question it was, what it cost."""
+
+    at: datetime
+    key: str
+    person: str
+    usage: Usage
+
+    def to_bytes(self) -> bytes:
+        """Write it as a line."""
+        return (
+            orjson.dumps(
+                {
+                    "at": self.at.isoformat(),
+                    "key": self.key.encode("utf-8", "replace").decode(),
+                    "person": self.person.encode("utf-8", "replace").decode(),
+                    "prompt": self.usage.prompt,
+                    "completion": self.usage.completion,
+                    "cost_usd": self.usage.cost_usd,
+                }
+            )
+            + b"\n"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """What one visit to the files brought: how many rows were written, and all rows that were read."""
+
+    written: int
+    found: list[Row]
+    error: StoreError | None = None
+
+
+class Spending:
+    """Counts turns at once in memory and writes them behind; reads what other daemons wrote.
+
+    Used from the event loop; a turn that a kill cuts off from its line is not counted afterwards.
+    """
+
+    def __init__(self, folder: Path, *, disk: Disk, clock: Callable[[], datetime], durable: bool) -> None:
+        """Touch nothing yet.
+
+        Args:
+            folder: that of the day files.
+            disk: where files are read and written.
+            clock: the time now, aware.
+            durable: whether anything is read or written at all; else it counts for this process alone.
+        """
+        self._disk = disk
+        self._clock = clock
+        self._durable = durable
+        self._files = DayFiles(folder)
+        self._days: dict[date, Totals] = {}
+        self._people: dict[str, deque[datetime]] = {}
+        self._pending: list[Row] = []  # counted when asked, not written yet
+        self._visit: asyncio.Future[_Exchange] | None = None
+        self._swept = clock()
+
+    def record(self, key: str, person: str, usage: Usage) -> None:
+        """Count a turn that ends now."""
+        row = Row(self._clock().astimezone(UTC), key, person, usage)
+        if not self._durable:
+            self._take(row)
+            return
+        self._pending.append(row)
+        if self._visit is None:
+            self._start()
+
+    async def refresh(self) -> None:
+        """Take in what other daemons wrote.
+
+        Raises:
+            NewerFormat: a newer version writes these files.
+        """
+        if not self._durable:
+            return
+        visit = self._visit or self._start()
+        try:
+            await visit
+        except NewerFormat:
+            raise
+        except StoreError as error:
+            log.warning("usage.unread", error=str(error), hint=error.hint)
+
+    async def aclose(self) -> None:
+        """Write what was counted and not written yet, as far as the disk takes it."""
+        while self._pending and self._durable:
+            left = len(self._pending)
+            await self.refresh()
+            if len(self._pending) >= left:
+                return
+
+    def today(self) -> Totals:
+        """Sum up the running day (UTC), as far as it was read."""
+        day = self._clock().astimezone(UTC).date()
+        sums = self._days.get(day, Totals())
+        for row in self._pending:
+            if row.at.date() == day:
+                sums = _added(sums, row.usage)
+        return sums
+
+    def within_hour(self, person: str) -> list[datetime]:
+        """List the ends of a person's turns of the last hour, oldest first."""
+        since = self._clock() - HOUR
+        ends = self._people.get(person, deque())
+        while ends and ends[0] <= since:
+            ends.popleft()
+        pending = [row.at for row in self._pending if row.person == person and row.at > since]
+        return sorted([*ends, *pending])
+
+    def _start(self) -> asyncio.Future[_Exchange]:
+        rows, now = list(self._pending), self._clock().astimezone(UTC)
+        visit = self._visit = self._disk.beside(lambda: self._files.exchange(rows, now))
+        visit.add_done_callback(self._end)
+        return visit
+
+    def _end(self, visit: asyncio.Future[_Exchange]) -> None:
+        self._visit = None
+        error = visit.exception()
+        if error is not None:
+            log.warning("usage.unwritten", error=str(error))
+            return
+        done = visit.result()
+        del self._pending[: done.written]
+        for row in done.found:
+            self._take(row)
+        if done.error is not None:
+            log.warning("usage.unwritten", error=str(done.error), hint=done.error.hint)
+        elif self._pending:
+            self._start()
+
+    def _take(self, row: Row) -> None:
+        day = row.at.date()
+        if day not in self._days:
+            self._days = {old: sums for old, sums in self._days.items() if day - old < timedelta(days=2)}
+        self._days[day] = _added(self._days.get(day, Totals()), row.usage)
+        since = self._clock() - HOUR
+        if row.at > since:
+            ends = self._people.setdefault(row.person, deque())
+            ends.append(row.at)
+            if len(ends) > 1 and ends[-2] > row.at:
+                self._people[row.person] = deque(sorted(ends))
+            if row.at - self._swept > HOUR:
+                self._swept = row.at
+                self._people = {who: ends for who, ends in self._people.items() if ends and ends[-1] > since}
+
+
+class DayFiles:
+    """Appends to and reads the files ``<day>.jsonl`` of a folder. For threads, one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._read_to: dict[date, int] = {}
+
+    def exchange(self, rows: Sequence[Row], now: datetime) -> _Exchange:
+        """Append ``rows``, then read everything of the last hour's days that was not read yet.
+
+        Raises:
+            NewerFormat: a newer version writes these files; nothing was written.
+            StoreError: they cannot be read.
+        """
+        with self._lock:
+            days = sorted({(now - HOUR).date(), now.date(), *(row.at.date() for row in rows)})
+            try:
+                found = self._read(days)
+            except OSError as error:
+                raise StoreError(f"what turns cost cannot be read: {error.strerror}") from error
+            written = 0
+            try:
+                while written < len(rows):
+                    written += self._append(rows[written:], now.date())
+                found += self._read(days)
+            except OSError as error:
+                failed = StoreError(f"what turns cost could not be written: {error.strerror}")
+                return _Exchange(written, found, failed)
+            return _Exchange(written, found)
+
+    def _append(self, rows: Sequence[Row], today: date) -> int:
+        """Append the rows of the first one's day in one write; return how many went in whole.
+
+        Another daemon may have died in its write, or the disk be full in ours: the next line begins anew.
+        """
+        day = rows[0].at.date()
+        path = self._path(day)
+        if not path.exists():
+            self._create(path, today)
+        lines = [row.to_bytes() for row in rows if row.at.date() == day]
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+            left = os.write(fd, (b"\n" if torn else b"") + b"".join(lines)) - torn
+        finally:
+            os.close(fd)
+        whole = sum(1 for end in accumulate(map(len, lines)) if end <= left)
+        if not whole:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole
+
+    def _create(self, path: Path, today: date) -> None:
+        private_folder(path.parent)
+        temp = path.with_name(f".{path.name}.{ULID()}.tmp")
+        with new_file(temp) as fd:
+            write_all(fd, orjson.dumps({"v": VERSION}) + b"\n")
+            with contextlib.suppress(FileExistsError):  # another daemon was quicker
+                os.link(temp, path)
+        temp.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        for old in path.parent.glob("*.jsonl"):
+            day = _day_of(old)
+            if day is not None and today - day > timedelta(days=KEPT_DAYS):
+                old.unlink(missing_ok=True)
+
+    def _read(self, days: Iterable[date]) -> list[Row]:
+        return [row for day in days for row in self._read_day(day)]
+
+    def _read_day(self, day: date) -> list[Row]:
+        """Read the whole lines that were not read yet."""
+        try:
+            fd = os.open(self._path(day), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._read_to.pop(day, None)
+            return []
+        try:
+            start = self._read_to.get(day, 0)
+            data = _all_from(fd, start)
+        finally:
+            os.close(fd)
+        keep = data.rfind(b"\n") + 1
+        rows = [row for raw in data[:keep].split(b"\n") if (row := _read_row(raw, day)) is not None]
+        self._read_to[day] = start + keep
+        return rows
+
+    def _path(self, day: date) -> Path:
+        return self._folder / f"{day.isoformat()}.jsonl"
+
+
+def _all_from(fd: int, start: int) -> bytes:
+    pieces = []
+    while piece := os.pread(fd, _READ_BYTES, start):
+        pieces.append(piece)
+        start += len(piece)
+    return b"".join(pieces)
+
+
+def _read_row(raw: bytes, day: date) -> Row | None:
+    """Read a line; None where it is torn, or the heading.
+
+    Raises:
+        NewerFormat: it is the heading of a newer version.
+    """
+    try:
+        fields: Any = orjson.loads(raw)
+        if "v" in fields and type(fields["v"]) is int and fields["v"] > VERSION:
+            raise NewerFormat(
+                f"usage of {day} has version {fields['v']}", hint="it was written by a newer chat-gateway"
+            )
+        at = datetime.fromisoformat(fields["at"]).astimezone(UTC)
+        usage = Usage(int(fields["prompt"]), int(fields["completion"]), float(fields["cost_usd"]))
+        return Row(at, str(fields["key"]), str(fields["person"]), usage)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _day_of(path: Path) -> date | None:
+    try:
+        return date.fromisoformat(path.stem)
+    except ValueError:
+        return None
+
+
+def _added(sums: Totals, usage: Usage) -> Totals:
+    return Totals(
+        sums.turns + 1,
+        sums.prompt_tokens + usage.prompt,
+        sums.completion_tokens + usage.completion,
+        sums.cost_usd + usage.cost_usd,
+    )

@@ -1,0 +1,44 @@
+"""The switch that ends a running turn, wherever it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+
+class TurnStopped(Exception):
+    """The switch was pulled; what the turn had is stored."""
+
+
+class StopSwitch:
+    """Ends the block it guards once pulled, in the way ``asyncio.timeout`` does when time runs out."""
+
+    def __init__(self) -> None:
+        self.pulled = False
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._sent = False
+
+    def pull(self) -> None:
+        """End the guarded block; one that is entered later does not begin."""
+        self.pulled = True
+        if self._task is not None and not self._sent:
+            self._sent = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> StopSwitch:
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        if self.pulled:
+            raise TurnStopped
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        assert task is not None
+        if self._sent and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TurnStopped from error

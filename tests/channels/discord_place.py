@@ -1,0 +1,144 @@
+"""A Discord adapter in a hurry on a local server, and what it emitted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from channels.base import Arrival, Piece, Pulse, Rendered, Site
+from channels.discord import Discord
+from channels.discord_ingress import Tempo
+from channels.tables import Discord as Table
+from tests.discord_server import DiscordServer
+
+HURRY = Tempo(deadline_s=5.0, pause_s=0.02, longest_pause_s=0.1, defer_s=2.5, guilds_s=0.05)
+
+
+@dataclass
+class Record:
+    """A durable queue: ids in the order in which they were confirmed; a repeat is known."""
+
+    arrivals: list[Arrival] = field(default_factory=list)
+    repeats: int = 0
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    begun: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def emit(self, arrival: Arrival) -> None:
+        async with self._changed:
+            self.begun.append(arrival.text)
+            self._changed.notify_all()
+        await self.gate.wait()
+        async with self._changed:
+            if any(known.id == arrival.id for known in self.arrivals):
+                self.repeats += 1
+            else:
+                self.arrivals.append(arrival)
+            self._changed.notify_all()
+
+    def texts(self, chat_id: str | None = None) -> list[str]:
+        return [each.text for each in self.arrivals if chat_id in (None, each.chat_id)]
+
+    async def until(self, done: Callable[[], object], *, within_s: float = 15.0) -> None:
+        async with asyncio.timeout(within_s), self._changed:
+            await self._changed.wait_for(done)
+
+    async def count(self, n: int, *, within_s: float = 15.0) -> list[Arrival]:
+        await self.until(lambda: len(self.arrivals) >= n, within_s=within_s)
+        return self.arrivals
+
+    async def text(self, text: str) -> Arrival:
+        await self.until(lambda: text in self.texts())
+        return next(each for each in self.arrivals if each.text == text)
+
+
+class Beats(Pulse):
+    """A pulse whose changes can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = asyncio.Event()
+        self.failures: list[str] = []
+        self.beats = 0
+
+    def beat(self, *, within_s: float) -> None:
+        super().beat(within_s=within_s)
+        self.beats += 1
+        self.changed.set()
+
+    def fail(self, error: str) -> None:
+        super().fail(error)
+        self.failures.append(error)
+        self.changed.set()
+
+    async def until(self, done: Callable[[], object], *, within_s: float = 10.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not done():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@dataclass
+class Running:
+    """One adapter that runs, its record and its pulse."""
+
+    channel: Discord
+    record: Record
+    pulse: Beats
+    task: asyncio.Task[None]
+
+
+def table(server: DiscordServer, **more: Any) -> Table:
+    """The configuration for a local server, without patience."""
+    values: dict[str, Any] = {
+        "enabled": True,
+        "token": SecretStr(server.token),
+        "api_base_url": server.api_base_url,
+        "request_timeout_s": 5.0,
+        "sweep_s": 60.0,
+        "heartbeat_timeout_s": 20.0,
+    }
+    return Table(**(values | more))
+
+
+def adapter(server: DiscordServer, state: Path, **more: Any) -> tuple[Discord, Beats]:
+    pulse = Beats()
+    tempo = more.pop("tempo", HURRY)
+    return Discord(table(server, **more), Site(state, pulse, {}), tempo=tempo), pulse
+
+
+@asynccontextmanager
+async def running(
+    server: DiscordServer, state: Path, *, record: Record | None = None, ready: bool = True, **more: Any
+) -> AsyncIterator[Running]:
+    """Run an adapter while the context is open; with ``ready`` its first sweep has ended by then."""
+    channel, pulse = adapter(server, state, **more)
+    record = record or Record()
+    before = len(server.gateway.connections)
+    task = asyncio.create_task(channel.run(record.emit), name="run")
+    try:
+        if ready:
+            wait = asyncio.create_task(server.until(lambda: len(server.gateway.connections) > before))
+            await asyncio.wait([wait, task], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+            await wait
+            await pulse.until(lambda: pulse.up)
+        yield Running(channel, record, pulse, task)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await channel.aclose()
+
+
+def piece(chat_id: str, text: str, nonce: str = "n1", **more: Any) -> Piece:
+    return Piece(chat_id, Rendered(text), nonce, **more)

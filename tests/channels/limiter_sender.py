@@ -1,0 +1,25 @@
+"""Sends as fast as the limiter lets it, and prints when: ``python -m … STATE CHAT COUNT``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from channels.limiter import Limiter, Rate, Rates
+
+RATES = Rates(overall=Rate(10, 0.5), chat=Rate(100, 1.0))
+
+
+async def main(state: str, chat: str, count: str) -> None:
+    limiter = Limiter(Path(state), "telegram", "12:secret", RATES)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(int(count)):
+        await limiter.wait(chat, group=False)
+        print(time.monotonic(), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""An adapter of Telegram in front of the local server, with an emit that remembers and can be held up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from channels.base import Arrival, Pulse, Site
+from channels.tables import Telegram as Table
+from channels.telegram import Telegram
+from channels.telegram_ingress import Times
+from tests.telegram_server import TelegramServer
+
+
+class Ears:
+    """An ``emit``: ``begun`` and ``heard`` in order; what ``holds`` says is held up until ``free``."""
+
+    def __init__(self, holds: Callable[[Arrival], bool] = lambda _: False) -> None:
+        self.begun: list[Arrival] = []
+        self.heard: list[Arrival] = []
+        self.holds = holds
+        self.most = 0
+        self._free = asyncio.Event()
+        self._changed = asyncio.Condition()
+
+    async def __call__(self, arrival: Arrival) -> None:
+        self.begun.append(arrival)
+        self.most = max(self.most, len(self.begun) - len(self.heard))
+        await self._tell()
+        if self.holds(arrival):
+            await self._free.wait()
+        else:
+            await asyncio.sleep(0)
+        self.heard.append(arrival)
+        await self._tell()
+
+    def free(self) -> None:
+        """Let go what is held up, and what will be."""
+        self._free.set()
+
+    def texts(self, chat_id: object = None) -> list[str]:
+        """List what was heard, in all chats or in one."""
+        return [each.text for each in self.heard if chat_id is None or each.chat_id == str(chat_id)]
+
+    async def until(self, holds: Callable[[Ears], Any]) -> None:
+        """Return once ``holds`` is true."""
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(lambda: holds(self))
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class Pauses:
+    """A ``sleep`` that takes no time, and lists for how long it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self._changed = asyncio.Condition()
+
+    async def __call__(self, after_s: float) -> None:
+        self.asked.append(after_s)
+        async with self._changed:
+            self._changed.notify_all()
+        await asyncio.sleep(0)
+
+    async def until(self, number: int) -> None:
+        """Return once so many pauses were made."""
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(lambda: len(self.asked) >= number)
+
+
+class Watched(Pulse):
+    """A pulse that lists every failure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[str] = []
+
+    def fail(self, error: str) -> None:
+        """Note it twice."""
+        self.failures.append(error)
+        super().fail(error)
+
+
+class Place:
+    """One bot, one state folder, and any number of adapters after each other."""
+
+    def __init__(self, server: TelegramServer, state: Path, **table: Any) -> None:
+        fields: dict[str, Any] = {
+            "poll_timeout_s": 1,
+            "request_timeout_s": 5.0,
+            "token": SecretStr(server.token),
+        }
+        fields |= {"base_url": server.base_url, "base_file_url": server.base_file_url}
+        self.table = Table(enabled=True, **(fields | table))
+        self.server = server
+        self.state = state
+        self.pulse = Watched()
+        self.pauses = Pauses()
+        self.now = datetime(2020, 1, 1, tzinfo=UTC)
+        self.channel = self.new()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def new(self, clock: Callable[[], float] | None = None) -> Telegram:
+        """Build another adapter of the same bot."""
+        times = Times(now=lambda: self.now, sleep=self.pauses)
+        more = {} if clock is None else {"clock": clock}
+        return Telegram(self.table, Site(self.state, self.pulse, {}), times=times, **more)
+
+    def run(self, emit: Callable[[Arrival], Awaitable[None]]) -> asyncio.Task[None]:
+        """Let the adapter receive."""
+        task = asyncio.create_task(self.channel.run(emit))
+        self._tasks.append(task)
+        return task
+
+    async def restart(self) -> None:
+        """Stop the adapter and build another."""
+        await self.stop()
+        self.channel = self.new()
+
+    async def stop(self) -> None:
+        """Cancel whatever runs, and close the adapter."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # a test awaits the errors that it expects
+        self._tasks.clear()
+        await self.channel.aclose()

@@ -1,0 +1,607 @@
+"""The file of the jobs: whatever became of it, under many writers, and in the hands of real nanobots."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels import state_file
+from channels.cron_file import CronFile, Damaged, NoJob
+from channels.cron_job import BadJob, Ran, due, letter, new_row
+from channels.errors import ChannelError
+from channels.schedule import At, Every, cron
+from tests import peers
+from tests.peers import NANOBOT_014, NANOBOT_022, Peer
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+MS = 1_780_315_200_000  # NOON
+BOTH = pytest.mark.parametrize("nanobot", [NANOBOT_014, NANOBOT_022], ids=lambda peer: peer.name)
+
+
+def job(job_id: str, **fields: Any) -> dict[str, Any]:
+    """A job as a person writes it: what is needed and no more."""
+    return {
+        "id": job_id,
+        "name": job_id,
+        "schedule": {"kind": "every", "everyMs": 60_000},
+        "payload": {"message": f"message of {job_id}"},
+        **fields,
+    }
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> CronFile:
+    return CronFile(tmp_path, clock=lambda: NOON)
+
+
+def put(file: CronFile, content: object) -> bytes:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    file.path.parent.mkdir(exist_ok=True)
+    file.path.write_bytes(data)
+    return data
+
+
+def on_disk(file: CronFile) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.path.read_bytes())
+    return found
+
+
+# -- changes -------------------------------------------------------------------------------------------
+
+
+def test_no_file_is_no_jobs_and_is_not_made_by_looking(file: CronFile) -> None:
+    assert dict(file.read().jobs) == {}
+    assert not file.path.exists()
+
+
+def test_a_job_that_was_added_is_there_and_private(file: CronFile) -> None:
+    row = new_row(Every(60_000, NOON), "what is new?", at=NOON, to="telegram:-100:topic:5", name="news")
+
+    added = file.add(row)
+
+    found = CronFile(file.path.parents[1]).read().jobs[added.id]
+    assert (found.name, found.message, found.answer_to) == ("news", "what is new?", "telegram:-100:topic:5")
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
+
+
+def test_removed_switched_off_and_on(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("a"), job("b")]})
+
+    off = file.enable("a", False)
+    on = file.enable("a")
+    file.remove("b")
+
+    assert (off.enabled, off.state_ms("nextRunAtMs")) == (False, None)
+    assert (on.enabled, on.state_ms("nextRunAtMs")) == (True, MS + 60_000)
+    assert list(file.read().jobs) == ["a"]
+    for change in (file.remove, file.enable, file.job):
+        with pytest.raises(NoJob):
+            change("b")
+
+
+def test_a_run_is_noted_in_nanobots_fields(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("a", schedule={"kind": "every", "everyMs": 60_000})]})
+
+    file.ran("a", NOON, "error", "no", 12)
+
+    state = on_disk(file)["jobs"][0]["state"]
+    assert state == {
+        "lastRunAtMs": MS,
+        "lastStatus": "error",
+        "lastError": "no",
+        "runHistory": [{"runAtMs": MS, "status": "error", "durationMs": 12, "error": "no"}],
+        "lastSlotMs": MS,
+        "nextRunAtMs": MS + 60_000,
+    }
+
+
+def test_the_history_is_bounded(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("a")]})
+
+    file.note([Ran("a", NOON + n * timedelta(minutes=1), "ok", NOON, None, n) for n in range(30)])
+
+    history = on_disk(file)["jobs"][0]["state"]["runHistory"]
+    assert [entry["durationMs"] for entry in history] == list(range(10, 30))
+
+
+def test_a_job_that_runs_once_is_switched_off_or_deleted_afterwards(file: CronFile) -> None:
+    once = {"kind": "at", "atMs": MS}
+    rows = [job("keep", schedule=once), job("delete", schedule=once, deleteAfterRun=True)]
+    rows.append(job("late", schedule=once, deleteAfterRun=True))
+    rows.append(job("moved", schedule={"kind": "at", "atMs": MS + 1000}))
+    put(file, {"version": 1, "jobs": rows})
+
+    file.note([Ran(name, NOON, "ok", NOON) for name in ("keep", "delete", "moved")])
+    file.ran("late", NOON, "skipped", "too late")
+
+    kept, late, moved = on_disk(file)["jobs"]
+    assert (kept["id"], kept["enabled"], kept["state"]["nextRunAtMs"]) == ("keep", False, None)
+    assert (late["id"], late["enabled"], late["state"]["lastError"]) == ("late", False, "too late")
+    assert moved.get("enabled", True) is True
+
+
+def test_a_run_by_hand_leaves_the_schedule_alone(file: CronFile) -> None:
+    once = {"kind": "at", "atMs": MS + 60_000}
+    put(file, {"version": 1, "jobs": [job("a", schedule=once, deleteAfterRun=True)]})
+
+    file.ran("a", None, "ok")
+
+    assert due(file.read().jobs["a"], NOON) == NOON + timedelta(minutes=1)
+
+
+def test_what_others_wrote_is_kept(file: CronFile) -> None:
+    """Fields that we do not know, jobs that cannot run, and a number that no double holds."""
+    big = 2**70
+    mine = job("a", color="red", big=big, payload={"message": "m", "x": [1]}, state={"y": None})
+    bad: list[Any] = [{"id": "b"}, None, 7, "text", [], {"id": 5, "name": "five"}]
+    put(file, {"version": 1, "jobs": [bad[0], mine, *bad[1:]], "theirs": {"z": 1}})
+
+    file.ran("a", NOON, "ok")
+    file.add(new_row(Every(60_000, NOON), "m", at=NOON))
+
+    content = on_disk(file)
+    assert content["theirs"] == {"z": 1}
+    assert [row for row in content["jobs"] if row in bad] == bad
+    row = content["jobs"][1]
+    assert (row["color"], row["big"], row["payload"], row["state"]["y"]) == (
+        "red",
+        big,
+        mine["payload"],
+        None,
+    )
+    assert len(content["jobs"]) == len(bad) + 2
+
+
+def test_nothing_is_written_where_nothing_changes(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("a")]})
+    before = file.seen()
+
+    file.note([Ran("gone", NOON, "ok", NOON)], {"gone": 5})
+
+    assert file.seen() == before
+
+
+def test_of_two_with_one_id_the_first_runs_and_the_second_is_named(file: CronFile) -> None:
+    once = {"kind": "at", "atMs": MS}
+    twins = [job("a", schedule=once, deleteAfterRun=True), job("a", schedule=once, deleteAfterRun=True)]
+    put(file, {"version": 1, "jobs": twins})
+
+    contents = file.read()
+    file.ran("a", NOON, "ok")
+
+    assert [bad.id for bad in contents.bad] == ["a"]
+    assert "another job has this id" in contents.bad[0].problem
+    assert on_disk(file)["jobs"] == [twins[1]]
+
+
+# -- damage --------------------------------------------------------------------------------------------
+
+BAD_JOBS: list[tuple[Any, str]] = [
+    (job(""), "id"),
+    (job("x" * 161), "id is too long"),
+    (job("a", enabled="yes"), "enabled"),
+    (job("a", schedule=None), "schedule"),
+    (job("a", schedule={"kind": "sometimes"}), "sometimes"),
+    (job("a", schedule={"kind": "cron", "expr": "* * * * * *"}), "6 fields"),
+    (job("a", schedule={"kind": "every", "everyMs": 5, "missed": "once"}), "5 ms"),
+    (job("a", schedule={"kind": "every", "everyMs": 5000, "missed": "never"}), "never"),
+    (job("a", payload="hello"), "payload"),
+    (job("a", payload={"message": " "}), "empty"),
+    (job("a", payload={"message": "x" * 2**20 + "x"}), "1 MiB"),
+    (job("a", payload={"message": "m", "deliver": True, "channel": "Tele gram", "to": "1"}), "Tele gram"),
+    (job("a", payload={"message": "m", "deliver": True, "channel": "web", "to": ["1"]}), "no text"),
+    (None, "not a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), BAD_JOBS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_bad_job_is_named_with_a_cure_and_the_others_run(file: CronFile, row: Any, said: str) -> None:
+    put(file, {"version": 1, "jobs": [job("before"), row, job("after")]})
+
+    contents = file.read()
+
+    assert list(contents.jobs) == ["before", "after"]
+    (bad,) = contents.bad
+    assert said in bad.problem
+    assert bad.problem.startswith("job 2: ")
+    assert bad.cure
+    assert contents.rows(NOON)[-1]["problem"]
+    assert json.loads(json.dumps(contents.rows(NOON)))
+
+
+def test_half_of_a_surrogate_pair_is_no_text(file: CronFile) -> None:
+    put(file, b'{"jobs": [' + json.dumps(job("a", payload={"message": "\ud800"})).encode() + b"]}")
+
+    assert len(file.read().bad) == 1
+    file.add(new_row(Every(60_000, NOON), "m", at=NOON))
+    assert on_disk(file)["jobs"][0]["payload"]["message"] == "\ud800"
+
+
+TEXT = json.dumps({"version": 1, "jobs": [job("one"), job("two"), job("three")]}, indent=2)
+DAMAGED: dict[str, tuple[bytes, list[str], int]] = {
+    "torn in the last job": (TEXT[: TEXT.rindex("three")].encode(), ["one", "two"], 1),
+    "torn after the last job": (TEXT[: TEXT.rindex("}", 0, -2) + 1].encode(), ["one", "two", "three"], 0),
+    "comma after the last": (TEXT.replace("}\n  ]", "},\n  ]").encode(), ["one", "two", "three"], 0),
+    "comma missing inside": (TEXT.replace('"two",', '"two"', 1).encode(), ["one", "three"], 1),
+    "comment": (b"// mine\n" + TEXT.encode(), ["one", "two", "three"], 0),
+    "two documents": ((TEXT + TEXT).encode(), ["one", "two", "three"], 4),
+    "bad bytes": (TEXT.encode().replace(b"message of two", b"\xff\xfe"), ["one", "two", "three"], 0),
+    "empty": (b"", [], 0),
+    "zeros": (b"\0" * 512, [], 0),
+    "a list": (json.dumps([job("one")]).encode(), ["one"], 0),
+    "a word": (b'"jobs"', [], 0),
+    "jobs is an object": (b'{"jobs": {"a": 1}}', [], 0),
+    "nested": (b"[" * 200_000, [], 0),
+    "braces": (b'{"jobs": [' + b'{"a":' * 20_000, [], 1),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_read_as_far_as_it_goes_and_kept(file: CronFile, name: str) -> None:
+    """A scheduler never writes it; a person's change keeps the original beside it first."""
+    data, good, lost = DAMAGED[name]
+    put(file, data)
+
+    contents = file.read()
+    assert (list(contents.jobs), len(contents.bad)) == (good, lost)
+    assert contents.fault is not None
+    assert contents.fault.cure
+
+    with pytest.raises(Damaged):
+        file.note([Ran("one", NOON, "ok", NOON)], {"two": 5})
+    assert file.path.read_bytes() == data
+
+    added = file.add(new_row(Every(60_000, NOON), "m", at=NOON))
+    assert list(file.read().jobs) == [*good, added.id]
+    assert file.read().fault is None
+    if data:
+        assert file.kept is not None
+        assert file.kept.name.startswith("jobs.json.corrupt-")
+        assert file.kept.read_bytes() == data
+
+
+def test_a_byte_order_mark_is_no_damage(file: CronFile) -> None:
+    put(file, b"\xef\xbb\xbf" + TEXT.encode())
+
+    file.ran("one", NOON, "ok")
+
+    assert len(on_disk(file)["jobs"]) == 3
+    assert file.kept is None
+
+
+def test_a_newer_format_runs_and_is_not_written(file: CronFile) -> None:
+    data = put(file, {"version": 2, "jobs": [job("a")]})
+
+    assert list(file.read().jobs) == ["a"]
+    for change in (lambda: file.remove("a"), lambda: file.ran("a", NOON, "ok")):
+        with pytest.raises(Damaged):
+            change()
+    assert file.path.read_bytes() == data
+
+
+def test_a_file_that_cannot_be_opened_says_so(file: CronFile) -> None:
+    file.path.mkdir(parents=True)
+
+    with pytest.raises(ChannelError) as caught:
+        file.read()
+
+    assert caught.value.hint
+
+
+# -- many writers --------------------------------------------------------------------------------------
+
+
+def _add_some(workspace: Path, count: int) -> None:
+    file = CronFile(workspace)
+    for _ in range(count):
+        file.add(new_row(Every(60_000, NOON), "m", at=NOON))
+
+
+def test_writers_side_by_side_lose_nothing(file: CronFile) -> None:
+    workspace = file.path.parents[1]
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_add_some, args=(workspace, 15)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+
+    assert len(file.read().jobs) == 45
+    assert [path.name for path in file.path.parent.iterdir()] == ["jobs.json"]
+
+
+VICTIM = """
+import sys
+from pathlib import Path
+from channels.cron_file import CronFile
+file = CronFile(Path(sys.argv[1]))
+print("begun", flush=True)
+while True:
+    file.enable("a", False)
+    file.enable("a", True)
+"""
+
+
+def test_a_kill_at_any_instant_leaves_a_whole_file(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("a"), *(job(f"b{n}") for n in range(200))]})
+    root = Path(__file__).parents[2]
+    for number in range(8):
+        command = [sys.executable, "-c", VICTIM, str(file.path.parents[1])]
+        with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as victim:
+            assert victim.stdout is not None
+            victim.stdout.readline()
+            began = time.monotonic()
+            while time.monotonic() - began < 0.01 + number * 0.007:
+                pass
+            victim.send_signal(signal.SIGKILL)
+
+        contents = file.read()
+        assert (len(contents.jobs), contents.fault, contents.bad) == (201, None, ())
+        file.enable("a")
+
+
+def test_a_full_disk_leaves_the_old_file(file: CronFile) -> None:
+    data = put(file, {"version": 1, "jobs": [job("a")]})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(ChannelError) as caught:
+            file.ran("a", NOON, "ok")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert "cannot be written" in str(caught.value)
+    assert file.path.read_bytes() == data
+    assert [path.name for path in file.path.parent.iterdir()] == ["jobs.json"]
+
+
+# -- when a job is due ---------------------------------------------------------------------------------
+
+
+def hourly(file: CronFile, **state: Any) -> Callable[[datetime], datetime | None]:
+    schedule = {"kind": "cron", "expr": "0 * * * *", "tz": "UTC"}
+    put(file, {"version": 1, "jobs": [job("a", schedule=schedule, state=state)]})
+    found = file.read().jobs["a"]
+    return lambda now: due(found, now)
+
+
+def test_what_is_due_goes_on_where_the_last_scheduler_stood(file: CronFile) -> None:
+    assert hourly(file, nextRunAtMs=MS, lastSlotMs=MS - 3_600_000)(NOON + 5 * HOUR) == NOON
+
+
+def test_a_job_of_which_nothing_is_known_begins_now(file: CronFile) -> None:
+    assert hourly(file)(NOON + TICK) == NOON + HOUR
+    assert hourly(file, nextRunAtMs="soon", lastRunAtMs=True)(NOON + TICK) == NOON + HOUR
+
+
+def test_a_schedule_that_was_edited_begins_now(file: CronFile) -> None:
+    """What the file says of the next run is no slot of the schedule that stands there now."""
+    assert hourly(file, nextRunAtMs=MS - 60_000)(NOON + TICK) == NOON + HOUR
+
+
+def test_a_clock_that_was_set_back_runs_no_slot_again(file: CronFile) -> None:
+    ask = hourly(file, nextRunAtMs=MS + 3_600_000, lastSlotMs=MS)
+
+    assert ask(NOON - 2 * HOUR) == NOON + HOUR
+
+
+def test_a_clock_that_was_wrong_by_years_stops_no_job(file: CronFile) -> None:
+    year_ms = 365 * 86_400_000
+    ask = hourly(file, nextRunAtMs=MS + year_ms, lastSlotMs=MS + year_ms, lastRunAtMs=MS + year_ms)
+
+    assert ask(NOON) == NOON + HOUR
+
+
+TICK = timedelta(microseconds=1)
+
+
+# -- real nanobots -------------------------------------------------------------------------------------
+
+
+class Theirs:
+    """One version of nanobot on one workspace."""
+
+    def __init__(self, peer: Peer, folder: Path) -> None:
+        self.peer, self.workspace, self._home = peer, folder / "workspace", folder / "home"
+        self.workspace.mkdir()
+        self._home.mkdir()
+
+    def do(self, do: str, **request: Any) -> Any:
+        return peers.ask(self.peer, self._home, do=do, workspace=str(self.workspace), **request)
+
+
+@pytest.fixture
+def theirs(nanobot: Peer, tmp_path: Path) -> Theirs:
+    return Theirs(nanobot, tmp_path)
+
+
+WEIRD = 'Привет 世界 👩‍👩‍👧‍👦 "quoted" \\ back\u2028slash\x85 \x01 ende'
+CHAT = {"deliver": True, "channel": "telegram", "to": "12345678"}
+
+
+@BOTH
+def test_their_jobs_run_here(theirs: Theirs) -> None:
+    """Each kind is due when they meant it, asks what they meant, and answers in the chat that they meant."""
+    at_ms = 1_924_992_000_000
+    ids = theirs.do(
+        "cron_add",
+        jobs=[
+            {"name": "e", "schedule": {"kind": "every", "every_ms": 5_000}, "message": WEIRD, **CHAT},
+            {
+                "name": "c",
+                "schedule": {"kind": "cron", "expr": "30 9 * * 1-5", "tz": "Europe/Berlin"},
+                "message": "m",
+                **CHAT,
+            },
+            {
+                "name": "a",
+                "schedule": {"kind": "at", "at_ms": at_ms},
+                "message": "m",
+                "delete_after_run": True,
+                **CHAT,
+            },
+        ],
+    )
+
+    contents = CronFile(theirs.workspace).read()
+
+    assert (contents.bad, contents.fault) == ((), None)
+    every, by_cron, once = (contents.jobs[job_id] for job_id in ids)
+    created = every.row["createdAtMs"]
+    assert every.schedule == Every(5_000, datetime.fromtimestamp(created / 1000, UTC))
+    assert str(by_cron.schedule) == str(cron("30 9 * * 1-5", by_cron.schedule.zone))  # type: ignore[union-attr]
+    assert once.schedule == At(datetime.fromtimestamp(at_ms / 1000, UTC))
+    assert once.row["deleteAfterRun"] is True
+    sent = letter(every, NOON, at=NOON)
+    assert (sent.text, sent.answer_to, sent.key) == (WEIRD, "telegram:12345678", f"cron:{ids[0]}")
+    now = datetime.now(UTC)
+    stored = by_cron.state_ms("nextRunAtMs")
+    assert stored is not None
+    assert due(by_cron, now) == datetime.fromtimestamp(stored / 1000, UTC)
+
+
+@BOTH
+def test_our_jobs_run_there(theirs: Theirs) -> None:
+    """Those with a chat and those without: theirs fires both, and what it notes is read here again."""
+    file = CronFile(theirs.workspace)
+    now = datetime.now(UTC)
+    to_chat = file.add(new_row(Every(1_000, now), WEIRD, at=now, to="telegram:-100:topic:5"))
+    alone = file.add(new_row(Every(1_000, now), "alone", at=now))
+    file.add(new_row(cron("0 9 * * *", UTC), "later", at=now, policy="all"))
+    for one in (to_chat, alone):
+        file.ran(one.id, now, "ok")
+
+    there = theirs.do("cron_run", count=2, within_s=20)
+
+    assert there["warnings"] == []
+    fired = {one["id"]: one for one in there["fired"]}
+    assert fired[to_chat.id]["message"] == WEIRD
+    assert fired[alone.id]["message"] == "alone"
+    chat = fired[to_chat.id]
+    assert (chat["channel"] or chat["origin_channel"], chat["to"] or chat["origin_chat_id"]) == (
+        "telegram",
+        "-100:topic:5",
+    )
+    here = file.read()
+    assert (len(here.jobs), here.bad) == (3, ())
+    assert here.jobs[to_chat.id].answer_to == "telegram:-100:topic:5"
+    assert here.jobs[alone.id].answer_to is None
+    assert here.jobs[alone.id].row["state"]["lastStatus"] == "ok"
+    assert [row["state"]["last_status"] for row in there["jobs"]] == ["ok", "ok", None]
+
+
+def test_their_history_goes_on_here_and_there(tmp_path: Path) -> None:
+    """Runs of both stand in one history."""
+    theirs = Theirs(NANOBOT_022, tmp_path)
+    file = CronFile(theirs.workspace)
+    now = datetime.now(UTC)
+    mine = file.add(new_row(Every(1_000, now), "m", at=now, to="telegram:1"))
+    file.ran(mine.id, now, "error", "first", 3)
+
+    theirs.do("cron_run", count=1, within_s=20)
+    file.ran(mine.id, now, "ok")
+    (there,) = theirs.do("cron_list")["jobs"]
+
+    history = there["state"]["run_history"]
+    assert (history[0]["error"], history[0]["duration_ms"]) == ("first", 3)
+    assert len(history) >= 3
+    assert {entry["status"] for entry in history[1:]} == {"ok"}
+
+
+def test_what_their_agent_left_beside_the_file_is_taken_over(tmp_path: Path) -> None:
+    """A 0.2 that does not run the clock writes its changes down for the program that does."""
+    theirs = Theirs(NANOBOT_022, tmp_path)
+    file = CronFile(theirs.workspace)
+    now = datetime.now(UTC)
+    rows = [new_row(Every(3_600_000, now), "m", at=now, to="telegram:1") | {"color": n} for n in range(3)]
+    off, gone, kept = (file.add(row).id for row in rows)
+
+    theirs.do("cron_later", job_id=off, change="disable")
+    theirs.do("cron_later", job_id=gone, change="remove")
+    seen = file.read().jobs
+    with (file.path.parent / "action.jsonl").open("ab") as left:
+        left.write(b'{"action": "add", "par')
+    assert file.left()
+    file.ran(kept, now, "ok")
+
+    for jobs in (seen, file.read().jobs, CronFile(theirs.workspace).read().jobs):
+        assert [(job_id, one.enabled) for job_id, one in jobs.items()] == [(off, False), (kept, True)]
+        assert jobs[off].row["color"] == 0
+    assert not file.left()
+    assert len(list(file.path.parent.glob("action.jsonl.corrupt-*"))) == 1
+    assert [row["id"] for row in theirs.do("cron_list")["jobs"]] == [kept, off]
+
+
+def test_what_nanobot_schedules_for_itself_is_kept_and_not_run(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("dream", payload={"kind": "system_event", "message": ""})]})
+
+    contents = file.read()
+
+    assert contents.bad == ()
+    assert due(contents.jobs["dream"], NOON) is None
+    assert contents.rows(NOON)[0]["next_run_at"] is None
+
+
+def test_the_lock_of_another_process_is_waited_for_and_named(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("a")]})
+
+    async def work() -> None:
+        with state_file.locked(file.path.parents[1] / "state" / "cron.lock"):
+            waiting = asyncio.create_task(asyncio.to_thread(file.ran, "a", NOON, "ok"))
+            _, pending = await asyncio.wait([waiting], timeout=0.2)
+            assert pending
+        await waiting
+
+    asyncio.run(work())
+    assert on_disk(file)["jobs"][0]["state"]["lastStatus"] == "ok"
+
+
+def test_a_job_that_cannot_run_is_not_added(file: CronFile) -> None:
+    for row in (job("a", payload={"message": ""}), job("b", schedule={"kind": "every", "everyMs": 1})):
+        with pytest.raises(ChannelError):
+            file.add(row)
+    for to in ("telegram", "telegram:", "Tele:1", ":1"):
+        with pytest.raises(BadJob):
+            new_row(Every(60_000, NOON), "m", at=NOON, to=to)
+
+    assert not file.path.exists()
+
+
+class Meddled(CronFile):
+    """A file into which somebody without a lock writes at the last moment."""
+
+    meddle: Callable[[], object] | None = None
+
+    def seen(self) -> tuple[int, int, int] | None:
+        if self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            meddle()
+        return super().seen()
+
+
+def test_an_edit_in_the_midst_of_ours_is_not_lost(tmp_path: Path) -> None:
+    file = Meddled(tmp_path, clock=lambda: NOON)
+    put(file, {"version": 1, "jobs": [job("a")]})
+    file.meddle = lambda: put(file, {"version": 1, "jobs": [job("a"), job("by hand")]})
+
+    file.ran("a", NOON, "ok")
+
+    assert list(file.read().jobs) == ["a", "by hand"]
+    assert on_disk(file)["jobs"][0]["state"]["lastStatus"] == "ok"

@@ -1,0 +1,273 @@
+"""Codes for strangers: few, short-lived, told once a day, and granted by the operator alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+from datetime import UTC, datetime, timedelta
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from channels import state_file
+from channels.errors import ChannelError, NewerFile
+from channels.pairing import ALPHABET, Approved, NobodyThere, NoSuchCode, Pairing, approved
+from tests.gateway.embedded_place import files_at_most
+
+ADA, GROUP = "100", "-100200"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, **time: float) -> None:
+        self.now += timedelta(**time)
+
+
+def place(state: Path, clock: Clock | None = None) -> Pairing:
+    return Pairing(state, clock=clock or Clock())
+
+
+def ask(pairing: Pairing, id: str = ADA, *, message: str = "t:1", channel: str = "telegram") -> str | None:
+    kind = "group" if id.startswith("-") else "person"
+    return pairing.ask(channel, id, kind=kind, name="Ada", message_id=message)  # type: ignore[arg-type]
+
+
+def code_for(pairing: Pairing, id: str = ADA, **more: str) -> str:
+    code = ask(pairing, id, **more)
+    assert code is not None
+    return code
+
+
+def test_a_code_has_eight_characters_that_nobody_mixes_up(tmp_path: Path) -> None:
+    codes = {code_for(place(tmp_path / str(n))) for n in range(20)}
+
+    assert len(codes) == 20
+    assert all(len(code) == 8 and set(code) <= set(ALPHABET) for code in codes)
+    assert not set(ALPHABET) & set("01ILO")
+
+
+def test_an_approved_code_lets_its_person_in_on_its_channel_for_ever(tmp_path: Path) -> None:
+    clock = Clock()
+    pairing = place(tmp_path, clock)
+    code = code_for(pairing)
+
+    entry = pairing.approve(f" {code.lower()} ")
+
+    clock.forward(days=4_000)
+    ask(pairing, "5", message="t:9")  # writes the file anew
+    assert (entry.who, entry.name) == ("telegram:100", "Ada")
+    assert approved(tmp_path, "telegram") == Approved(people=frozenset({ADA}))
+    assert approved(tmp_path, "discord") == Approved()
+
+
+def test_an_approved_group_is_kept_apart_from_people(tmp_path: Path) -> None:
+    pairing = place(tmp_path)
+
+    pairing.approve(code_for(pairing, GROUP))
+
+    assert approved(tmp_path, "telegram") == Approved(groups=frozenset({GROUP}))
+
+
+def test_a_code_is_good_for_an_hour_and_once(tmp_path: Path) -> None:
+    clock = Clock()
+    pairing = place(tmp_path, clock)
+    late, good = code_for(pairing), code_for(pairing, "101")
+    clock.forward(minutes=59)
+    pairing.approve(good)
+    clock.forward(minutes=1)
+
+    for code in (late, good, "", "ABCDEFGH"):
+        with pytest.raises(NoSuchCode):
+            pairing.approve(code)
+
+    assert approved(tmp_path, "telegram").people == {"101"}
+
+
+def test_three_wait_at_most_on_a_channel(tmp_path: Path) -> None:
+    clock = Clock()
+    pairing = place(tmp_path, clock)
+    for n in range(3):
+        code_for(pairing, str(n))
+
+    assert ask(pairing, "3") is None
+    assert ask(pairing, "3", channel="discord") is not None
+    clock.forward(hours=1)
+    assert ask(pairing, "3") is not None  # who was not answered is no longer turned away
+
+
+def test_everyone_is_answered_once_a_day_also_after_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    code_for(place(tmp_path, clock))
+
+    for hours in (0, 1, 22):
+        clock.forward(hours=hours)
+        assert ask(place(tmp_path, clock), message=f"t:{hours + 2}") is None
+    clock.forward(hours=1)
+    assert ask(place(tmp_path, clock), message="t:99") is not None
+
+
+def test_the_same_message_again_gets_the_same_code(tmp_path: Path) -> None:
+    """A kill between the code and its notice costs nothing: the platform delivers the message again."""
+    code = ask(place(tmp_path))
+
+    assert ask(place(tmp_path)) == code
+
+
+@pytest.mark.parametrize("who", ["telegram:100", "100"])
+def test_revoke_takes_back_access(tmp_path: Path, who: str) -> None:
+    pairing = place(tmp_path)
+    pairing.approve(code_for(pairing))
+
+    [entry] = pairing.revoke(who)
+
+    assert entry.who == "telegram:100"
+    assert approved(tmp_path, "telegram") == Approved()
+    with pytest.raises(NobodyThere):
+        pairing.revoke(who)
+
+
+def test_revoke_takes_back_a_code_and_a_bare_id_means_every_channel(tmp_path: Path) -> None:
+    pairing = place(tmp_path)
+    code = code_for(pairing)
+    code_for(pairing, channel="discord")
+
+    assert {each.who for each in pairing.revoke(ADA)} == {"telegram:100", "discord:100"}
+    with pytest.raises(NoSuchCode):
+        pairing.approve(code)
+
+
+def test_rows_show_who_waits_and_who_was_let_in(tmp_path: Path) -> None:
+    clock = Clock()
+    pairing = place(tmp_path, clock)
+    pairing.approve(code_for(pairing, GROUP))
+    clock.forward(minutes=1)
+    code = code_for(pairing)
+
+    group, person = pairing.rows()
+
+    assert group | {"at": ""} == {
+        "code": None,
+        "who": "telegram:-100200",
+        "name": "Ada",
+        "channel": "telegram",
+        "state": "approved",
+        "at": "",
+    }
+    assert (person["code"], person["state"], person["at"]) == (
+        code,
+        "pending",
+        "2026-05-01T12:01:00.000000+00:00",
+    )
+    clock.forward(hours=1)
+    assert pairing.rows() == [group]
+
+
+def _approve(state: Path, code: str) -> None:
+    Pairing(state, clock=Clock()).approve(code)
+
+
+def test_an_approval_of_another_process_counts_at_the_next_look(tmp_path: Path) -> None:
+    code = code_for(place(tmp_path))
+    assert approved(tmp_path, "telegram") == Approved()
+
+    other = multiprocessing.get_context("spawn").Process(target=_approve, args=(tmp_path, code))
+    other.start()
+    other.join()
+
+    assert approved(tmp_path, "telegram").people == {ADA}
+
+
+def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
+    pairing = place(tmp_path)
+    pairing.approve(code_for(pairing))
+
+    assert approved(tmp_path, "telegram") is approved(tmp_path, "telegram")
+
+
+def test_the_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        code_for(place(tmp_path / "state"))
+    finally:
+        os.umask(old)
+
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in (tmp_path / "state").iterdir()} == {0o600}
+
+
+def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "pairing.json"
+    file.write_text('{"v": 2, "entries": "of another kind"}')
+    before = file.read_bytes()
+
+    with pytest.raises(NewerFile):
+        ask(place(tmp_path))
+    with pytest.raises(NewerFile):
+        approved(tmp_path, "telegram")
+
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "{}", '{"v": 1, "entries": [{}]}', '{"v": 1, "entries": 5}']
+)
+def test_a_damaged_file_is_never_overwritten_nor_does_it_let_anyone_in(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "pairing.json"
+    file.write_text(damage)
+
+    for work in (lambda: ask(place(tmp_path)), lambda: approved(tmp_path, "telegram"), place(tmp_path).rows):
+        with pytest.raises(ChannelError, match=r"pairing\.json is damaged"):
+            work()
+
+    assert file.read_text() == damage
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
+    pairing = place(tmp_path)
+    pairing.approve(code_for(pairing))
+
+    with files_at_most(10), pytest.raises(ChannelError, match="cannot be written"):
+        ask(pairing, "101")
+
+    assert approved(tmp_path, "telegram").people == {ADA}
+    assert json.loads((tmp_path / "pairing.json").read_text())["v"] == 1
+
+
+def _admit_many(state: Path, first: int, both: Barrier) -> None:
+    both.wait()
+    for n in range(first, first + 20):
+        Pairing(state, clock=Clock()).admit("telegram", str(n), kind="person", name="")
+
+
+def test_two_processes_lose_none_of_each_others_changes(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(2)
+    both = [spawn.Process(target=_admit_many, args=(tmp_path, first, barrier)) for first in (0, 100)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+
+    assert len(approved(tmp_path, "telegram").people) == 40
+
+
+def test_a_lock_that_is_never_freed_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "pairing.lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+    try:
+        with (
+            pytest.raises(ChannelError, match="held by another process"),
+            state_file.locked(tmp_path / "pairing.lock", wait_s=0.05),
+        ):
+            raise AssertionError
+    finally:
+        os.close(fd)

@@ -1,0 +1,155 @@
+"""A delivery over a real queue and ledger to a platform in memory, as tests open, break and reopen it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from channels.message import Attachment, Outbound
+from channels.testing import FakeChannel, FakePlatform
+from gateway.delivery import Delivery
+from gateway.drafts import Drafts
+from gateway.embedded import EmbeddedMailbox
+from gateway.ledger import Ledger
+from gateway.mailbox import Letter, Mailbox, Post, outbound
+
+DEADLINE_S = 30.0
+BOX = outbound("fake")
+
+
+class FreeLimiter:
+    """Lets everything pass, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[str, bool]] = []
+        self.pauses: list[tuple[str | None, float]] = []
+
+    async def wait(self, chat_id: str, *, group: bool) -> None:
+        self.waits.append((chat_id, group))
+
+    async def pause(self, chat_id: str | None, after_s: float) -> None:
+        self.pauses.append((chat_id, after_s))
+
+
+class Naps:
+    """Sleeps that take no time, noted."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self.changed = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        self.changed.set()
+        await asyncio.sleep(0)
+
+
+class Place:
+    """What one delivery works with; the platform and the folder outlive it."""
+
+    def __init__(self, folder: Path, **channel: object) -> None:
+        self.folder = folder
+        self.path = folder / "state" / "delivery-fake.db"
+        self.platform = FakePlatform("ada")
+        self.channel = FakeChannel(self.platform, **channel)  # type: ignore[arg-type]
+        self.limiter = FreeLimiter()
+        self.naps = Naps()
+        self.delivery: Delivery
+
+    @asynccontextmanager
+    async def mailbox(self) -> AsyncIterator[EmbeddedMailbox]:
+        """Open the queue of this folder."""
+        mailbox = EmbeddedMailbox(self.folder / "state")
+        serving = asyncio.create_task(mailbox.serve(), name="serve")
+        try:
+            await mailbox.ready()
+            yield mailbox
+        finally:
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+
+    @asynccontextmanager
+    async def delivering(
+        self, mailbox: Mailbox, *, drafts: Callable[[Ledger], Drafts] | None = None
+    ) -> AsyncIterator[Ledger]:
+        """Deliver while the context is open."""
+        async with Ledger(self.path) as ledger, asyncio.TaskGroup() as group:
+            self.delivery = Delivery(
+                channel=self.channel,
+                mailbox=mailbox,
+                ledger=ledger,
+                limiter=self.limiter,
+                workspace=self.folder,
+                group=group,
+                drafts=drafts(ledger) if drafts is not None else None,
+                max_file_mb=1,
+                sleep=self.naps,
+            )
+            running = group.create_task(self.delivery.run(), name="delivery")
+            await self.delivery.attached.wait()
+            try:
+                yield ledger
+            finally:
+                running.cancel()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[EmbeddedMailbox]:
+        """Open queue and delivery together."""
+        async with self.mailbox() as mailbox, self.delivering(mailbox):
+            yield mailbox
+
+    def channel_texts(self, text: str) -> list[str]:
+        """List the pieces of a text."""
+        return [rendered.plain for rendered in self.channel.split(text)]
+
+    async def put(self, mailbox: Mailbox, *outs: Outbound) -> None:
+        """Put letters one after the other."""
+        for out in outs:
+            await mailbox.put(Post(BOX, out.key, out.id, out.to_bytes()))
+
+
+def reply(
+    number: int | str,
+    text: str,
+    *,
+    chat: str = "ada",
+    kind: str = "reply",
+    files: Sequence[Attachment] = (),
+) -> Outbound:
+    """Make the answer to message ``number`` of a chat."""
+    asked = f"fake:{number}"
+    return Outbound(
+        id=f"{asked}#reply" if kind == "reply" else f"{asked}#notice.busy",
+        key=f"fake:{chat}",
+        channel="fake",
+        chat_id=chat,
+        text=text,
+        in_reply_to=asked,
+        reply_to=f"p{number}",
+        kind=kind,  # type: ignore[arg-type]
+        attachments=list(files),
+    )
+
+
+async def until_empty(mailbox: Mailbox, *, parked: int = 0) -> None:
+    """Return once nothing waits for the platform; ``parked`` letters are set aside by then."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            depths = await mailbox.depths()
+            waiting = depths[BOX].count if BOX in depths else 0
+            if waiting == 0 and depths["parked"].count == parked:
+                return
+            await asyncio.sleep(0.005)  # a loop without a pause starves the ledger's thread of the lock
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Return once the delivery that this task holds open has been told to end."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+
+
+__all__ = ["BOX", "FreeLimiter", "Letter", "Naps", "Place", "cancelled", "reply", "until_empty"]

@@ -1,0 +1,68 @@
+"""What the tests of whole gateways with a platform share: configuration, processes, a tap on the queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+
+from tests.broker import Broker
+from tests.harness import Daemon, command
+
+
+def on(broker: Broker, name: str, **more: Any) -> dict[str, Any]:
+    """Configure a daemon for a broker."""
+    return {"broker.url": broker.url, "broker.name": name, "broker.partitions": 4, **more}
+
+
+@asynccontextmanager
+async def apart(
+    workspace: Path, broker: Broker, name: str, config: dict[str, Any]
+) -> AsyncIterator[tuple[Daemon, Daemon]]:
+    """Run the session daemon and the adapters in processes of their own: (session, channels)."""
+    whole = on(broker, name, **config)
+    async with (
+        Daemon(workspace, role="session", config=whole) as session,
+        Daemon(workspace, role="channels", config=whole) as channels,
+    ):
+        yield session, channels
+
+
+class Tap:
+    """A queue of our own behind the inbound exchange: everything that the broker accepted comes here, too."""
+
+    def __init__(self, channel: Any, queue: Any) -> None:
+        self._channel = channel
+        self._queue = queue
+        self.ids: list[str] = []
+
+    async def drain(self) -> list[str]:
+        """Take what has come; return the ids of all messages so far, in the order of the broker."""
+        while (letter := await self._queue.get(fail=False, no_ack=True)) is not None:
+            if "probe" not in letter.headers:
+                self.ids.append(json.loads(letter.body)["id"])
+        return self.ids
+
+
+@asynccontextmanager
+async def tapped(broker: Broker, name: str) -> AsyncIterator[Tap]:
+    """Listen at the inbound exchange, which exists once a daemon was ready."""
+    async with await aio_pika.connect(broker.url) as connection:
+        channel = await connection.channel()
+        exchange = await channel.get_exchange(f"{name}.inbound", ensure=False)
+        queue = await channel.declare_queue(f"tap.{name}", durable=True)
+        for slot in range(256):
+            await queue.bind(exchange, f"{slot:03d}")
+        yield Tap(channel, queue)
+        await queue.delete(if_unused=False, if_empty=False)
+
+
+async def told(workspace: Path, *verb: str) -> str:
+    """Run a verb of the command line in a process of its own; return what it printed."""
+    code, printed = await command(workspace, *verb)
+    assert code == 0, printed
+    return printed

@@ -1,0 +1,180 @@
+"""Whole gateways with Discord: a local platform, the real client, real processes, both brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker import Broker
+from tests.discord_server import DiscordServer
+from tests.harness import Daemon, lines_of
+from tests.system.platform_place import apart, told
+
+
+def discord(server: DiscordServer, **more: Any) -> dict[str, Any]:
+    """Switch the adapter on, for everyone, with quick sweeps."""
+    table = {
+        "enabled": True,
+        "token": server.token,
+        "api_base_url": server.api_base_url,
+        "sweep_s": 2,
+        "direct": "open",
+        "groups": "all",
+        "group_allow": ["*"],
+        "stream": False,
+        **more,
+    }
+    return {f"channels.discord.{name}": value for name, value in table.items()}
+
+
+async def test_a_message_is_answered_in_its_channel(tmp_path: Path) -> None:
+    """A mention in a channel, a thread and a direct message: each is a conversation of its own."""
+    async with DiscordServer() as server:
+        guild = server.guild("home")
+        channel = server.channel(guild, "general")
+        thread = server.thread(channel, "aside")
+        direct = server.dm("ada")
+        async with Daemon(tmp_path, config=discord(server, groups="mention")):
+            await server.connected(within_s=30)
+            asked = server.write(channel, "hello", user="ada", mentions_bot=True)
+            server.write(channel, "not for the bot", user="ada")
+            server.write(thread, "aside", user="ada", mentions_bot=True)
+            server.write(direct, "you alone", user="ada")
+            sent = await server.sent_count(3, within_s=30)
+
+            assert {(one.channel_id, one.text) for one in sent} == {
+                (channel.id, "echo: hello"),
+                (thread.id, "echo: aside"),
+                (direct.id, "echo: you alone"),
+            }
+            assert next(one for one in sent if one.channel_id == channel.id).reference == asked
+    assert len(lines_of(tmp_path, f"discord_{direct.id}")) == 2
+
+
+async def test_what_was_written_while_it_was_down_is_answered(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """No event tells of these messages: the sweep finds them, and nothing older than the first start."""
+    async with DiscordServer() as server:
+        channel = server.channel(server.guild("home"), "general")
+        server.write(channel, "long ago", user="ada", live=False)
+        config = discord(server)
+        async with apart(tmp_path, broker, broker_name, config) as (_, channels):
+            await server.connected(within_s=30)
+            server.write(channel, "one", user="ada")
+            await server.sent_count(1, within_s=30)
+            channels.signal(signal.SIGKILL)
+            await channels.died()
+            server.write(channel, "two", user="ada", live=False)
+            server.write(channel, "three", user="ada", live=False)
+            await channels.start()
+            await server.sent_count(3, within_s=60)
+
+        assert [one.text for one in server.sent] == ["echo: one", "echo: two", "echo: three"]
+
+
+@pytest.mark.timeout(300)
+async def test_an_adapter_killed_while_300_messages_come_loses_none(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """Killed four times: all are answered, each reply is sent once, whatever was asked twice."""
+    async with DiscordServer() as server:
+        guild = server.guild("home")
+        places = [server.channel(guild, f"c{number}").id for number in range(40)]
+        async with apart(tmp_path, broker, broker_name, discord(server)) as (_, channels):
+            await server.connected(within_s=30)
+            writing = asyncio.create_task(_write(server, places, 300))
+            for _ in range(4):
+                await server.sent_count(len(server.sent) + 30, within_s=60)
+                channels.signal(signal.SIGKILL)
+                await channels.died()
+                await channels.start()
+            texts = await writing
+            await server.until(lambda: len({one.text for one in server.sent}) >= 300, within_s=120)
+
+    _check_answers(server, texts)
+
+
+@pytest.mark.timeout(300)
+async def test_a_gateway_killed_while_200_messages_come_loses_none(tmp_path: Path) -> None:
+    """One process with the embedded queue: adapter, queue and sessions die together."""
+    async with DiscordServer() as server:
+        guild = server.guild("home")
+        places = [server.channel(guild, f"c{number}").id for number in range(30)]
+        async with Daemon(tmp_path, config=discord(server)) as daemon:
+            await server.connected(within_s=30)
+            writing = asyncio.create_task(_write(server, places, 200))
+            for _ in range(3):
+                await server.sent_count(len(server.sent) + 30, within_s=60)
+                daemon.signal(signal.SIGKILL)
+                await daemon.died()
+                await daemon.start()
+            texts = await writing
+            await server.until(lambda: len({one.text for one in server.sent}) >= 200, within_s=120)
+
+    _check_answers(server, texts)
+
+
+async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
+    """The commands are registered once; one that is used is deferred in time, and answered."""
+    async with DiscordServer() as server:
+        channel = server.channel(server.guild("home"), "general")
+        async with Daemon(tmp_path, config=discord(server)) as daemon:
+            await server.connected(within_s=30)
+            await server.until(lambda: server.commands, within_s=20)
+            used = server.interact("status", {}, user="ada", channel=channel)
+            await server.until(lambda: used.acked, within_s=10)
+            await server.until(lambda: any("session:" in text for text in used.answers), within_s=20)
+            await daemon.stop()
+        registered = len(server.command_puts)
+        async with Daemon(tmp_path, config=discord(server)):
+            await server.connected(within_s=30)
+            server.write(channel, "still there?", user="ada")
+            await server.until(lambda: any("still there" in one.text for one in server.sent), within_s=30)
+
+        assert {"new", "stop", "status", "help"} <= {command["name"] for command in server.commands}
+        assert len(server.command_puts) == registered == 1
+
+
+async def test_a_platform_that_is_away_at_start_stops_nothing_else(tmp_path: Path) -> None:
+    """The terminal is answered meanwhile; the adapter comes up when the platform does."""
+    async with DiscordServer() as server:
+        channel = server.channel(server.guild("home"), "general")
+        config = discord(server)
+        await server.stop()
+        async with Daemon(tmp_path, config=config):
+            assert await told(tmp_path, "chat", "-m", "hello") == "echo: hello\n"
+            status = json.loads(await told(tmp_path, "status", "--json"))
+            assert not status["parts"]["discord"]["up"]
+            await server.start()
+            await server.connected(within_s=60)
+            server.write(channel, "now", user="ada")
+            await server.sent_count(1, within_s=30)
+
+
+# -- what they share -------------------------------------------------------------------------------
+
+
+async def _write(server: DiscordServer, places: list[str], count: int) -> dict[str, list[str]]:
+    """Let people write over some seconds, some of it without an event; return the texts by channel."""
+    texts: dict[str, list[str]] = {}
+    dice = random.Random(11)
+    for number in range(count):
+        place = places[dice.randrange(len(places))]
+        texts.setdefault(place, []).append(f"m{number}")
+        server.write(place, f"m{number}", user="ada", live=dice.random() < 0.9)
+        await asyncio.sleep(dice.random() * 0.05)
+    return texts
+
+
+def _check_answers(server: DiscordServer, texts: Mapping[str, list[str]]) -> None:
+    for place, written in texts.items():
+        got = [one.text.removeprefix("echo: ") for one in server.sent if one.channel_id == place]
+        assert sorted(got) == sorted(written), place

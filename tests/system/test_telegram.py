@@ -1,0 +1,254 @@
+"""Whole gateways with Telegram: a local Bot API, the real client, real processes, both brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker import Broker
+from tests.harness import Daemon, lines_of
+from tests.system.platform_place import Tap, apart, on, tapped, told
+from tests.telegram_server import TelegramServer
+
+ADA = 12345678
+
+
+def telegram(server: TelegramServer, **more: Any) -> dict[str, Any]:
+    """Switch the adapter on, for everyone, with short polls."""
+    table = {
+        "enabled": True,
+        "token": server.token,
+        "base_url": server.base_url,
+        "base_file_url": server.base_file_url,
+        "poll_timeout_s": 1,
+        "direct": "open",
+        "group_allow": ["*"],
+        **more,
+    }
+    return {f"channels.telegram.{name}": value for name, value in table.items()}
+
+
+async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
+    """Nothing is asked for a stranger; once a code is approved, the next message is answered."""
+    async with TelegramServer() as server, Daemon(tmp_path, config=telegram(server, direct="pairing")):
+        server.write(ADA, "let me in")
+        answer = await server.said(ADA)
+        code = re.search(r"\b[A-Z0-9]{8}\b", answer.text)
+        assert code is not None, answer.text
+        server.write(ADA, "please")
+        await told(tmp_path, "pairing", "approve", code[0])
+        update = server.write(ADA, "hello")
+        await server.said(ADA, lambda sent: sent.text == "echo: hello")
+
+        assert [sent.text for sent in server.sent_to(ADA)] == [answer.text, "echo: hello"]
+        await server.until_confirmed(update)
+    assert [line["content"] for line in lines_of(tmp_path, f"telegram_{ADA}")] == ["hello", "echo: hello"]
+
+
+async def test_adapters_and_sessions_run_apart(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    """Messages are taken while no session daemon runs, and answered when one comes."""
+    async with TelegramServer() as server:
+        whole = on(broker, broker_name, **telegram(server))
+        async with Daemon(tmp_path, role="channels", config=whole):
+            first = server.write(ADA, "one")
+            await server.until_confirmed(first)
+            assert server.sent == []
+            async with Daemon(tmp_path, role="session", config=whole) as session:
+                await server.said(ADA, lambda sent: sent.text == "echo: one")
+                status = json.loads(await told(tmp_path, "status", "--json"))
+
+                assert status["parts"]["telegram"]["up"], session.log.decode()
+            server.write(ADA, "two")
+            await server.until(lambda: server.confirmed >= first + 1)
+        async with Daemon(tmp_path, config=whole):
+            await server.said(ADA, lambda sent: sent.text == "echo: two")
+
+
+@pytest.mark.timeout(300)
+async def test_an_adapter_killed_while_300_messages_come_loses_none(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """What the platform was told is done had been accepted by the broker; all are answered, in order."""
+    async with TelegramServer() as server:
+        config = telegram(server, stream=False)
+        async with (
+            apart(tmp_path, broker, broker_name, config) as (_, channels),
+            tapped(broker, broker_name) as tap,
+        ):
+            writing = asyncio.create_task(_write(server, 300, chats=40))
+            for _ in range(4):
+                await _until_more(server, 40)
+                channels.signal(signal.SIGKILL)
+                await channels.died()
+                await _check_confirmed(server, tap)
+                await channels.start()
+            ids = await writing
+            await server.until(lambda: len(_answered(server)) >= 300, timeout_s=120)
+            await _check_confirmed(server, tap)
+
+    _check_answers(server, ids)
+
+
+@pytest.mark.timeout(300)
+async def test_a_gateway_killed_while_300_messages_come_loses_none(tmp_path: Path) -> None:
+    """One process with the embedded queue: adapter, queue and sessions die together."""
+    async with (
+        TelegramServer() as server,
+        Daemon(tmp_path, config=telegram(server, stream=False)) as daemon,
+    ):
+        writing = asyncio.create_task(_write(server, 300, chats=40))
+        for _ in range(4):
+            await _until_more(server, 40)
+            daemon.signal(signal.SIGKILL)
+            await daemon.died()
+            await daemon.start()
+        ids = await writing
+        await server.until(lambda: len(_answered(server)) >= 300, timeout_s=120)
+
+    _check_answers(server, ids)
+
+
+async def test_an_edit_changes_what_waits_and_is_noted_after(tmp_path: Path) -> None:
+    """A message edited while it waits is answered as edited; one edited later gets a note, and no turn."""
+    async with TelegramServer() as server:
+        config = telegram(server, stream=False) | {"model.echo_delay_s": 1.0}
+        async with Daemon(tmp_path, config=config):
+            server.write(ADA, "first")
+            second = server.write(ADA, "secnod")
+            server.write(ADA, "second", edited=server.message_of[second])
+            await server.said(ADA, lambda sent: sent.text == "echo: second")
+            late = server.write(ADA, "second, again", edited=server.message_of[second])
+            await server.until_confirmed(late)
+            server.write(ADA, "third")
+            await server.said(ADA, lambda sent: sent.text == "echo: third")
+
+    texts = [sent.text for sent in server.sent_to(ADA)]
+    lines = lines_of(tmp_path, f"telegram_{ADA}")
+    notes = [line for line in lines if line.get("kind") == "note"]
+    assert texts == ["echo: first", "echo: second", "echo: third"]
+    assert [note["content"] for note in notes] == ["second, again"]
+    assert notes[0]["edits"] in {line["message_id"] for line in lines if line["role"] == "user"}
+
+
+async def test_topics_and_groups_are_conversations_of_their_own(tmp_path: Path) -> None:
+    """Replies go to the topic of their question, and quote it."""
+    group = -1001234567890
+    async with TelegramServer() as server:
+        server.add_chat(group, "supergroup", forum=True, threads={5, 6})
+        async with Daemon(tmp_path, config=telegram(server, stream=False)):
+            update = server.write(group, "@gate_test_bot hello", thread=5)
+            server.write(group, "not for the bot", thread=6)
+            sent = await server.said(group)
+
+            assert sent.thread == 5
+            assert sent.reply_to == server.message_of[update]
+    assert len(server.sent) == 1
+    assert (tmp_path / "sessions" / f"telegram_{group}_topic_5.jsonl").exists()
+
+
+async def test_a_group_that_moves_keeps_its_session(tmp_path: Path) -> None:
+    """A supergroup goes on where the group was, and a reply that still waited finds it."""
+    old, new = -400, -1009876543210
+    async with TelegramServer() as server:
+        config = telegram(server, stream=False, groups="all")
+        async with Daemon(tmp_path, config=config):
+            server.write(old, "before", user=ADA)
+            await server.said(old)
+            server.migrate(old, new)
+            server.write(new, "after", user=ADA)
+            await server.said(new, lambda sent: sent.text == "echo: after")
+            await _until_lines(tmp_path, f"telegram_{new}", 4)
+
+    assert [line["content"] for line in lines_of(tmp_path, f"telegram_{new}")] == [
+        "before", "echo: before", "after", "echo: after",
+    ]  # fmt: skip
+
+
+async def test_a_wrong_token_stops_nothing_else(tmp_path: Path) -> None:
+    """The adapter says what is wrong, once; the page and the terminal go on."""
+    async with TelegramServer() as server:
+        config = telegram(server) | {"channels.telegram.token": "1:wrong"}
+        async with Daemon(tmp_path, config=config) as daemon:
+            await daemon.said("adapter.failed")
+            answer = await told(tmp_path, "chat", "-m", "hello")
+            status = json.loads(await told(tmp_path, "status", "--json"))
+
+            assert answer == "echo: hello\n"
+            assert not status["parts"]["telegram"]["up"]
+            assert "token" in status["parts"]["telegram"]["error"]
+            assert b"1:wrong" not in daemon.log
+
+
+async def test_a_streamed_draft_ends_in_the_exact_text(tmp_path: Path) -> None:
+    """The model writes slowly: one message grows by edits, and ends as the answer; no second one is sent."""
+    from tests.model_server import ModelServer
+
+    async with TelegramServer() as server, ModelServer() as model:
+        config = telegram(server) | {"model.name": "openai/stub", "model.api_base": model.url}
+        async with Daemon(tmp_path, config=config):
+            server.write(ADA, "word " * 40 + "[[slow:1.2]]")
+            sent = await server.said(ADA, lambda sent: sent.text.startswith("stub: word"))
+            lines = await _until_lines(tmp_path, f"telegram_{ADA}", 2)
+            await server.said(ADA, lambda sent: sent.text == lines[-1]["content"].strip())
+
+            assert server.actions
+            assert len(server.sent_to(ADA)) == 1
+            assert sent.message_id == server.edits[-1].message_id
+
+
+# -- what they share -------------------------------------------------------------------------------
+
+
+async def _write(server: TelegramServer, count: int, *, chats: int) -> dict[int, list[str]]:
+    """Let ``chats`` people write ``count`` messages over some seconds; return the texts by chat."""
+    texts: dict[int, list[str]] = {}
+    dice = random.Random(7)
+    for number in range(count):
+        chat = 1000 + dice.randrange(chats)
+        text = f"m{number}"
+        texts.setdefault(chat, []).append(text)
+        server.write(chat, text)
+        await asyncio.sleep(dice.random() * 0.04)
+    return texts
+
+
+async def _until_more(server: TelegramServer, more: int) -> None:
+    """Wait until that many further messages were answered."""
+    reached = len(_answered(server)) + more
+    await server.until(lambda: len(_answered(server)) >= reached, timeout_s=60)
+
+
+async def _check_confirmed(server: TelegramServer, tap: Tap) -> None:
+    """What was confirmed to the platform is a part of what the broker accepted."""
+    confirmed = {number for _, number in server.confirmations}
+    accepted = {int(id_.rpartition(":")[2]) for id_ in await tap.drain()}
+    assert confirmed <= accepted
+
+
+def _answered(server: TelegramServer) -> set[str]:
+    return {sent.text for sent in server.sent}
+
+
+def _check_answers(server: TelegramServer, texts: Mapping[int, list[str]]) -> None:
+    for chat, written in texts.items():
+        got = [sent.text.removeprefix("echo: ") for sent in server.sent_to(chat)]
+        assert list(dict.fromkeys(got)) == written, chat
+
+
+async def _until_lines(workspace: Path, stem: str, count: int) -> list[dict[str, Any]]:
+    """Wait until a transcript has that many lines."""
+    async with asyncio.timeout(30):
+        while True:
+            if (workspace / "sessions" / f"{stem}.jsonl").exists():
+                lines = lines_of(workspace, stem)
+                if len(lines) >= count:
+                    return lines
+            await asyncio.sleep(0.05)
