@@ -101,7 +101,8 @@ class Cursors:
         if id > self._book.cursors.get(channel, 0):
             self._book.cursors[channel] = id
             self._unsaved = True
-        if asyncio.get_running_loop().time() - self._saved_at >= SAVE_EVERY_S:
+        rested_s = asyncio.get_running_loop().time() - self._saved_at
+        if rested_s >= SAVE_EVERY_S and not self._saving.locked():
             await self.flush()
 
     async def remember(self, channel: str, person: str = "") -> None:
@@ -114,12 +115,14 @@ class Cursors:
         Raises:
             ChannelError: the disk refused.
         """
-        if channel in self._written["direct" if person else "cursors"]:
+        kind = "direct" if person else "cursors"
+        if channel in self._written[kind]:
             return
         self._book.cursors.setdefault(channel, self.start(channel))
         if person:
             self._book.direct[channel] = person
-        await self._save()
+        self._unsaved = True
+        await self._save(lambda: channel in self._written[kind])
 
     async def swept(self, began: datetime) -> None:
         """Note that everything written before ``began`` was emitted, wherever the bot can read."""
@@ -135,20 +138,20 @@ class Cursors:
 
     async def flush(self) -> None:
         """Write what moved; a disk that refuses costs repeats, so it is only logged."""
-        if not self._unsaved:
-            return
         try:
-            await self._save()
+            await self._save(lambda: not self._unsaved)
             self._refused = False
         except ChannelError as error:
             if not self._refused:
                 log.warning("cursors.refused", error=str(error))
             self._refused = True
 
-    async def _save(self) -> None:
+    async def _save(self, done: Callable[[], bool] = lambda: False) -> None:
+        """Write the file, unless another save has ``done`` what was wanted meanwhile."""
         async with self._saving:
+            if done():
+                return
             self._unsaved = False
-            self._saved_at = asyncio.get_running_loop().time()
             own = self._book.as_json()
             content = {**self._rest, "v": state_file.VERSION, "bots": {**self._rest["bots"], self._bot: own}}
             try:
@@ -156,6 +159,8 @@ class Cursors:
             except ChannelError:
                 self._unsaved = True
                 raise
+            finally:
+                self._saved_at = asyncio.get_running_loop().time()
             self._written = own
 
     def _let_go(self, now: datetime) -> None:

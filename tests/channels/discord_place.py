@@ -48,11 +48,11 @@ class Record:
     def texts(self, chat_id: str | None = None) -> list[str]:
         return [each.text for each in self.arrivals if chat_id in (None, each.chat_id)]
 
-    async def until(self, done: Callable[[], object], *, within_s: float = 15.0) -> None:
+    async def until(self, done: Callable[[], object], *, within_s: float = 30.0) -> None:
         async with asyncio.timeout(within_s), self._changed:
             await self._changed.wait_for(done)
 
-    async def count(self, n: int, *, within_s: float = 15.0) -> list[Arrival]:
+    async def count(self, n: int, *, within_s: float = 30.0) -> list[Arrival]:
         await self.until(lambda: len(self.arrivals) >= n, within_s=within_s)
         return self.arrivals
 
@@ -80,7 +80,7 @@ class Beats(Pulse):
         self.failures.append(error)
         self.changed.set()
 
-    async def until(self, done: Callable[[], object], *, within_s: float = 10.0) -> None:
+    async def until(self, done: Callable[[], object], *, within_s: float = 30.0) -> None:
         async with asyncio.timeout(within_s):
             while not done():
                 self.changed.clear()
@@ -127,7 +127,9 @@ async def running(
     task = asyncio.create_task(channel.run(record.emit), name="run")
     try:
         if ready:
-            wait = asyncio.create_task(server.until(lambda: len(server.gateway.connections) > before))
+            wait = asyncio.create_task(
+                server.until(lambda: len(server.gateway.connections) > before, within_s=30)
+            )
             await asyncio.wait([wait, task], return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 task.result()

@@ -1,0 +1,71 @@
+"""Whole gateways with cron jobs: made by the command line, run by the clock, answered in a chat."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from tests.broker import Broker
+from tests.harness import Daemon, lines_of
+from tests.system.platform_place import on, told
+from tests.system.test_telegram import ADA, telegram
+from tests.telegram_server import TelegramServer
+
+
+async def test_a_job_made_while_it_runs_answers_in_its_chat(tmp_path: Path) -> None:
+    """Made by another process, it is picked up; its answers go to the chat that it names."""
+    async with TelegramServer() as server:
+        server.add_chat(ADA)
+        async with Daemon(tmp_path, config=telegram(server)):
+            await told(
+                tmp_path, "cron", "add", "--every", "1s", "--message", "tick", "--to", f"telegram:{ADA}"
+            )
+            await server.until(lambda: len(server.sent_to(ADA)) >= 2, timeout_s=30)
+            (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
+            await told(tmp_path, "cron", "remove", row["id"])
+
+    key = f"cron_{row['id']}"
+    lines = lines_of(tmp_path, key)
+    assert {sent.text for sent in server.sent_to(ADA)} == {"echo: tick"}
+    assert len({line["message_id"] for line in lines if line["role"] == "user"}) >= 2
+    sessions = json.loads(await told(tmp_path, "sessions", "list", "--json"))
+    assert [(one["key"], one["source"], one["cron_job_id"]) for one in sessions] == [
+        (f"cron:{row['id']}", "cron", row["id"])
+    ]
+
+
+async def test_a_job_is_run_by_hand_once(tmp_path: Path) -> None:
+    """``cron run`` works beside the schedule, through the running daemon and without one."""
+    await told(tmp_path, "cron", "add", "--at", "2099-01-01T09:00", "--message", "one day")
+    (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
+    await told(tmp_path, "cron", "run", row["id"])
+    async with Daemon(tmp_path) as daemon:
+        await daemon.said("turn.replied")
+        await told(tmp_path, "cron", "run", row["id"])
+        await daemon.said("turn.replied", 2)
+
+    contents = [line["content"] for line in lines_of(tmp_path, f"cron_{row['id']}")]
+    assert contents == ["one day", "echo: one day"] * 2
+
+
+async def test_two_schedulers_fire_each_slot_once(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    """Two processes with adapters, one of them killed in between: no slot is asked twice."""
+    config = on(broker, broker_name)
+    async with (
+        Daemon(tmp_path, role="session", config=config) as session,
+        Daemon(tmp_path, role="channels", config=config) as first,
+        Daemon(tmp_path, role="channels", config=config),
+    ):
+        await told(tmp_path, "cron", "add", "--every", "1s", "--message", "tick")
+        await session.said("turn.replied", 3)
+        first.signal(signal.SIGKILL)
+        await first.died()
+        await session.said("turn.replied", 7)
+        (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
+        await told(tmp_path, "cron", "remove", row["id"])
+
+    lines = lines_of(tmp_path, f"cron_{row['id']}")
+    asked = [line["message_id"] for line in lines if line["role"] == "user"]
+    assert len(asked) == len(set(asked)) >= 7
+    assert len([line for line in lines if line.get("final")]) == len(asked)
