@@ -64,7 +64,7 @@ class Discord:
     async def run(self, emit: Emit) -> None:
         """Receive until cancelled, over as many connections as it takes. Raises as ``Channel.run``."""
         bot = await self._who_am_i()
-        cursors = await Cursors.open(self._site.state, bot, self._rest.now)
+        cursors = await Cursors.open(self._site.state, bot, lambda: self._site.began)
         try:
             async with asyncio.TaskGroup() as group:
                 ingress = Ingress(
