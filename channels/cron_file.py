@@ -17,6 +17,7 @@ from channels.cron_job import (
     Job,
     Ran,
     Row,
+    after_failure,
     after_run,
     planned,
     read_job,
@@ -201,6 +202,17 @@ class CronFile:
     ) -> Contents:
         """Note one run; raises as ``note``."""
         return self.note([Ran(job_id, slot, status, self._clock(), error, duration_ms)])
+
+    def failed(self, job_id: str, slot: datetime | None, error: str) -> Contents:
+        """Note that a run's turn came to nothing; a job that is gone is passed over. Raises as ``note``."""
+
+        def change(rows: list[Any]) -> list[Any]:
+            return [
+                after_failure(row, slot, error) if isinstance(row, dict) and row.get("id") == job_id else row
+                for row in rows
+            ]
+
+        return self._edit(change, by_hand=False)
 
     def _moved(
         self, row: Any, by_job: Mapping[str, list[Ran]], plans: Mapping[str, int | None], met: set[str]

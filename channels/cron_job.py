@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -268,6 +268,36 @@ def letter(job: Job, slot: datetime | None, *, at: datetime, run_id: str = "") -
     )
 
 
+def letter_slot(inbound_id: str) -> datetime | None:
+    """Return the slot of a letter; None of a run by hand, or where the id is no job's."""
+    try:
+        return datetime.fromisoformat(inbound_id.rpartition("@")[2])
+    except ValueError:
+        return None
+
+
+def after_failure(row: Row, slot: datetime | None, error: str) -> Row:
+    """Return the job with its run marked as failed: the letter was put, and its turn came to nothing."""
+    state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
+    history = [*state["runHistory"]] if isinstance(state.get("runHistory"), list) else []
+    since = ms_of(slot) if slot is not None else None
+    fits = [
+        place
+        for place, entry in enumerate(history)
+        if isinstance(entry, dict) and (since is None or _whole(entry.get("runAtMs")) >= since)
+    ]
+    if fits:
+        place = fits[0] if since is not None else fits[-1]
+        history[place] = {**history[place], "status": "error", "error": error}
+        state["runHistory"] = history
+    elif slot is not None:  # the turn was quicker than the note of its run
+        early = state.get("failedSlots")
+        state["failedSlots"] = {**(early if isinstance(early, dict) else {}), slot_name(slot): error}
+    if not fits or place == len(history) - 1:
+        state |= {"lastStatus": "error", "lastError": error}
+    return {**row, "state": state}
+
+
 def after_run(row: Row, schedule: Schedule, ran: Ran) -> Row | None:
     """Return the job as it stands after a run; None where it was to be deleted after it.
 
@@ -275,6 +305,9 @@ def after_run(row: Row, schedule: Schedule, ran: Ran) -> Row | None:
     """
     state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
     history = state.get("runHistory")
+    early = state.pop("failedSlots", None)
+    if ran.slot is not None and isinstance(early, dict) and slot_name(ran.slot) in early:
+        ran = replace(ran, status="error", error=str(early[slot_name(ran.slot)]))
     entry = {
         "runAtMs": ms_of(ran.at),
         "status": ran.status,

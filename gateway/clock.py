@@ -10,6 +10,9 @@ import structlog
 
 from channels.base import Pulse
 from channels.cron import build
+from channels.cron_file import CronFile
+from channels.cron_job import letter_slot
+from channels.errors import ChannelError
 from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.intake import Intake
@@ -17,6 +20,27 @@ from gateway.policy import back_off_s
 from gateway.settings import Settings
 
 log = structlog.get_logger("clock")
+
+
+class Outcomes:
+    """Notes in ``cron/jobs.json`` the runs whose turns came to nothing, in whichever process they ran."""
+
+    def __init__(self, settings: Settings, group: asyncio.TaskGroup) -> None:
+        self._workspace, self._zone = settings.workspace, settings.zone
+        self._group = group
+
+    def ended(self, inbound: Inbound, status: str, error: str, duration_ms: int) -> None:
+        """Take note of how a letter ended; returns at once."""
+        if status == "error" and inbound.cron_job_id and inbound.source == "cron":
+            note = self._note(inbound.cron_job_id, inbound.id, error)
+            self._group.create_task(note, name="note failed run")
+
+    async def _note(self, job_id: str, inbound_id: str, error: str) -> None:
+        file = CronFile(self._workspace, zone=self._zone)
+        try:
+            await asyncio.to_thread(file.failed, job_id, letter_slot(inbound_id), error)
+        except ChannelError as fault:  # doctor names it; the letter itself is parked and shown
+            log.warning("run.unnoted", job=job_id, error=str(fault), hint=fault.hint)
 
 
 class Clock:

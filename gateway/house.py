@@ -16,7 +16,7 @@ from channels import registry
 from channels.base import Kind
 from channels.tables import Platform
 from gateway.adapters import Adapter, Surroundings, standing
-from gateway.clock import Clock
+from gateway.clock import Clock, Outcomes
 from gateway.control import Control
 from gateway.embedded import EmbeddedMailbox
 from gateway.errors import ConfigError
@@ -123,6 +123,7 @@ class House:
             quota=room.quota,
             enclosures=room.enclosures,
             turn_ended=room.turn_ended,
+            letter_ended=Outcomes(self.settings, group).ended,
         )
         self._deliveries = [
             LocalDelivery(channel, mailbox=self.mailbox, events=self.events, group=group)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -81,6 +81,13 @@ class Time:
         await self.idle()
         self.now = instant
         await self._wake(instant)
+
+    def end_rests(self) -> None:
+        """Let whoever writes the notes go on, as if its rest were over; it may have begun it a moment ago."""
+        for entry in list(self._waiting):
+            if entry[2]:
+                self._waiting.remove(entry)
+                entry[1].set()
 
     async def _wake(self, until: datetime) -> None:
         for entry in list(self._waiting):
@@ -159,7 +166,9 @@ class Place:
         """Wait until the file says so."""
         async with asyncio.timeout(PATIENCE_S):
             while not said(self.on_disk()):
-                await self.file.noted.wait()
+                self.time.end_rests()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.file.noted.wait(), 0.1)
                 self.file.noted.clear()
 
     @property

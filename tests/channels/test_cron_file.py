@@ -605,3 +605,26 @@ def test_an_edit_in_the_midst_of_ours_is_not_lost(tmp_path: Path) -> None:
 
     assert list(file.read().jobs) == ["a", "by hand"]
     assert on_disk(file)["jobs"][0]["state"]["lastStatus"] == "ok"
+
+
+@pytest.mark.parametrize("order", ["run first", "failure first"])
+def test_a_run_whose_turn_failed_is_an_error_in_its_history(file: CronFile, order: str) -> None:
+    """Whichever is noted first, the put or the failure of its turn; later runs are their own."""
+    put(file, {"version": 1, "jobs": [job("a")]})
+    slots = [NOON, NOON + timedelta(minutes=1)]
+    if order == "failure first":
+        file.failed("a", slots[0], "refused")
+    for slot in slots:
+        file.note([Ran("a", slot, "ok", slot + timedelta(seconds=1))])
+    if order == "run first":
+        file.failed("a", slots[0], "refused")
+    file.failed("gone", NOON, "refused")
+
+    (row,) = on_disk(file)["jobs"]
+    state = row["state"]
+    assert [(entry["status"], entry["error"]) for entry in state["runHistory"]] == [
+        ("error", "refused"),
+        ("ok", None),
+    ]
+    assert (state["lastStatus"], state["lastError"]) == ("ok", None)
+    assert "failedSlots" not in state

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from pathlib import Path
 
 from tests.broker import Broker
 from tests.harness import Daemon, lines_of
+from tests.model_server import ModelServer
 from tests.system.platform_place import on, told
 from tests.system.test_telegram import ADA, telegram
 from tests.telegram_server import TelegramServer
@@ -69,3 +71,20 @@ async def test_two_schedulers_fire_each_slot_once(tmp_path: Path, broker: Broker
     asked = [line["message_id"] for line in lines if line["role"] == "user"]
     assert len(asked) == len(set(asked)) >= 7
     assert len([line for line in lines if line.get("final")]) == len(asked)
+
+
+async def test_a_run_whose_turn_fails_says_so_in_the_list(tmp_path: Path) -> None:
+    """The letter was put, the model refused: the job's history has the error, and so has nanobot's field."""
+    async with ModelServer() as model:
+        config = {"model.name": "openai/stub", "model.api_base": model.url}
+        async with Daemon(tmp_path, config=config) as daemon:
+            await told(tmp_path, "cron", "add", "--every", "1s", "--message", "[[refuse]]")
+            await daemon.said("letter.parked")
+            async with asyncio.timeout(30):
+                history: list[dict[str, str]] = []
+                while "error" not in {entry["status"] for entry in history}:
+                    (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
+                    history = row["state"]["runHistory"]
+            await told(tmp_path, "cron", "remove", row["id"])
+
+    assert "refused" in {entry["error"] for entry in history}
