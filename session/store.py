@@ -250,7 +250,7 @@ class Store:
                 self._weight -= self._rooms.pop(key).weighed
 
     async def both(self, first: SessionKey, second: SessionKey, job: Callable[[Hands, Hands, Wait], T]) -> T:
-        """Run a disk job that claims and writes two conversations at once, ``first``'s lock before the other.
+        """Run a disk job that claims and writes one or two conversations, ``first``'s lock before.
 
         Raises:
             Fenced, NewerFormat, StoreError: as the job.
@@ -271,7 +271,7 @@ class Store:
             raise StoreError("two conversations fight for one file name")
 
         try:
-            async with rooms[1].turn:
+            async with rooms[1].turn if second != first else contextlib.nullcontext():
                 return await self.run(rooms[0], work, slow=True)
         finally:
             for room in rooms:

@@ -210,6 +210,39 @@ def _add_sessions(tree: _Tree) -> None:
         as_json=True,
     )
     verify.add_argument("--repair", action="store_true", help="repair them; the original is kept beside each")
+    _add_interchange(tree)
+
+
+def _add_interchange(tree: _Tree) -> None:
+    formats = ("nanobot", "nanobot-b64", "annabelle", "overlay", "archive", "rows")
+    take = tree.verb(
+        "import",
+        "gateway.cli.interchange:import_",
+        "take over conversations of another program",
+        details="An active session of the same key is archived first; the original stays as it is. "
+        "With --from nanobot PATH may be a whole workspace: sessions, memory and cron jobs are taken over.",
+    )
+    take.add_argument(
+        "--from", dest="format", metavar="FORMAT", choices=formats, required=True, help=", ".join(formats)
+    )
+    take.add_argument("path", metavar="PATH", type=Path, help="a file, or a folder of them")
+    take.add_argument(
+        "--key", help="conversation it becomes (default: the source's, else cli:<id or file stem>)"
+    )
+    give = tree.verb(
+        "export", "gateway.cli.interchange:export", "write a session in the format of another program"
+    )
+    give.add_argument(
+        "--to", dest="format", metavar="FORMAT", choices=formats, required=True, help=", ".join(formats)
+    )
+    give.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
+    give.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        type=Path,
+        help="file or folder (default: stdout; overlay needs one)",
+    )
 
 
 def _add_memory(tree: _Tree) -> None:

@@ -1,0 +1,210 @@
+"""``sessions import|export``: conversations in the formats of other programs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+from ulid import ULID
+
+from gateway.cli import attach, output, takeover
+from gateway.cli.config import settings_of
+from gateway.errors import GatewayError
+from gateway.room import Room, build_room
+from gateway.settings import Settings
+from session.adoption import adopt, check, is_busy, of_view
+from session.errors import LineTooLong
+from session.interchange.conversation import BadFormat, Conversation, Files, stem_of
+from session.interchange.formats import FORMATS
+from session.key import SessionKey
+from session.line import is_ulid
+from session.state import replace_file
+from session.store import Store
+from session.transcript import derived_id
+
+USAGE = 2
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}:.+", re.DOTALL)
+
+
+def import_(args: argparse.Namespace) -> int:
+    """Take over every session that PATH holds; of a nanobot workspace memory and cron jobs, too."""
+    path: Path = args.path
+    if args.key is not None and not _KEY.fullmatch(args.key):
+        output.error(f"{args.key!r} is no key", "--key channel:chat_id, such as telegram:12345678")
+        return USAGE
+    whole = args.format.startswith("nanobot") and path.is_dir()
+    if whole and args.key is not None:
+        output.error("a workspace has many conversations", "name one of its files to give it a --key")
+        return USAGE
+    if not path.exists():
+        raise GatewayError(f"there is no {path}", hint="name a file or a folder")
+    settings = settings_of(args)
+    if not whole:
+        attach.complete(_import(settings, _decoded(args.format, takeover.files_of(path)), key=args.key))
+        return 0
+    place = takeover.look(path, settings.workspace)
+    attach.complete(_import(settings, _sound(place.sessions, args.format), again=True))
+    refused = [*takeover.take_memory(place, settings), *takeover.take_cron(place, settings)]
+    takeover.say_left(place)
+    for problem, cure in refused:
+        output.error(problem, cure)
+    return 1 if refused else 0
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write one session, active or ended, to stdout or a file."""
+    if args.format == "overlay" and args.output is None:
+        output.error("this format is a folder with two files", f"--to overlay {args.target} -o FOLDER")
+        return USAGE
+
+    async def work(settings: Settings) -> Conversation:
+        async with aclosing(Store(settings.workspace, zone=settings.zone)) as store:
+            view = await (
+                store.look_up(args.target) if is_ulid(args.target) else store.look(SessionKey(args.target))
+            )
+            if view is None or not (len(view) or view.path.exists()):
+                raise GatewayError(f"no session {args.target!r}", hint="chat-gateway sessions list")
+            return of_view(view)
+
+    settings = settings_of(args)
+    written = FORMATS[args.format].encode(attach.complete(work(settings)))
+    if args.output is None:
+        sys.stdout.buffer.write(b"".join(written.files.values()))
+        sys.stdout.buffer.flush()
+    else:
+        for name, data in written.files.items():
+            replace_file(_target(args.output, name, settings), data)
+    _say_lost("not carried by this format", written.lost)
+    return 0
+
+
+def _target(where: Path, name: str, settings: Settings) -> Path:
+    """Return where a file goes: under its name in a folder, else where the person says."""
+    folder, _, file = name.rpartition("/")
+    if folder:
+        path = (where if where.name == folder else where / folder) / file
+    else:
+        path = where / name if where.is_dir() else where
+    if path.exists() and not path.is_file():
+        raise GatewayError(f"{path} is no file", hint="name another one with -o")
+    for own in ("sessions", "state", "memory", "cron"):
+        if path.resolve().is_relative_to((settings.workspace / own).resolve()):
+            raise GatewayError(
+                f"{path} lies among the gateway's own files", hint="name a place outside of the workspace"
+            )
+    return path
+
+
+def _decoded(name: str, files: Files) -> list[Conversation]:
+    """Read the sessions in the files, before anything here makes way. Raises BadFormat, LineTooLong."""
+    found = FORMATS[name].decode(files)
+    for conversation in found:
+        check(conversation)
+    return found
+
+
+def _sound(files: dict[str, bytes], name: str) -> list[Conversation]:
+    """Read the files of a workspace, the newest conversation last; a bad one stops no other."""
+    found = []
+    for path, data in files.items():
+        try:
+            found += _decoded(name, {path: data})
+        except (BadFormat, LineTooLong) as error:
+            output.words(f"{path} is left out: {error.hint or error}")
+    return sorted(found, key=lambda one: one.last_at.timestamp() if one.last_at else 0.0)
+
+
+async def _import(
+    settings: Settings, found: Sequence[Conversation], *, key: str | None = None, again: bool = False
+) -> None:
+    """Import sessions in their order; ``again``: pass over those that an earlier import took."""
+    names: dict[str, str] = {}  # of the source's files: the archives that they became
+    last: dict[str, str] = {}
+    async with aclosing(build_room(settings, status=lambda _: [])) as room:
+        for conversation in found:
+            target = SessionKey(key or _key_of(conversation))
+            if again and await _is_here(room.store, target, conversation):
+                output.words(f"{conversation.origin}: {target} is here already")
+                continue
+            archive = await _make_way(room, target)
+            if archive is not None and target in last:
+                names[last[target]] = archive.name
+            last[target] = conversation.origin.rpartition("/")[2]
+            await _import_one(room.store, target, _renamed(conversation, names))
+
+
+def _key_of(conversation: Conversation) -> str:
+    if ":" in conversation.key.strip(":"):
+        return conversation.key
+    return f"cli:{conversation.key or conversation.session_id or stem_of(conversation.origin)}"
+
+
+async def _is_here(store: Store, key: SessionKey, conversation: Conversation) -> bool:
+    """Say whether a session begins with these lines under this key, or there is nothing to take over."""
+    if not conversation.lines:
+        return True
+    count = len(conversation.lines)
+    for row in await store.rows():
+        view = await store.look_up(row.id) if row.key == key and row.message_count >= count else None
+        if view is not None and view.lines(0, count) == list(conversation.lines):
+            return True
+    return False
+
+
+async def _make_way(room: Room, key: SessionKey) -> Path | None:
+    """Archive the active session of a key as ``/new`` does; return the archive, None where there was none."""
+    async with room.store.open(key) as session:
+        if is_busy(session):
+            raise GatewayError(
+                f"a message of {key} is being answered; nothing was imported", hint="wait, then try again"
+            )
+        ended = session.session_id
+        archive = await session.end()
+        await room.jobs.ended(session)
+    if archive is not None:
+        output.words(f"{key}: the active session {ended} is archived")
+    return archive
+
+
+def _renamed(conversation: Conversation, names: dict[str, str]) -> Conversation:
+    """Let a summary name the archive that came along, and say where it did not."""
+    lines, lost = list(conversation.lines), list(conversation.lost)
+    for at, line in enumerate(lines):
+        metadata = line.get("metadata")
+        if line.get("kind") != "compact" or not isinstance(metadata, dict):
+            continue
+        before = metadata.get("previousSession")
+        if before in names:
+            lines[at] = {**line, "metadata": {**metadata, "previousSession": names[before]}}
+        elif before:
+            lost.append(f"the archive {before} that its summary names")
+    return replace(conversation, lines=tuple(lines), lost=tuple(lost))
+
+
+async def _import_one(store: Store, key: SessionKey, conversation: Conversation) -> None:
+    source = conversation.session_id
+    wanted = source or (conversation.created_at and derived_id(key, conversation.created_at)) or ""
+    free = is_ulid(wanted) and await store.look_up(wanted) is None
+    session_id = wanted if free else str(ULID())
+    if not await adopt(store, key, conversation, session_id=session_id):
+        raise GatewayError(
+            f"{key} got a message in this very moment; its former session is archived, nothing was imported",
+            hint="try again",
+        )
+    output.data(f"{key} {session_id}")
+    output.words(f"{key}: {len(conversation.lines)} messages from {conversation.origin}")
+    if source and not free:
+        reason = "belongs to a session here" if is_ulid(source) else "is no ULID"
+        output.words(f"{source} {reason}; this one is {session_id}")
+    ended = ("that it had ended: it goes on here",) if "ended_at" in conversation.inner else ()
+    _say_lost("not carried over", (*conversation.lost, *ended))
+
+
+def _say_lost(what: str, lost: Sequence[str]) -> None:
+    if lost:
+        output.words(f"{what}: {'; '.join(lost)}")

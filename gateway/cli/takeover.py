@@ -1,0 +1,193 @@
+"""Takes over a nanobot workspace beside its conversations: notes and cron jobs; the original is only read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from channels import cron_text
+from channels.cron_file import CronFile
+from channels.cron_left import merged
+from channels.errors import ChannelError
+from gateway.cli import output
+from gateway.errors import GatewayError
+from gateway.settings import Settings
+from session.disk import new_file, private_folder, sync_folder, write_all
+
+Refused = tuple[str, str]  # what was not taken over, and the cure
+_HASH = re.compile(r"[0-9a-f]{32}")
+_OTHERS = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md", "HEARTBEAT.md", "skills")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a nanobot workspace holds: session files by path, notes, the folders of jobs, and what stays."""
+
+    sessions: dict[str, bytes] = field(default_factory=dict)
+    notes: tuple[Path, ...] = ()
+    cron: tuple[Path, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def read(path: Path) -> bytes:
+    """Read a file whole. Raises GatewayError where that cannot be done."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise GatewayError(
+            f"{path} cannot be read: {error.strerror}", hint="look at its permissions"
+        ) from error
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """Read a file, or those of a folder and the folders in it, by path from that folder's own name on."""
+    if path.is_file():
+        return {path.name: read(path)}
+    top = path.resolve()
+    found = sorted(one for pattern in ("*", "*/*") for one in top.glob(pattern))
+    return {
+        one.relative_to(top.parent).as_posix(): read(one)
+        for one in found
+        if one.is_file() and one.suffix in (".json", ".jsonl") and not one.name.startswith(".")
+    }
+
+
+def look(path: Path, own: Path) -> Place:
+    """Look at a workspace, at the folder above it, or at a folder of sessions; nothing is changed.
+
+    Raises:
+        GatewayError: there is nothing of nanobot in it, or it is this gateway's own workspace.
+    """
+    if path.resolve() == own.resolve():
+        raise GatewayError(f"{path} is the workspace itself", hint="name another program's workspace")
+    roots = [root for root in (path, path / "workspace") if root.is_dir()]
+    sessions = {str(one.relative_to(path)): read(one) for root in roots for one in _sessions(root)}
+    if not sessions:
+        sessions = {one.name: read(one) for one in _jsonl(path)}
+    notes = tuple(one for root in roots for one in _notes(root / "memory"))
+    cron = tuple(root / "cron" for root in roots if (root / "cron" / "jobs.json").is_file())
+    others = tuple(
+        str((root / name).relative_to(path)) for root in roots for name in _OTHERS if (root / name).exists()
+    )
+    if not (sessions or notes or cron):
+        raise GatewayError(
+            f"{path} holds no sessions, notes or jobs of nanobot", hint="name the folder above sessions/"
+        )
+    return Place(sessions, notes, cron, others)
+
+
+def _sessions(root: Path) -> Iterator[Path]:
+    """List session files: by old or base64 name, and those in the folders of later versions."""
+    folder = root / "sessions"
+    yield from _jsonl(folder)
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if inner.is_dir() and _HASH.fullmatch(inner.name):
+            yield from _jsonl(inner)
+
+
+def _jsonl(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.glob("*.jsonl") if one.is_file() and not one.name.startswith("."))
+
+
+def _notes(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.glob("*") if one.is_file() and not one.name.startswith("."))
+
+
+def take_memory(place: Place, settings: Settings) -> list[Refused]:
+    """Copy the notes where there are none of that name yet; say what keeps them in use."""
+    refused: list[Refused] = []
+    folder = settings.workspace / "memory"
+    taken = []
+    for note in place.notes:
+        data, target = read(note), folder / note.name
+        if _put(target, data):
+            taken.append(note.name)
+        elif read(target) != data:
+            cure = f"join {note} to {target} by hand; or move that away and import again"
+            refused.append((f"memory/{note.name} is another one here, and stays", cure))
+    if taken:
+        output.words(f"memory: {', '.join(taken)}")
+    if place.notes and settings.memory.scope != "workspace":
+        output.words(
+            'memory.scope = "workspace" in the configuration keeps this memory in use (now: one a chat)'
+        )
+    return refused
+
+
+def _put(target: Path, data: bytes) -> bool:
+    """Write a new file whole and durable; False where there is one of that name."""
+    if os.path.lexists(target):
+        return False
+    private_folder(target.parent)
+    temp = target.with_name(f".{target.name[:200]}.import")
+    try:
+        with new_file(temp) as fd:
+            write_all(fd, data)
+            os.fsync(fd)
+            os.link(temp, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise GatewayError(
+            f"{target} cannot be written: {error.strerror}", hint="free some disk space, then import again"
+        ) from error
+    finally:
+        temp.unlink(missing_ok=True)
+    sync_folder(target.parent)
+    return True
+
+
+def take_cron(place: Place, settings: Settings) -> list[Refused]:
+    """Add the jobs whose ids are free here; a job of ours is never changed."""
+    refused: list[Refused] = []
+    file = CronFile(settings.workspace, zone=settings.zone)
+    taken = 0
+    for folder in place.cron:
+        path, left = folder / "jobs.json", folder / "action.jsonl"
+        document = cron_text.decode(read(path))
+        if document.fault is not None:
+            refused.append((f"{path} is damaged: {document.fault.text}", document.fault.cure))
+        refused += [(f"{path}: {lost.text}", lost.cure) for lost in document.lost]
+        for row in merged(document.rows, read(left) if left.is_file() else b""):
+            problem = _take_job(file, row)
+            taken += problem == ""
+            if isinstance(problem, tuple):
+                refused.append(problem)
+    if taken:
+        output.words(f"cron: {taken} jobs")
+    if file.kept is not None:
+        output.words(f"cron/jobs.json was damaged; its original is kept as {file.kept}")
+    return refused
+
+
+def _take_job(file: CronFile, row: Any) -> Refused | str:
+    """Add one job; return why not, a word where it is here already, nothing where it was taken."""
+    job_id = row.get("id") if isinstance(row, dict) else None
+    ours = file.read()
+    known: dict[object, object] = {job.id: job.row for job in ours.jobs.values()}
+    known |= {bad.id: bad.row for bad in ours.bad if bad.id is not None}
+    if job_id in known:
+        if _asks(known[job_id]) == _asks(row):
+            return "here"
+        cure = f"chat-gateway cron remove {job_id}, then import again"
+        return f"the cron job {job_id} is another one here, and stays", cure
+    try:
+        file.add(row if isinstance(row, dict) else {})
+    except ChannelError as error:
+        return f"the cron job {job_id} is left out: {error}", error.hint
+    return ""
+
+
+def _asks(row: object) -> object:
+    """Return of a job what a person decided, without what became of it."""
+    return {name: row.get(name) for name in ("schedule", "payload")} if isinstance(row, dict) else row
+
+
+def say_left(place: Place) -> None:
+    """Name what is not taken over."""
+    if place.others:
+        output.words(f"not taken over: {', '.join(place.others)}; copy what you want into the workspace")

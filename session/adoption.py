@@ -1,0 +1,100 @@
+"""Puts a conversation that came from elsewhere in the place of a key's active session, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from session.ending import place_of
+from session.fence import Wait
+from session.interchange.conversation import Conversation
+from session.key import SessionKey, source_of
+from session.line import encode, naive
+from session.scribe import again
+from session.store import Hands, Session, Store
+from session.transcript import HEAD_FIELDS, Transcript
+from session.view import View
+
+Pair = tuple[bytes, Mapping[str, Any]]
+
+
+def is_busy(session: Session) -> bool:
+    """Say whether the newest message of a session is still being answered."""
+    if not len(session):
+        return False
+    id_ = session.line(len(session) - 1).get("message_id")
+    found = session.find(id_) if isinstance(id_, str) else None
+    return found is not None and found.final is None and session.journal.known(str(id_)) is None
+
+
+def of_view(view: View) -> Conversation:
+    """Return a session as the codecs take it."""
+    transcript = view.transcript
+    return Conversation(
+        lines=tuple(view.lines()),
+        key=view.key,
+        session_id=view.session_id,
+        created_at=view.created_at,
+        inner={name: value for name, value in view.metadata.items() if name != "session_id"},
+        extra={name: value for name, value in transcript.metadata.items() if name not in HEAD_FIELDS},
+        last_consolidated=view.last_consolidated,
+    )
+
+
+def check(conversation: Conversation) -> None:
+    """Let pass what can be stored. Raises LineTooLong for a line that cannot."""
+    for line in conversation.lines:
+        encode(line)
+
+
+async def adopt(store: Store, key: SessionKey, conversation: Conversation, *, session_id: str) -> bool:
+    """Let ``key`` go on with ``conversation``, under the ULID ``session_id``.
+
+    A turn of the key that runs begins again, on the lines that stand there now.
+
+    Returns:
+        False where the active session has messages; nothing was written.
+
+    Raises:
+        LineTooLong, Fenced, NewerFormat, StoreError: nothing was written.
+    """
+    pairs: list[Pair] = [(encode(line), line) for line in conversation.lines]
+    inner = {**conversation.inner, **source_of(key), "session_id": session_id}
+    inner.pop("ended_at", None)
+    inner.pop("previous_session", None)
+
+    def job(hands: Hands, _: Hands, wait: Wait) -> bool:
+        scribe, book = hands
+        epoch = scribe.claim(wait, anew=True)
+        book.refresh()
+
+        def once() -> bool:
+            with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
+                book.compare(book_fd)
+                now, old = scribe.clock(), scribe.transcript
+                if old.messages:
+                    return False
+                before = old.inner.get("previous_session")
+                seq = book.ledger.seq(place_of(old))
+                old.metadata = {
+                    **old.metadata,
+                    **conversation.extra,
+                    "created_at": naive(conversation.created_at or now),
+                }
+                fields = {**inner, "previous_session": before} if before else inner
+                base = {"do": "base", "session": session_id, "seq": seq, "finals": _finals(pairs)}
+                book.write(held, book_fd, {"at": now.isoformat(), **base})
+                scribe.renew(held, fd, inner=fields, offset=conversation.last_consolidated, more=pairs)
+                return True
+
+        return again(once)
+
+    return await store.both(key, key, job)
+
+
+def _finals(pairs: list[Pair]) -> int:
+    """Count the answers that stand in the lines: none of them is told to the chat again."""
+    counted = Transcript("")
+    for raw, line in pairs:
+        counted.grow(raw, line)
+    return len(counted.index.finals)

@@ -1,0 +1,246 @@
+"""One file per chat with a header, a line per exchange, and a compaction that opens what is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from session.index import usage_of
+from session.interchange.conversation import (
+    NO_TIME,
+    BadFormat,
+    Call,
+    Conversation,
+    Files,
+    Line,
+    Losses,
+    Written,
+    after_summary,
+    call_line,
+    calls_of,
+    count_other_blocks,
+    exchanges,
+    from_texts,
+    iso,
+    json_lines,
+    live,
+    stem_of,
+    text_of,
+    texts_of,
+    time_text,
+)
+from session.key import split
+from session.line import dump, make_line, read_time
+
+AGENT = "annabelle"
+_KEPT = (
+    "role",
+    "content",
+    "timestamp",
+    "tool_calls",
+    "tool_call_id",
+    "name",
+    "is_error",
+    "usage",
+    "tools_used",
+)
+_TYPES = ("header", "turn", "compaction")
+_UNSAFE = re.compile(r"[^\w.@+-]")
+
+
+def encode(conversation: Conversation) -> Written:
+    """Write the header, the newest summary, then the exchanges that it does not stand for."""
+    losses = Losses()
+    losses.of_session(conversation, ())
+    summary, messages = after_summary(live(conversation, losses), losses)
+    channel, chat_id = split(conversation.key)
+    if channel:
+        losses.add(f"the channel {channel}")
+    losses.add("the ULID", bool(conversation.session_id))
+    began = iso(conversation.created_at or conversation.last_at) or NO_TIME
+    records: list[dict[str, Any]] = [
+        {"type": "header", "chatId": chat_id, "agentId": AGENT, "createdAt": began, "version": 1}
+    ]
+    if summary is not None:
+        turns = summary.get("compacted_turns")
+        records.append(
+            {
+                "type": "compaction",
+                "summary": text_of(summary.get("content")),
+                "compactedTurns": turns if type(turns) is int else 0,
+                "timestamp": iso(read_time(summary.get("timestamp"))) or began,
+            }
+        )
+        losses.fields(summary, ("role", "kind", "content", "timestamp", "compacted_turns", "first_kept"))
+    records += [_turn([line for _, line in part], began, losses) for part in exchanges(messages)]
+    name = f"{_UNSAFE.sub('_', chat_id)[:200] or 'chat'}.jsonl"
+    return Written({name: b"".join(dump(record) + b"\n" for record in records)}, losses.words())
+
+
+def _turn(lines: list[Line], began: str, losses: Losses) -> dict[str, Any]:
+    names: dict[str, str] = {}
+    times = [read_time(line.get("timestamp")) for line in lines]
+    losses.add("times within an exchange", sum(at is not None and at != times[0] for at in times[1:]))
+    for line in lines:
+        losses.fields(line, _KEPT)
+        count_other_blocks(line.get("content"), losses)
+    answers = [line for line in lines if line.get("role") == "assistant" and not calls_of(line)]
+    used = list(dict.fromkeys(call.name for line in lines for call in calls_of(line)))
+    turn: dict[str, Any] = {
+        "type": "turn",
+        "user": text_of(lines[0].get("content")) if lines[0].get("role") == "user" else "",
+        "assistant": text_of(answers[-1].get("content")) if answers else "",
+        "timestamp": iso(times[0]) or began,
+    }
+    if used:
+        turn["toolsUsed"] = used
+    sums = [usage_of(line) for line in lines]
+    if any(one.prompt_tokens or one.completion_tokens for one in sums):
+        turn["tokens"] = {
+            "prompt": sum(one.prompt_tokens for one in sums),
+            "completion": sum(one.completion_tokens for one in sums),
+        }
+        losses.add("prices of answers", sum(one.cost_usd > 0 for one in sums))
+        losses.add("tokens of single requests", max(0, sum(one.prompt_tokens > 0 for one in sums) - 1))
+    if not _is_plain(lines):
+        turn["messages"] = [_message(line, names) for line in lines]
+    return turn
+
+
+def _is_plain(lines: list[Line]) -> bool:
+    """Say whether an exchange is one question and one answer, both a text."""
+    return (
+        [line.get("role") for line in lines] == ["user", "assistant"]
+        and all(isinstance(line.get("content"), str) for line in lines)
+        and not calls_of(lines[1])
+    )
+
+
+def _message(line: Line, names: dict[str, str]) -> dict[str, Any]:
+    role, content = line.get("role"), line.get("content")
+    if role == "tool":
+        id_ = str(line.get("tool_call_id", ""))
+        part: dict[str, Any] = {
+            "type": "tool-result",
+            "toolCallId": id_,
+            "toolName": str(line.get("name") or names.get(id_, "")),
+            "result": text_of(content),
+        }
+        if line.get("is_error") is True:
+            part["isError"] = True
+        return {"role": "tool", "content": [part]}
+    calls = calls_of(line)
+    if not calls and isinstance(content, str):
+        return {"role": role, "content": content}
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in texts_of(content)]
+    for call in calls:
+        names[call.id] = call.name
+        parts.append(
+            {"type": "tool-call", "toolCallId": call.id, "toolName": call.name, "args": call.arguments}
+        )
+    return {"role": role, "content": parts}
+
+
+def decode(files: Files) -> list[Conversation]:
+    """Read each chat's file."""
+    return [_decode(path, data) for path, data in files.items() if path.endswith(".jsonl") or len(files) == 1]
+
+
+def _decode(path: str, data: bytes) -> Conversation:
+    losses = Losses()
+    records = []
+    for record in json_lines(data, losses):
+        if record.get("type") in _TYPES:
+            records.append(record)
+        else:
+            losses.add("records of an unknown kind")
+    if data.strip() and not records:
+        raise BadFormat(
+            f"{path} is no session of this format", hint="no line is a header, a turn or a compaction"
+        )
+    chat, began, lines = "", None, []
+    for record in records:
+        if record["type"] == "header":
+            chat = str(record.get("chatId") or chat)
+            began = read_time(record.get("createdAt")) or began
+        elif record["type"] == "turn":
+            lines += _lines(record, began, losses)
+        else:
+            turns = record.get("compactedTurns")
+            lines.append(
+                make_line(
+                    "system",
+                    str(record.get("summary", "")),
+                    time_text(record.get("timestamp")),
+                    kind="overlay",
+                    first_kept=len(lines) + 1,
+                    compacted_turns=turns if type(turns) is int else 0,
+                )
+            )
+    return Conversation(
+        tuple(lines), session_id=chat or stem_of(path), origin=path, created_at=began, lost=losses.words()
+    )
+
+
+def _lines(turn: Mapping[str, Any], began: datetime | None, losses: Losses) -> list[Line]:
+    stamp = time_text(turn.get("timestamp"), time_text(began and began.isoformat()))
+    user, answer = turn.get("user"), turn.get("assistant")
+    chain = turn.get("messages")
+    lines: list[Line] = []
+    names: dict[str, str] = {}
+    for message in chain if isinstance(chain, list) else []:
+        found = _message_lines(message, stamp, names, losses) if isinstance(message, dict) else []
+        if not found:
+            losses.add("messages of an unknown kind")
+        lines += found
+    if not chain or (user and not any(line["role"] == "user" for line in lines)):
+        lines.insert(0, make_line("user", user if isinstance(user, str) else "", stamp))
+    told = [line for line in lines if line["role"] == "assistant" and text_of(line["content"]) == answer]
+    if not chain or (isinstance(answer, str) and answer and not told):
+        lines.append(make_line("assistant", answer if isinstance(answer, str) else "", stamp))
+    tokens = turn.get("tokens")
+    last = next((line for line in reversed(lines) if line["role"] == "assistant"), None)
+    if isinstance(tokens, dict) and last is not None:
+        last["usage"] = {"prompt": tokens.get("prompt", 0), "completion": tokens.get("completion", 0)}
+    return lines
+
+
+def _message_lines(
+    message: Mapping[str, Any], stamp: str, names: dict[str, str], losses: Losses
+) -> list[Line]:
+    role, content = message.get("role"), message.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    if role == "tool":
+        return [_result(part, stamp, names) for part in parts if part.get("type") == "tool-result"]
+    if role not in ("user", "assistant", "system"):
+        return []
+    calls = []
+    for part in parts:
+        if part.get("type") == "tool-call":
+            found = part.get("args", part.get("input"))
+            call = Call(
+                str(part.get("toolCallId", "")), str(part.get("toolName", "")), {} if found is None else found
+            )
+            names[call.id] = call.name
+            calls.append(call_line(call))
+        elif part.get("type") != "text":
+            losses.add("parts of an unknown kind")
+    text = content if isinstance(content, str) else from_texts(texts_of(content), calls=bool(calls))
+    return [make_line(str(role), text, stamp, tool_calls=calls or None)]
+
+
+def _result(part: Mapping[str, Any], stamp: str, names: Mapping[str, str]) -> Line:
+    value = part.get("result", part.get("output"))
+    if isinstance(value, dict) and value.keys() == {"type", "value"}:  # later versions of their kit
+        value = value["value"]
+    id_ = str(part.get("toolCallId", ""))
+    return make_line(
+        "tool",
+        value if isinstance(value, str) else dump({"": value})[4:-1].decode(),
+        stamp,
+        tool_call_id=id_,
+        name=part.get("toolName") or names.get(id_),
+        is_error=True if part.get("isError") is True else None,
+    )

@@ -1,0 +1,212 @@
+"""Two tables in one JSON document: sessions, and messages whose tool calls lie in their metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from session.interchange.conversation import (
+    BadFormat,
+    Call,
+    Conversation,
+    Files,
+    Line,
+    Losses,
+    Written,
+    call_line,
+    calls_of,
+    count_other_blocks,
+    document,
+    exchanges,
+    from_texts,
+    is_record,
+    iso,
+    json_object,
+    live,
+    newest_overlay,
+    text_of,
+    time_text,
+)
+from session.line import dump, make_line, read_time
+
+_KEPT = ("role", "content", "timestamp", "tool_calls", "tool_call_id", "name", "is_error")
+
+
+def encode(conversation: Conversation) -> Written:
+    """Write a document with one session: a row for each question and each answer."""
+    losses = Losses()
+    losses.of_session(conversation, ("summary", "ended_at"))
+    if conversation.key:
+        losses.add(f"the key {conversation.key}")
+    lines = live(conversation, losses)
+    summary = newest_overlay(lines)
+    if summary is not None:
+        losses.add("the place where the summary ends")
+    compact = next((line for _, line in lines if is_record(line) and line["kind"] == "compact"), None)
+    if summary is None and compact is not None:
+        summary = (0, compact)
+    records = sum(is_record(line) for _, line in lines)
+    losses.add("earlier summaries, notes of edits and other records", records - (summary is not None))
+    rows: list[dict[str, Any]] = []
+    for part in exchanges([(at, line) for at, line in lines if not is_record(line)]):
+        rows += _exchange([line for _, line in part], losses)
+    inner, ended = conversation.inner, iso(read_time(conversation.inner.get("ended_at")))
+    session = {
+        "id": conversation.session_id,
+        "status": "archived" if ended else "active",
+        "started_at": iso(conversation.created_at or conversation.last_at) or None,
+        "updated_at": iso(conversation.last_at) or None,
+        "ended_at": ended or None,
+        "summary": inner.get("summary"),
+        "compaction_summary": text_of(summary[1].get("content")) if summary is not None else None,
+    }
+    numbered = [
+        {"session_id": conversation.session_id, "sequence_number": number, **row}
+        for number, row in enumerate(rows, 1)
+    ]
+    found = document({"chat_sessions": [session], "session_messages": numbered})
+    return Written({f"{conversation.session_id or 'session'}.json": found}, losses.words())
+
+
+def _exchange(lines: list[Line], losses: Losses) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = []
+    losses.add("times of lines", sum("timestamp" in line for line in lines))
+    for line in lines:
+        losses.fields(line, _KEPT)
+        count_other_blocks(line.get("content"), losses)
+        role, text = str(line.get("role")), text_of(line.get("content"))
+        calls = calls_of(line)
+        if role == "tool":
+            history.append(_result(line))
+        elif role == "assistant" and calls:
+            if line.get("content") is not None or (history and history[-1]["type"] != "tool_result"):
+                history.append({"type": "text", "text": text})
+            history += [
+                {"type": "tool_use", "id": one.id, "name": one.name, "input": one.arguments} for one in calls
+            ]
+        else:
+            losses.add("empty answers after tools", role == "assistant" and not text and bool(history))
+            if role != "assistant" and history:
+                rows.append(_row("assistant", "", history))
+                history = []
+            rows.append(_row(role, text, history))
+            history = []
+    if history:
+        rows.append(_row("assistant", "", history))
+    return rows
+
+
+def _row(role: str, content: str, history: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"role": role, "content": content, "metadata": {"tool_history": history} if history else {}}
+
+
+def _result(line: Line) -> dict[str, Any]:
+    found = {
+        "type": "tool_result",
+        "tool_use_id": str(line.get("tool_call_id", "")),
+        "name": line.get("name"),
+        "content": text_of(line.get("content")),
+    }
+    return found | ({"is_error": True} if line.get("is_error") is True else {})
+
+
+def decode(files: Files) -> list[Conversation]:
+    """Read every session of the documents, those that began first first."""
+    found = []
+    for path, data in files.items():
+        if not path.endswith(".json") and len(files) > 1:
+            continue
+        content = json_object(data)
+        sessions, messages = content.get("chat_sessions"), content.get("session_messages")
+        if not isinstance(sessions, list) or not isinstance(messages, list):
+            raise BadFormat(
+                f"{path} is no document of this format", hint="it needs chat_sessions and session_messages"
+            )
+        found += [_decode(path, row, messages) for row in sessions if isinstance(row, dict)]
+    return sorted(found, key=lambda one: one.created_at.timestamp() if one.created_at else 0.0)
+
+
+def _decode(path: str, session: Mapping[str, Any], messages: list[Any]) -> Conversation:
+    losses = Losses()
+    began = time_text(session.get("started_at"))
+    mine = [row for row in messages if isinstance(row, dict) and row.get("session_id") == session.get("id")]
+    mine.sort(key=_number)
+    lines: list[Line] = []
+    if isinstance(session.get("compaction_summary"), str) and session["compaction_summary"]:
+        at = time_text(session.get("updated_at"), began)
+        lines.append(make_line("system", session["compaction_summary"], at, kind="overlay", first_kept=0))
+    for row in mine:
+        stamp = time_text(row.get("created_at"), began)
+        lines += _lines(row, stamp, losses)
+    inner = {"summary": session.get("summary"), "ended_at": session.get("ended_at")}
+    return Conversation(
+        tuple(lines),
+        session_id=str(session.get("id") or ""),
+        origin=path,
+        created_at=read_time(session.get("started_at")),
+        inner={name: value for name, value in inner.items() if isinstance(value, str) and value},
+        lost=losses.words(),
+    )
+
+
+def _number(row: Mapping[str, Any]) -> float:
+    number = row.get("sequence_number")
+    return number if isinstance(number, int | float) else 0
+
+
+def _lines(row: Mapping[str, Any], stamp: str, losses: Losses) -> list[Line]:
+    """Turn a row back into lines: the calls and results of its tool history, then its own text."""
+    role, content = row.get("role"), row.get("content")
+    if role not in ("user", "assistant", "system", "tool"):
+        losses.add("messages of an unknown role")
+        return []
+    metadata = row.get("metadata")
+    history = metadata.get("tool_history") if isinstance(metadata, dict) else None
+    found = _chain(history, stamp, losses) if isinstance(history, list) else []
+    if not found or content:
+        found.append(make_line(str(role), content if isinstance(content, str) else "", stamp))
+    return found
+
+
+def _chain(history: list[Any], stamp: str, losses: Losses) -> list[Line]:
+    lines: list[Line] = []
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+
+    def flush() -> None:
+        if texts or calls:
+            content = from_texts(list(texts), calls=bool(calls))
+            lines.append(make_line("assistant", content, stamp, tool_calls=list(calls) or None))
+            texts.clear()
+            calls.clear()
+
+    for entry in history:
+        kind = entry.get("type") if isinstance(entry, dict) else None
+        if kind == "text":
+            flush()
+            texts.append(str(entry.get("text", entry.get("content", ""))))
+        elif kind in ("tool_use", "tool_call"):
+            call = Call(str(entry.get("id", "")), str(entry.get("name", "")), entry.get("input", {}))
+            names[call.id] = call.name
+            calls.append(call_line(call))
+        elif kind == "tool_result":
+            flush()
+            lines.append(_result_line(entry, stamp, names))
+        else:
+            losses.add("entries of a tool history of an unknown kind")
+    flush()
+    return lines
+
+
+def _result_line(entry: Mapping[str, Any], stamp: str, names: Mapping[str, str]) -> Line:
+    id_, content = str(entry.get("tool_use_id", "")), entry.get("content")
+    return make_line(
+        "tool",
+        content if isinstance(content, str) else dump({"": content})[4:-1].decode(),
+        stamp,
+        tool_call_id=id_,
+        name=entry.get("name") or names.get(id_),
+        is_error=True if entry.get("is_error") is True else None,
+    )
