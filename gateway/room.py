@@ -75,7 +75,13 @@ class Room:
             surroundings=self._surroundings,
             workspace=settings.workspace,
         )
-        self.commands = Commands(status=status, memory=self._memory_text, ended=self.jobs.ended)
+        self.commands = Commands(
+            status=status,
+            memory=self._memory_text,
+            ended=self.jobs.ended,
+            left=self.jobs.left,
+            now=self.turns.now,
+        )
         self._tools = settings.tools
         self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"

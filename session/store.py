@@ -22,7 +22,7 @@ from session.errors import StoreError
 from session.fence import Busy, Fence, Wait
 from session.hop import Hop, Job, start_thread
 from session.index import Exchange
-from session.journal import Build, Ledger, Told
+from session.journal import Build, Ledger
 from session.key import SessionKey, needs_mark, plain_stem
 from session.listing import SessionRow
 from session.logbook import Logbook
@@ -35,6 +35,7 @@ __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
 
 T = TypeVar("T")
 Hands = tuple[Scribe, Logbook]
+Change = Callable[[Scribe, Logbook, int, Wait | None], T]  # under the epoch of its owner
 _TRIES = 8
 
 
@@ -121,10 +122,12 @@ class Session(View):
         Raises:
             Fenced, StoreError: call it again; what was done by half is replaced.
         """
-        scribe, book, epoch = self._scribe, self._book, self._epoch
-        return await self._store.run(
-            self._room, lambda wait: ending.end(scribe, book, epoch, metadata=metadata, wait=wait), slow=True
-        )
+        return await self.change(lambda *hands: ending.end(*hands, metadata=metadata))
+
+    async def change(self, job: Change[T]) -> T:
+        """Run a disk job that ends the session or puts another in its place; raises what the job does."""
+        hands = (self._scribe, self._book, self._epoch)
+        return await self._store.run(self._room, lambda wait: job(*hands, wait), slow=True)
 
     async def _record(self, build: Build) -> Ledger:
         scribe, book, epoch = self._scribe, self._book, self._epoch
@@ -341,10 +344,6 @@ class Store:
         view = View(lambda: transcript, lambda: ledger, None, self.clock)
         view.key, view.stem, view.path = scribe.key, scribe.stem, scribe.path
         return view
-
-    async def told(self, key: SessionKey, *, after: int) -> list[Told]:
-        """List the replies and notices of a key with a seq above ``after``, in order."""
-        return (await self.look(key)).told(after)
 
     async def stem(self, key: SessionKey) -> str:
         """Return the name under which a key's files lie, suffix included."""
