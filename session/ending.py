@@ -162,7 +162,7 @@ def recent_ids(
     return ids
 
 
-def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], wait: Wait) -> bool:
+def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, wait: Wait) -> bool:
     """Delete the active transcript: recent ids and ``ids`` are journalled as cleared, the epoch is raised.
 
     Raises:
@@ -173,6 +173,8 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], wait: Wait) -> b
     def once() -> bool:
         with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
             book.compare(book_fd)
+            if of is not None and scribe.transcript.session_id != of:
+                return False
             now = scribe.clock()
             cleared = dict.fromkeys([*recent_ids(scribe.transcript, book.ledger, now), *ids])
             at = now.astimezone(UTC).isoformat()
