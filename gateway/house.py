@@ -130,6 +130,7 @@ class House:
             for channel in CHANNELS_OF_SESSION
         ]
         tasks.append(group.create_task(room.background(self.ready), name="background"))
+        tasks.append(group.create_task(room.retention.run(), name="retention"))
 
     def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         settings = self.settings

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from channels.message import Inbound
 from gateway.mailbox import Letter
-from session.turn import StopSwitch
+from session.turn import Request, StopSwitch
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +27,7 @@ class Entry:
     begun_at: float = 0.0  # loop time of its first try, seconds
     admitted: bool = False  # it is within the limits of its person and day
     away_at: datetime | None = None  # when a try first met an outage
+    asked: Request | None = None  # what a command has the model asked
     verdict: tuple[str, str] | None = None  # reason and sentence, once it is to be parked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from channels.message import Inbound
+from session import commands
 from session.attachments import Attachment
 from session.journal import Known
 from session.key import SessionKey
@@ -26,6 +27,17 @@ def request(inbound: Inbound) -> Request:
         cron_job_id=inbound.cron_job_id,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
     )
+
+
+def command(inbound: Inbound) -> commands.Command | None:
+    """Read the command that a message is; an edit is none, whatever its text."""
+    return None if inbound.kind == "edit" else commands.parse(inbound.text)
+
+
+def asks_model(inbound: Inbound) -> bool:
+    """Say whether the model is asked for this message: no command is but ``/retry``."""
+    found = command(inbound)
+    return found is None or found.name == "retry"
 
 
 def stored(session: Session, inbound: Inbound) -> Reply | None:

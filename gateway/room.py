@@ -16,6 +16,7 @@ from session.jobs import Background
 from session.links import linked_files
 from session.memory import Memory, MemoryRules
 from session.models import Echo, Model
+from session.retention import Retention
 from session.scopes import Scopes
 from session.spending import Spending
 from session.store import Session, Store
@@ -75,7 +76,14 @@ class Room:
             surroundings=self._surroundings,
             workspace=settings.workspace,
         )
-        self.commands = Commands(status=status, memory=self._memory_text, ended=self.jobs.ended)
+        self.commands = Commands(
+            status=status,
+            memory=self._memory_text,
+            ended=self.jobs.ended,
+            left=self.jobs.left,
+            now=self.turns.now,
+        )
+        self.retention = Retention(self.store, days=settings.session.retention_days, left=self.jobs.left)
         self._tools = settings.tools
         self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"

@@ -130,7 +130,7 @@ class Worker:
         if entry is None:
             return
         lane = self.lanes.get(inbound.key)
-        command = command_of(inbound)
+        command = recognise.command(inbound)
         if command is not None and command.name == "stop":
             self.stop(inbound.key, inbound.id, asked=inbound)
         elif inbound.kind == "edit" and lane is not None:
@@ -226,7 +226,7 @@ class Worker:
 
     async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
         """Add the files that a model's answer links to."""
-        answered = not reply.silent and reply.kind == "reply" and command_of(inbound) is None
+        answered = not reply.silent and reply.kind == "reply" and recognise.asks_model(inbound)
         if self._enclosures is None or not answered or not may_link(reply.text):
             return reply
         files = await self._enclosures(session, recognise.request(inbound), reply.text)
@@ -239,7 +239,7 @@ class Worker:
             return await moves.settle(self._store, session, inbound, moved_to)
         if inbound.kind == "edit":
             return await edits.settle(session, inbound, at=self._turns.now())
-        command = command_of(inbound)
+        command = recognise.command(inbound)
         if command is not None and command.name == "stop" and await self._stops.take(inbound):
             return Reply(silent=True)
         stored = recognise.stored(session, inbound)
@@ -250,7 +250,7 @@ class Worker:
     ) -> Reply | Again | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
-        if command is None and not entry.admitted and self._quota is not None:
+        if recognise.asks_model(inbound) and not entry.admitted and self._quota is not None:
             asked = session.find(inbound.id) is not None
             refusal = None if asked else await self._quota.refusal(session, inbound)
             if refusal is not None:
@@ -267,9 +267,11 @@ class Worker:
                 inbound.id, transcript_held_lines=exchange is not None and exchange.tail
             )
         if command is not None:
-            text = await self._commands.run(session, command, recognise.request(inbound))
-            known = await session.journal.conclude(inbound.id, "command", text=text)
-            return Reply(text=text, seq=known.seq or 0)
+            answer = await self._commands.run(session, command, recognise.request(inbound))
+            if isinstance(answer, str):
+                known = await session.journal.conclude(inbound.id, "command", text=answer)
+                return Reply(text=answer, seq=known.seq or 0)
+            entry.asked = answer
         return await self._turn(entry, session, begun=begun)
 
     async def _turn(self, entry: Entry, session: Session, *, begun: int) -> Reply | Again | None:
@@ -318,7 +320,7 @@ class Worker:
             await self._events.tell("started", inbound.key, inbound.id)
         return await self._turns.run(
             session,
-            recognise.request(inbound),
+            entry.asked or recognise.request(inbound),
             watcher=Onlooker(self._events, inbound.key, inbound.id, self._spawn),
             stop=entry.stop,
             careful=entry.told,
@@ -384,11 +386,6 @@ class Worker:
             self._letter_ended(entry.inbound, "error" if error else "ok", error, round(took_s * 1000))
         except Exception:  # what they do with it must not bring the letter back
             log.exception("letter_ended.crashed")
-
-
-def command_of(inbound: Inbound) -> commands.Command | None:
-    """Read the command that a message is; an edit is none, whatever its text."""
-    return None if inbound.kind == "edit" else commands.parse(inbound.text)
 
 
 def _remember(names: OrderedDict[tuple[str, str], None], entry: Entry) -> None:

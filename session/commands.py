@@ -1,12 +1,19 @@
-"""What a person can ask of the gateway itself: ``/new``, ``/stop``, ``/status``, ``/memory``, ``/help``."""
+"""What a person can ask of the gateway itself, each by a command of its own."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
+from session import archive, boundary, withdrawal
+from session.attachments import attachments_of
+from session.disk import Layout
+from session.errors import NoSession
+from session.hop import start_thread
+from session.line import is_ulid, make_line
 from session.store import Session
 from session.turn import Request
 
@@ -16,6 +23,9 @@ DESCRIPTIONS = {
     "new": "ends this conversation and begins a fresh one",
     "stop": "stops the answer that is being written; waiting messages stay",
     "status": "shows the model, this conversation and what waits",
+    "resume": "goes back to the conversation before this one, or to an older one by its number",
+    "undo": "withdraws your last message and its answer",
+    "retry": "asks your last message again",
     "memory": "shows what is remembered about this chat",
     "help": "shows these commands",
 }
@@ -26,6 +36,17 @@ NOTHING_RUNS = "Nothing is running."
 STOPPED = "Stopped."
 BEGUN = "A new conversation begins. The one before is kept, and goes into memory in the background."
 BEGUN_EMPTY = "A new conversation begins."
+NOTHING_OLDER = "There is no older conversation to go back to."
+NO_SUCH_NUMBER = "There are {} older conversations: give a number from 1, the newest, to {}."
+NO_SUCH_ONE = "There is no such older conversation here."
+REOPENED = "The conversation goes on{}: {} messages."
+WITHDRAWN = "Your last message and its answer are withdrawn; the model no longer sees them."
+NOTHING_TO_WITHDRAW = (
+    "There is nothing to withdraw: no message of this conversation is still sent to the model."
+)
+NOTHING_TO_RETRY = (
+    "There is nothing to ask again: no message of this conversation is still sent to the model."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,8 @@ class Commands:
         status: lines of the daemon for a key (model, waiting letters).
         memory: the MEMORY.md of the scope of session and request, empty where there is none.
         ended: makes the background work for an ended session durable; called with the session that ended it.
+        left: the same for the session of this ULID, which ended because an older one was opened again.
+        now: the timestamp of a line that is written now.
     """
 
     def __init__(
@@ -60,13 +83,21 @@ class Commands:
         status: Callable[[str], list[str]],
         memory: Callable[[Session, Request], Awaitable[str]],
         ended: Callable[[Session], Awaitable[bool]],
+        left: Callable[[str, str], Awaitable[bool]],
+        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
     ) -> None:
         self._status = status
         self._memory = memory
         self._ended = ended
+        self._left = left
+        self._now = now
 
-    async def run(self, session: Session, command: Command, request: Request) -> str:
-        """Do what ``command`` says and return the answer's text. Doing it twice does no harm."""
+    async def run(self, session: Session, command: Command, request: Request) -> str | Request:
+        """Do what ``command`` says; doing it twice for one request does no harm.
+
+        Returns:
+            The answer's text; of ``/retry`` what the model is to be asked, under the command's own id.
+        """
         match command.name:
             case "new":
                 await session.end()
@@ -75,6 +106,13 @@ class Commands:
                 return NOTHING_RUNS  # a running turn was stopped out of line, before this letter's turn came
             case "status":
                 return "\n".join([*self._status(session.key), *_of_session(session)])
+            case "resume":
+                return await self._resume(session, command.rest, request.id)
+            case "undo":
+                at = await self._withdraw(session, request.id)
+                return WITHDRAWN if at is not None else NOTHING_TO_WITHDRAW
+            case "retry":
+                return await self._retry(session, request)
             case "memory":
                 return (
                     _shortened(await self._memory(session, request))
@@ -84,6 +122,54 @@ class Commands:
                 return "\n".join(f"/{name} {what}" for name, what in DESCRIPTIONS.items())
             case _:
                 return _unknown(command.name)
+
+    async def _resume(self, session: Session, rest: str, id_: str) -> str:
+        aim = session.journal.reopening(id_)  # of a command that came again: not the one before *this* one
+        chosen = aim.session if aim is not None else await _choose(session, rest)
+        if not is_ulid(chosen):
+            return chosen
+        try:
+            swap = await session.change(lambda *hands: boundary.reopen(*hands, session_id=chosen, by=id_))
+        except NoSession:
+            return NO_SUCH_ONE
+        if swap.left:
+            await self._left(session.key, swap.left)
+        name = session.metadata.get("name")
+        return REOPENED.format(f" ({name})" if name else "", len(session))
+
+    async def _withdraw(self, session: Session, id_: str) -> int | None:
+        """Withdraw the last exchange; return where it begins, also where this command did so before."""
+        messages, records = session.transcript.messages, session.records()
+        at = withdrawal.withdrawn_by(messages, records, id_)
+        if at is not None:
+            return at
+        at = withdrawal.last_exchange(messages, records, history_start=session.history_start)
+        if at is not None:
+            undo = make_line("system", "", self._now(), kind="undo", message_id=id_, **{"from": at})
+            await session.append([undo])
+        return at
+
+    async def _retry(self, session: Session, request: Request) -> str | Request:
+        at = await self._withdraw(session, request.id)
+        if at is None:
+            return NOTHING_TO_RETRY
+        asked = withdrawal.questions(session.transcript.messages, at)
+        files = [file for line in asked for file in attachments_of(line)]
+        return replace(request, text=withdrawal.text_of(asked), attachments=files, typed=request.text)
+
+
+async def _choose(session: Session, rest: str) -> str:
+    """Return the ULID that ``/resume`` means, or words where it means none."""
+    if is_ulid(rest.upper()):
+        return rest.upper()
+    layout, stem = Layout(session.path.parents[1]), session.stem
+    ended = await start_thread(lambda: archive.of_stem(layout, stem), name="disk-look")
+    older = list(dict.fromkeys(one.session_id for one in reversed(ended)))
+    older = [one for one in older if one != session.session_id]
+    if not older:
+        return NOTHING_OLDER
+    number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 9 else 0 if rest else 1
+    return older[number - 1] if 1 <= number <= len(older) else NO_SUCH_NUMBER.format(len(older), len(older))
 
 
 def _of_session(session: Session) -> list[str]:

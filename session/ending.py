@@ -20,7 +20,14 @@ from session.logbook import Logbook
 from session.scribe import Scribe, again, merged
 from session.transcript import Transcript, decode, fresh, read_time
 
-_LEFT_BEHIND = ("name", "instructions", "summary", "ended_at")  # what belongs to the ended session alone
+_LEFT_BEHIND = (
+    "name",
+    "instructions",
+    "summary",
+    "ended_at",
+    "history_from",
+    "reopened",
+)  # what belongs to the ended session alone
 
 
 def place_of(transcript: Transcript) -> Place:
@@ -29,7 +36,7 @@ def place_of(transcript: Transcript) -> Place:
 
 
 def end(
-    scribe: Scribe, book: Logbook, epoch: int, *, metadata: Mapping[str, Any] | None, wait: Wait | None
+    scribe: Scribe, book: Logbook, epoch: int, wait: Wait | None, *, metadata: Mapping[str, Any] | None
 ) -> Path | None:
     """Archive the session and begin a fresh one; return the archive, None where there was no message.
 
@@ -44,7 +51,7 @@ def end(
     def once() -> Path | None:
         with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
             book.compare(book_fd)
-            stop = _ended_before(scribe.transcript, book.ledger, scribe.clock())
+            stop = ended_before(scribe.transcript, book.ledger, scribe.clock())
             if fd is None or not stop:
                 return None
             return _end(scribe, book, held, (fd, book_fd), metadata, stop)
@@ -52,7 +59,7 @@ def end(
     return again(once)
 
 
-def _ended_before(transcript: Transcript, ledger: Ledger, now: datetime) -> int:
+def ended_before(transcript: Transcript, ledger: Ledger, now: datetime) -> int:
     """Return where a turn begins that has not ended, which is the number of messages where none runs."""
     count = len(transcript.messages)
     id_ = decode(transcript.messages[-1]).get("message_id") if count else None
@@ -71,36 +78,44 @@ def _end(
     stop: int,
 ) -> Path:
     now, transcript = scribe.clock(), scribe.transcript
-    path = _write_archive(scribe, held, fds[0], metadata, now, stop)
+    path = write_archive(scribe, held, fds[0], metadata, now, stop)
     inner = {name: value for name, value in transcript.inner.items() if name not in _LEFT_BEHIND}
     inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": transcript.session_id}
-    entry: Entry = {
-        "at": now.astimezone(UTC).isoformat(),
-        "do": "ended",
-        "session": transcript.session_id,
-        "next": inner["session_id"],
-        "archive": path.name,
-        "seq": book.ledger.seq(place_of(transcript)),
-        "ids": recent_ids(transcript, book.ledger, now, stop=stop),
-    }
+    entry = ended_entry(transcript, book.ledger, path, now, stop=stop, following=str(inner["session_id"]))
     book.write(held, fds[1], entry)
     running = [(raw, decode(raw)) for raw in transcript.messages[stop:]]
     scribe.begin_anew(held, fresh(scribe.stem, scribe.key, now=now, inner=inner), more=running)
     return path
 
 
-def _write_archive(
+def ended_entry(
+    transcript: Transcript, ledger: Ledger, path: Path, now: datetime, *, stop: int, following: str
+) -> Entry:
+    """Build what the journal keeps of a session that ends: its recent ids, and the count for the next one."""
+    return {
+        "at": now.astimezone(UTC).isoformat(),
+        "do": "ended",
+        "session": transcript.session_id,
+        "next": following,
+        "archive": path.name,
+        "seq": ledger.seq(place_of(transcript)),
+        "ids": recent_ids(transcript, ledger, now, stop=stop),
+    }
+
+
+def write_archive(
     scribe: Scribe, held: Held, fd: int, metadata: Mapping[str, Any] | None, now: datetime, stop: int
 ) -> Path:
+    """Put the first ``stop`` messages into the archive as an ended session; the transcript stays as it is."""
     transcript = scribe.transcript
     if transcript.needs_copy:
         scribe.keep_original(held, fd)
     folder = scribe.layout.archive(scribe.stem)
     private_folder(folder)
     ended = now.astimezone(UTC).isoformat(timespec="microseconds")
-    inner = merged(
-        transcript.inner, {"session_id": transcript.session_id, **(metadata or {}), "ended_at": ended}
-    )
+    own = {"session_id": transcript.session_id, "ended_at": ended, "reopened": None}
+    since = {"history_from": min(transcript.history_start, stop)}
+    inner = merged(transcript.inner, {**(metadata or {}), **own, **since})
     path = folder / archive.name_of(now, transcript.session_id)
     older = [found.path for found in archive.of_stem(scribe.layout, scribe.stem)]
     temp = held.temp(folder)
@@ -147,7 +162,7 @@ def recent_ids(
     return ids
 
 
-def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], wait: Wait) -> bool:
+def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, wait: Wait) -> bool:
     """Delete the active transcript: recent ids and ``ids`` are journalled as cleared, the epoch is raised.
 
     Raises:
@@ -158,6 +173,8 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], wait: Wait) -> b
     def once() -> bool:
         with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
             book.compare(book_fd)
+            if of is not None and scribe.transcript.session_id != of:
+                return False
             now = scribe.clock()
             cleared = dict.fromkeys([*recent_ids(scribe.transcript, book.ledger, now), *ids])
             at = now.astimezone(UTC).isoformat()

@@ -12,6 +12,7 @@
     │   ├── ModelRefused           this request will never be answered
     │   ├── ContextTooLong         the request does not fit the model's window
     │   └── BadAnswer              garbage, nothing at all, or tools without end
+    ├── NoSession                  the key has no ended session of this ULID
     ├── NotNow                     background work has to wait, until a time that it names
     ├── TurnTimeout                the turn ran longer than limits.turn_timeout_s
     └── ToolError                  becomes an error result for the model, never ends a turn
@@ -87,6 +88,10 @@ class BadAnswer(ModelError):
     """The model answered nothing usable."""
 
     said = "The language model gave no usable answer to this message."
+
+
+class NoSession(SessionError):
+    """The key has no ended session of this ULID that can be read; nothing was written."""
 
 
 class NotNow(SessionError):

@@ -16,7 +16,8 @@ class Exchange:
     """What the active transcript shows of one message id: its last occurrence.
 
     ``start`` is the index of its user line and ``stop`` one past its last line; ``final`` is the index of the
-    line that answers it; ``tail`` says that no message of another id follows (our own records do not count).
+    line that answers it; ``tail`` says that no message of another id follows (our own records do not count)
+    and that it was not withdrawn.
     """
 
     start: int
@@ -82,7 +83,18 @@ class Index:
             answers = line.get("answers")
             if isinstance(answers, list) and id_ in answers:
                 final = at
-        return Exchange(start, stop, final, self._last_message() < stop)
+        return Exchange(start, stop, final, self._last_message() < stop and not self._withdrawn(start))
+
+    def _withdrawn(self, at: int) -> bool:
+        """Say whether a later record withdraws the line at ``at``."""
+        for record in reversed(self.records):
+            if record <= at:
+                return False
+            line = decode(self._messages[record])
+            since = line.get("from")
+            if line["kind"] == "undo" and type(since) is int and 0 <= since <= at:
+                return True
+        return False
 
     def _last_message(self) -> int:
         """Return the index of the newest line that is not our own record."""

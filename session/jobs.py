@@ -107,9 +107,15 @@ class Background:
             StoreError: it could not be made durable.
         """
         previous = session.metadata.get("previous_session")
-        if not is_ulid(previous):
-            return False
-        job = Job(session.key, str(previous))
+        return is_ulid(previous) and await self.left(session.key, str(previous))
+
+    async def left(self, key: str, session_id: str) -> bool:
+        """Make the consolidation of an ended session durable, as ``ended`` does, by its ULID.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        job = Job(key, session_id)
         stretch = await self._memory.stretches.load(job.key, job.session_id)
         if stretch is None or not stretch.ended:
             return False

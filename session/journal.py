@@ -59,6 +59,14 @@ class Place:
     finals: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """Which session a command opens again, and which one it ends for it (empty: none with messages)."""
+
+    session: str
+    left: str
+
+
 @dataclass(slots=True)
 class _Tries:
     begun: int = 0
@@ -88,6 +96,7 @@ class Ledger:
         self._bases: dict[str, _Base] = {}
         self._told: list[tuple[Told, str, int]] = []  # with session and its final lines at that moment
         self._said: dict[tuple[str, str], datetime] = {}  # reason and subject of notices that ended an id
+        self._reopened: dict[str, Reopening] = {}
         self._top = 0  # the highest number that any entry names
         self._ages: deque[tuple[datetime, int]] = deque()
         self._old_bytes = 0
@@ -116,6 +125,8 @@ class Ledger:
             case "base", _:
                 base = _Base(_count(entry.get("seq")), _count(entry.get("finals")))
                 self._bases[str(entry.get("session"))] = base
+            case "reopen", str():
+                self._reopened[id_] = Reopening(str(entry.get("session", "")), str(entry.get("left", "")))
             case "ended", _:
                 self._take_ended(entry, at)
             case _:
@@ -209,6 +220,10 @@ class Ledger:
         """Return when a notice with this reason and subject last ended an id."""
         return self._said.get((reason, about))
 
+    def reopening(self, id_: str) -> Reopening | None:
+        """Return which session a command was about to open again."""
+        return self._reopened.get(id_)
+
     def told(self, after: int) -> list[Told]:
         """List the recorded replies and notices with a seq above ``after``."""
         return sorted((item[0] for item in self._told if item[0].seq > after), key=lambda told: told.seq)
@@ -288,6 +303,10 @@ class Journal:
     def known(self, id: str) -> Known | None:
         """Return the newest outcome recorded for the id within 48 h; None also after ``unpark``."""
         return self._look().known(id, self._clock())
+
+    def reopening(self, id: str) -> Reopening | None:
+        """Return which session the command of this id opens again, known since before it did."""
+        return self._look().reopening(id)
 
     async def begin(self, id: str, *, transcript_held_lines: bool) -> int:
         """Record that a turn is about to start; return the count of starts, this one included."""

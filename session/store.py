@@ -22,7 +22,7 @@ from session.errors import StoreError
 from session.fence import Busy, Fence, Wait
 from session.hop import Hop, Job, start_thread
 from session.index import Exchange
-from session.journal import Build, Ledger, Told
+from session.journal import Build, Ledger
 from session.key import SessionKey, needs_mark, plain_stem
 from session.listing import SessionRow
 from session.logbook import Logbook
@@ -35,6 +35,7 @@ __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
 
 T = TypeVar("T")
 Hands = tuple[Scribe, Logbook]
+Change = Callable[[Scribe, Logbook, int, Wait | None], T]  # under the epoch of its owner
 _TRIES = 8
 
 
@@ -121,10 +122,12 @@ class Session(View):
         Raises:
             Fenced, StoreError: call it again; what was done by half is replaced.
         """
-        scribe, book, epoch = self._scribe, self._book, self._epoch
-        return await self._store.run(
-            self._room, lambda wait: ending.end(scribe, book, epoch, metadata=metadata, wait=wait), slow=True
-        )
+        return await self.change(lambda *hands: ending.end(*hands, metadata=metadata))
+
+    async def change(self, job: Change[T]) -> T:
+        """Run a disk job that ends the session or puts another in its place; raises what the job does."""
+        hands = (self._scribe, self._book, self._epoch)
+        return await self._store.run(self._room, lambda wait: job(*hands, wait), slow=True)
 
     async def _record(self, build: Build) -> Ledger:
         scribe, book, epoch = self._scribe, self._book, self._epoch
@@ -342,10 +345,6 @@ class Store:
         view.key, view.stem, view.path = scribe.key, scribe.stem, scribe.path
         return view
 
-    async def told(self, key: SessionKey, *, after: int) -> list[Told]:
-        """List the replies and notices of a key with a seq above ``after``, in order."""
-        return (await self.look(key)).told(after)
-
     async def stem(self, key: SessionKey) -> str:
         """Return the name under which a key's files lie, suffix included."""
         return await start_thread(lambda: resolve(self.layout, key), name="disk-look")
@@ -366,12 +365,13 @@ class Store:
             lambda: listing.verify(self.layout, fix if repair else None), name="disk-verify"
         )
 
-    async def clear(self, key: SessionKey, *, ids: Iterable[str] = ()) -> bool:
+    async def clear(self, key: SessionKey, *, ids: Iterable[str] = (), of: str | None = None) -> bool:
         """Delete the active transcript without a trace but its ids; running turns of the key end unwritten.
 
         Args:
             key: the conversation.
             ids: messages whose turn runs and may not have stored a line yet.
+            of: the ULID that the active session must still have, else nothing is deleted.
 
         Returns:
             Whether there was a transcript.
@@ -385,7 +385,7 @@ class Store:
                 scribe, book = self._hands(room)
                 book.refresh()
                 with contextlib.suppress(Moved):
-                    return ending.clear(scribe, book, ids=cleared, wait=wait or Wait())
+                    return ending.clear(scribe, book, ids=cleared, of=of, wait=wait or Wait())
                 room.scribe = room.book = None
             raise StoreError("two conversations fight for one file name")
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ulid import ULID
-
-from session import archive, summary
+from session import archive, ended, summary
 from session.archive import Archived
-from session.disk import new_file, read_file, sync_folder, write_all
-from session.errors import StoreError
-from session.fence import Fence, Wait
+from session.disk import read_file
+from session.fence import Fence
 from session.hop import start_thread
 from session.key import SessionKey
 from session.notes import Mark
@@ -62,15 +58,15 @@ class Stretches:
         """
         view = await self._store.look(SessionKey(key))
         if session_id is None or view.session_id == session_id:
-            transcript, ended = view.transcript, False
+            transcript, has_ended = view.transcript, False
         else:
             found = await asyncio.to_thread(self._archived, view.stem, session_id)
             if found is None:
                 return None
-            transcript, ended = found[1], True
+            transcript, has_ended = found[1], True
         if not transcript.messages:
             return None
-        return await asyncio.to_thread(self._stretch, key, view.stem, transcript, ended)
+        return await asyncio.to_thread(self._stretch, key, view.stem, transcript, has_ended)
 
     async def is_group(self, key: str) -> tuple[str, bool]:
         """Return the stem of a conversation, and whether its newest session with lines is a group's."""
@@ -119,17 +115,15 @@ class Stretches:
             return await session.checkpoint(last_consolidated=mark.stop, of=mark.session_id)
 
     def _archived(self, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
-        found = archive.find(self._store.layout, session_id, stem=stem)
-        transcript = _read(found) if found is not None else None
-        return (found, transcript) if found is not None and transcript is not None else None
+        return ended.find(self._store.layout, stem, session_id)
 
-    def _stretch(self, key: str, stem: str, transcript: Transcript, ended: bool) -> Stretch:
+    def _stretch(self, key: str, stem: str, transcript: Transcript, has_ended: bool) -> Stretch:
         start = transcript.last_consolidated
         return Stretch(
             key=key,
             stem=stem,
             session_id=transcript.session_id,
-            ended=ended,
+            ended=has_ended,
             group=_in_group(transcript),
             start=start,
             lines=[decode(raw) for raw in transcript.messages[start:]],
@@ -139,25 +133,14 @@ class Stretches:
         """Renew line 1 of an ended session, under the lock of its key."""
         store = self._store
         fence = Fence(store.layout, stem, owner=store.owner, freeze_s=FREEZE_S)
-        with fence.hold(Wait()) as held:
-            found = self._archived(stem, mark.session_id)
-            if found is None or not found[1].last_consolidated < mark.stop <= len(found[1].messages):
-                return
-            archived, transcript = found
+
+        def head_of(transcript: Transcript) -> bytes | None:
+            if not transcript.last_consolidated < mark.stop <= len(transcript.messages):
+                return None
             last = read_time(transcript.metadata.get("updated_at")) or store.clock()
-            head = transcript.head(now=last, offset=mark.stop)
-            temp = held.temp(archived.path.parent)
-            try:
-                if transcript.needs_copy:
-                    os.link(archived.path, archived.path.with_name(f"{archived.path.name}.corrupt-{ULID()}"))
-                with new_file(temp) as fd:
-                    write_all(fd, head + b"".join(raw + b"\n" for raw in transcript.messages))
-                    os.fsync(fd)
-                    held.check()
-                    temp.rename(archived.path)
-                sync_folder(archived.path.parent)
-            except OSError as error:
-                raise StoreError(f"{archived.path.name} could not be renewed: {error.strerror}") from error
+            return transcript.head(now=last, offset=mark.stop)
+
+        ended.renew_head(fence, store.layout, stem, mark.session_id, head_of)
 
 
 def _read(found: Archived) -> Transcript | None:

@@ -118,6 +118,15 @@ class Transcript:
         return derived_id(self.key, self.created_at)
 
     @property
+    def history_start(self) -> int:
+        """Where the history begins: ``last_consolidated``, or before it in one that was opened again."""
+        opened, offset = self.inner.get("reopened"), self.last_consolidated
+        if not isinstance(opened, dict) or opened.get("consolidated") != offset:
+            return offset
+        start = opened.get("history_from")
+        return start if type(start) is int and 0 <= start < offset else offset
+
+    @property
     def torn(self) -> bool:
         """Whether a tail must be cut before the next append."""
         return self.keep < self.size

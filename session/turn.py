@@ -57,6 +57,7 @@ class Request:
     cron_job_id: str | None = None
     attachments: Sequence[Attachment] = ()
     received_at: datetime | None = None
+    typed: str = ""  # where the text is not what was typed: what was
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,7 @@ class _Turn:
             sender=sender,
             group=request.group or None,
             attachments=stored(request.attachments),
+            typed=request.typed or None,
         )
 
     def _assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
@@ -307,7 +309,7 @@ class _Turn:
             lines.append(self._user)
         history = visible(
             lines,
-            last_consolidated=self._session.last_consolidated - first,
+            last_consolidated=self._session.history_start - first,
             running_id=self._request.id,
             keep_results=self._house.limits.full_tool_results,
             show=self._album.show(),
@@ -323,7 +325,7 @@ class _Turn:
     def _first(self) -> int:
         """Say where the history begins, so that nothing before it is read; 0 where a record may say more."""
         session = self._session
-        first = session.last_consolidated
+        first = session.history_start
         if session.records() or not 0 < first < len(session):
             return 0
         while first > 0 and session.line(first)["role"] != "user":

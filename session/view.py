@@ -55,6 +55,11 @@ class View:
         return self._transcript().last_consolidated
 
     @property
+    def history_start(self) -> int:
+        """Where the history begins that a model is sent."""
+        return self._transcript().history_start
+
+    @property
     def created_at(self) -> datetime | None:
         """When the session began (aware); None where nothing says so."""
         return self._transcript().created_at
@@ -139,7 +144,8 @@ class View:
             told.append(
                 Told(seq, "reply", id_, text if isinstance(text, str) else "", "", at and at.astimezone(UTC))
             )
-        return sorted(told, key=lambda one: one.seq)
+        # an ending that a crash cut short stands in the journal while its lines still stand in the transcript
+        return sorted({one.seq: one for one in told}.values(), key=lambda one: one.seq)
 
     def _place(self) -> Place:
         transcript = self._transcript()

@@ -146,6 +146,16 @@ def _seconds(text: str) -> float:
 _seconds.__name__ = "number of seconds"  # argparse names it in its error
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+_count.__name__ = "number from 1 on"
+
+
 def _add_daemon(tree: _Tree) -> None:
     run = tree.verb(
         "run",
@@ -191,6 +201,17 @@ def _add_sessions(tree: _Tree) -> None:
     show.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
     new = tree.verb("new", "gateway.cli.sessions:new", "end the session and begin another, as /new does")
     new.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    close = tree.verb("close", "gateway.cli.sessions:close", "end the session without beginning another")
+    close.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    resume = tree.verb(
+        "resume",
+        "gateway.cli.sessions:resume",
+        "open an ended session again",
+        details="The active one is archived for it, and can be opened again in turn.",
+    )
+    resume.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    resume.add_argument("ulid", metavar="ULID", help="one of its ended sessions, as `sessions list` shows it")
+    _add_ageing(tree)
     clear = tree.verb(
         "clear",
         "gateway.cli.sessions:clear",
@@ -243,6 +264,32 @@ def _add_interchange(tree: _Tree) -> None:
         type=Path,
         help="file or folder (default: stdout; overlay needs one)",
     )
+
+
+def _add_ageing(tree: _Tree) -> None:
+    search = tree.verb(
+        "search",
+        "gateway.cli.sessions:search",
+        "find words in the sessions of a conversation, newest first",
+        as_json=True,
+    )
+    search.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    search.add_argument("words", metavar="WORD", nargs="+", help="a message must hold all of them")
+    search.add_argument(
+        "--limit",
+        metavar="N",
+        type=_count,
+        default=20,
+        help="how many messages at most (default: %(default)s)",
+    )
+    prune = tree.verb(
+        "prune",
+        "gateway.cli.sessions:prune",
+        "delete and archive what is older than session.retention_days",
+        details="The daemon does the same at its start and daily.",
+        as_json=True,
+    )
+    prune.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
 def _add_memory(tree: _Tree) -> None:

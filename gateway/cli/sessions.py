@@ -1,8 +1,9 @@
-"""``sessions list|show|new|clear|verify``: conversations as files, daemon or not."""
+"""``sessions`` and its verbs: conversations as files, daemon or not."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -14,7 +15,11 @@ from gateway.cli.config import settings_of
 from gateway.errors import GatewayError
 from gateway.room import Room, build_room
 from gateway.settings import Settings
+from session import boundary
+from session.boundary import Swap
 from session.key import SessionKey
+from session.search import Found
+from session.search import search as search_in
 from session.store import Store, View
 
 COLUMNS = ("key", "id", "name", "last_message_at", "message_count", "active")
@@ -69,6 +74,86 @@ def new(args: argparse.Namespace) -> int:
 
     ended = attach.complete(work(settings_of(args)))
     output.words("a new session begins" if ended else "the session has no messages yet; it goes on")
+    return 0
+
+
+def close(args: argparse.Namespace) -> int:
+    """End the session of a key without beginning another."""
+
+    async def work(settings: Settings) -> str | None:
+        async with _room(settings) as room:
+            async with room.store.open(SessionKey(args.key)) as session:
+                closed = await session.change(lambda *hands: boundary.close(*hands, of=None))
+            if closed is not None:
+                await room.jobs.left(args.key, closed)
+            return closed
+
+    closed = attach.complete(work(settings_of(args)))
+    output.words(f"session {closed} has ended" if closed else f"{args.key} has no session with messages")
+    return 0
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Open an ended session of a key again; the active one is archived."""
+
+    async def work(settings: Settings) -> Swap:
+        if not _ULID.fullmatch(args.ulid):
+            raise GatewayError(f"{args.ulid!r} is no ULID", hint="chat-gateway sessions list")
+        async with _room(settings) as room:
+            async with room.store.open(SessionKey(args.key)) as session:
+                swap = await session.change(lambda *hands: boundary.reopen(*hands, session_id=args.ulid))
+            if swap.left:
+                await room.jobs.left(args.key, swap.left)
+            return swap
+
+    swap = attach.complete(work(settings_of(args)))
+    ended = f"; {swap.left} has ended" if swap.left else ""
+    output.words(f"{args.key} goes on with session {swap.session}{ended}")
+    return 0
+
+
+def search(args: argparse.Namespace) -> int:
+    """Print the messages of a key's sessions that hold all words, newest first."""
+    words = " ".join(args.words)
+
+    async def work(settings: Settings) -> Found:
+        async with _store(settings) as store:
+            key, layout = SessionKey(args.key), store.layout
+            stem = await store.stem(key)
+            return await asyncio.to_thread(search_in, layout, stem, key, words, limit=args.limit)
+
+    found = attach.complete(work(settings_of(args)))
+    hits = [hit.as_dict() for hit in found.hits]
+    if args.json:
+        output.document(hits)
+    else:
+        output.rows(hits, ("id", "seq", "role", "timestamp", "text"))
+    if not hits:
+        output.words(f"no message of {args.key} holds {words!r}")
+    if not found.all:
+        output.words("older messages were left out; more words or a higher --limit find them")
+    return 0
+
+
+def prune(args: argparse.Namespace) -> int:
+    """Do what retention does: delete old ended sessions, archive active ones that nobody uses."""
+
+    async def work(settings: Settings) -> tuple[float, list[dict[str, Any]]]:
+        async with _room(settings) as room:
+            steps = await room.retention.prune(dry_run=args.dry_run)
+            return settings.session.retention_days, [step.as_dict() for step in steps]
+
+    days, steps = attach.complete(work(settings_of(args)))
+    if args.json:
+        output.document(steps)
+    else:
+        output.rows(steps, ("do", "id", "key", "since"))
+    if not days:
+        output.words("session.retention_days is 0: everything is kept")
+    elif args.dry_run:
+        output.words(f"{len(steps)} sessions are older than {days:g} days; nothing was changed")
+    else:
+        output.words(f"{len(steps)} sessions older than {days:g} days were deleted or archived")
     return 0
 
 

@@ -36,7 +36,7 @@ class MessageIn(BaseModel):
             raise ValueError("give chat_id or key, one of the two")
         if not self.text.strip():
             raise ValueError("text is empty")
-        if any(_has_surrogate(value) for value in (self.chat_id, self.key, self.text, self.id) if value):
+        if any(has_surrogate(value) for value in (self.chat_id, self.key, self.text, self.id) if value):
             raise ValueError("half of a surrogate pair is no text")
         return self
 
@@ -50,12 +50,13 @@ class KeyIn(BaseModel):
 
     @model_validator(mode="after")
     def _is_text(self) -> KeyIn:
-        if _has_surrogate(self.key):
+        if has_surrogate(self.key):
             raise ValueError("half of a surrogate pair is no text")
         return self
 
 
-def _has_surrogate(text: str) -> bool:
+def has_surrogate(text: str) -> bool:
+    """Say whether a text cannot be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -75,25 +76,7 @@ def routes(desk: Desk) -> APIRouter:
             float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")
         ] = None,
     ) -> Response:
-        message = _inbound(body)
-        names: dict[str, Any] = {"id": message.id, "key": message.key}
-        try:
-            if not wait:
-                outcome = await desk.accept(message)
-                outcome = outcome if wait is not None else None
-            else:
-                outcome = await _ask(request, desk, message, min(wait, MAX_WAIT_S))
-        except Conflict:
-            raise HttpError(
-                409, f"the id {message.id} stands for another text in this chat", hint="take a new id"
-            ) from None
-        except MailboxDown as error:
-            raise unavailable(
-                f"the message may not be stored: {error}", f'send it again with the "id" {message.id}'
-            ) from None
-        if outcome is None:
-            return json_response(names, 202)
-        return json_response(names | {"reply": outcome.text, "kind": outcome.kind})
+        return await hand_in(request, desk, body, wait)
 
     @router.post("/stop", status_code=202, summary="Stop the turn that runs in a chat")
     async def post_stop(body: KeyIn) -> Response:
@@ -101,6 +84,29 @@ def routes(desk: Desk) -> APIRouter:
         return json_response({"key": body.key}, 202)
 
     return router
+
+
+async def hand_in(request: Request, desk: Desk, body: MessageIn, wait: float | None) -> Response:
+    """Hand in a message; wait for its answer where ``wait`` says so."""
+    message = _inbound(body)
+    names: dict[str, Any] = {"id": message.id, "key": message.key}
+    try:
+        if not wait:
+            outcome = await desk.accept(message)
+            outcome = outcome if wait is not None else None
+        else:
+            outcome = await _ask(request, desk, message, min(wait, MAX_WAIT_S))
+    except Conflict:
+        raise HttpError(
+            409, f"the id {message.id} stands for another text in this chat", hint="take a new id"
+        ) from None
+    except MailboxDown as error:
+        raise unavailable(
+            f"the message may not be stored: {error}", f'send it again with the "id" {message.id}'
+        ) from None
+    if outcome is None:
+        return json_response(names, 202)
+    return json_response(names | {"reply": outcome.text, "kind": outcome.kind})
 
 
 async def _ask(request: Request, desk: Desk, message: Inbound, within_s: float) -> Outcome | None:

@@ -42,7 +42,7 @@ class Record:
         if exchange is None:
             return Standing(None, _outcome_of(session.journal.known(message_id)))
         line = session.line(exchange.start)
-        content = line.get("content")
+        content = line.get("typed", line.get("content"))
         text = content if line.get("role") == "user" and isinstance(content, str) else None
         if exchange.final is None:
             return Standing(text, _outcome_of(session.journal.known(message_id)))

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.errors import GatewayError
-from gateway.http import cron, events, health, login, messages, page, parked
+from gateway.http import cron, events, health, login, messages, page, parked, sessions
 from gateway.http.desk import Desk
 from gateway.http.errors import add_error_handlers
 from gateway.http.security import Gate, Guard
@@ -136,6 +136,7 @@ def build_app(desk: Desk, gate: Gate) -> FastAPI:
         messages.routes(desk),
         events.routes(desk),
         parked.routes(desk),
+        sessions.routes(desk),
         cron.routes(desk),
         login.routes(gate),
         page.routes(),

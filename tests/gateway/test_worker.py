@@ -68,7 +68,9 @@ class Rig:
                 mailbox=self.mailbox,
                 store=self.store,
                 turns=self._turns(),
-                chat_commands=Commands(status=lambda key: ["fine"], memory=self._memory, ended=self._ended),
+                chat_commands=Commands(
+                    status=lambda key: ["fine"], memory=self._memory, ended=self._ended, left=self._left
+                ),
                 events=events,
                 rules=self.rules,
                 group=group,
@@ -111,6 +113,9 @@ class Rig:
 
     async def _ended(self, session: Session) -> bool:
         return "previous_session" in session.metadata
+
+    async def _left(self, key: str, session_id: str) -> bool:
+        return True
 
     async def _collect(self) -> None:
         async with self.mailbox.take(outbound("foreign")) as letters:

@@ -156,7 +156,7 @@ async def test_seq_counts_replies_and_notices(make: Make) -> None:
         assert session.seq_of("e") == 6
         assert session.seq_of("b") == 2
         assert session.seq_of("stopped") == 0
-    assert [told.seq for told in await make().told(ADA, after=4)] == [5, 6]
+    assert [told.seq for told in (await make().look(ADA)).told(4)] == [5, 6]
 
 
 async def test_seq_goes_on_over_sessions(make: Make) -> None:

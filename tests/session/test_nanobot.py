@@ -157,7 +157,7 @@ async def test_new_here_is_an_empty_session_there(theirs: Theirs) -> None:
         return True
 
     async with ours(theirs.workspace) as here:
-        commands = Commands(status=lambda key: [], memory=None, ended=ended)  # type: ignore[arg-type]
+        commands = Commands(status=lambda key: [], memory=None, ended=ended, left=None)  # type: ignore[arg-type]
         async with here.store.open(SessionKey(ADA)) as session:
             command = parse("/new")
             assert command is not None

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from session.commands import REOPENED, WITHDRAWN
 from tests.broker import Broker
 from tests.harness import Daemon, ask, check, foreign, inbound, lines_of
 from tests.model_server import model_process, read_log
@@ -43,6 +44,10 @@ MEMORY_POINTS = [
     "checkpoint.after:1",
 ]
 NEW_POINTS = ["rename.before:1", "rename.after:1", "rename.after:2", "journal.before:1", "journal.after:1"]
+BACK_POINTS = [
+    *("rename.after:3", "rename.before:4", "rename.after:4", "rename.after:5", "journal.before:2"),
+    *("journal.before:3", "append.after:4", "append.after:6", "append.after:7"),
+]
 MODEL_POINTS = ["ask.before:2", "ask.after:3", "tool.before:1", "tool.after:2", "append.after:4"]
 
 
@@ -260,3 +265,22 @@ async def test_tools_and_model_calls_survive_with_one_bill(
     assert rounds <= asked <= rounds + 1
     results = [line for line in lines_of(workspace, stems["bob"]) if line["role"] == "tool"]
     assert len(results) == 1
+
+
+@pytest.mark.parametrize("point", BACK_POINTS)
+async def test_going_back_that_dies_happens_once(tmp_path: Path, point: str) -> None:
+    """``/resume`` opens the old session, ``/undo`` takes back one exchange, ``/retry`` asks one again."""
+    texts = {"ann": ["one", "/new", "two", "/resume", "three", "/undo", "four", "/retry", "five"]}
+    async with dying(tmp_path, point, {}) as daemon:
+        replies = await over_http(daemon, texts)
+
+    kinds = [line.get("kind", line["role"]) for line in lines_of(tmp_path, "web_ann")]
+    told = [line["content"] for line in lines_of(tmp_path, "web_ann") if line["role"] == "user"]
+    archives = list((tmp_path / "sessions" / "archive" / "web_ann").glob("*.jsonl"))
+    pair = ["user", "assistant"]
+    assert told == ["two", "one", "three", "four", "four", "five"]
+    assert kinds == [*pair, *pair, *pair, "undo", *pair, "undo", *pair, *pair]
+    assert replies["ann3"] == REOPENED.format("", 2)
+    assert replies["ann5"] == WITHDRAWN
+    assert replies["ann7"] == "echo: four"
+    assert len(archives) == 1

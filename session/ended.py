@@ -1,0 +1,88 @@
+"""Changes ended sessions under the lock of their key, without owning it: a turn may run there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ulid import ULID
+
+from session import archive
+from session.archive import Archived
+from session.disk import Layout, new_file, read_file, sync_folder, write_all
+from session.ending import remove
+from session.errors import StoreError
+from session.fence import Fence, Held, Wait
+from session.transcript import Transcript, parse
+
+HeadOf = Callable[[Transcript], bytes | None]
+
+
+def find(layout: Layout, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
+    """Read an ended session; None where it is gone."""
+    found = archive.find(layout, session_id, stem=stem)
+    data = read_file(found.path) if found is not None else None
+    return (found, parse(data[0], stem=stem)) if found is not None and data is not None else None
+
+
+def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> bool:
+    """Give an ended session the line 1 that ``head_of`` makes of it; None leaves it as it is.
+
+    Returns:
+        Whether there is such a session.
+
+    Raises:
+        StoreError: the disk refused; the file is as it was.
+    """
+    with fence.hold(Wait()) as held:
+        found = find(layout, stem, session_id)
+        head = head_of(found[1]) if found is not None else None
+        if found is not None and head is not None:
+            _replace(held, *found, head)
+        return found is not None
+
+
+def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes) -> None:
+    path: Path = archived.path
+    temp = held.temp(path.parent)
+    try:
+        if transcript.needs_copy:
+            os.link(path, path.with_name(f"{path.name}.corrupt-{ULID()}"))
+        with new_file(temp) as fd:
+            write_all(fd, head + b"".join(raw + b"\n" for raw in transcript.messages))
+            os.fsync(fd)
+            held.check()
+            temp.rename(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
+
+
+def delete(
+    fence: Fence, layout: Layout, stem: str, session_id: str, *, unless: Callable[[], bool] = lambda: False
+) -> bool:
+    """Remove an ended session for good, with what was kept of it when it was repaired.
+
+    ``unless`` is asked under the lock, when nothing can change any more.
+
+    Returns:
+        Whether it was removed.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    with fence.hold(Wait()) as held:
+        gone = False
+        if unless():
+            return False
+        try:
+            for found in archive.of_stem(layout, stem):
+                if found.session_id == session_id:
+                    remove(held, found.path)
+                    gone = True
+            for path in layout.archive(stem).glob(f"*-{session_id}.jsonl.corrupt-*") if gone else ():
+                remove(held, path)
+        except OSError as error:
+            raise StoreError(f"an ended session could not be removed: {error.strerror}") from error
+        return gone

@@ -1,0 +1,99 @@
+"""``sessions search|close|resume|prune`` on the files of a workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from session.key import SessionKey
+from session.store import Store
+from session.transcript import make_line
+
+KEY = "telegram:1"
+
+
+async def fill(workspace: Path, *sessions: list[str], key: str = KEY, age_days: float = 0) -> list[str]:
+    """Store conversations of user messages; all but the last one have ended. Returns their ULIDs."""
+    at = datetime.now(UTC) - timedelta(days=age_days)
+    store = Store(workspace, zone=UTC, clock=lambda: at)
+    ids = []
+    for texts in sessions:
+        async with store.open(SessionKey(key)) as session:
+            if len(session):
+                await session.end()
+            ids.append(session.session_id)
+            await session.append([make_line("user", text, at.isoformat(), message_id=text) for text in texts])
+            await session.append(
+                [make_line("assistant", "ok", at.isoformat(), final=True, message_id=texts[-1])]
+            )
+    await store.aclose()
+    return ids
+
+
+def run(workspace: Path, *argv: str) -> int:
+    try:
+        return main(["sessions", *argv, "--workspace", str(workspace)])
+    except SystemExit as ended:
+        return int(str(ended.code or 0))
+
+
+def rows(workspace: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, bool]:
+    assert run(workspace, "list", "--json") == 0
+    return {row["id"]: row["active"] for row in json.loads(capsys.readouterr().out)}
+
+
+def test_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All words in one message, whatever their case, over all sessions of this key alone, newest first."""
+    old, new = asyncio.run(fill(tmp_path, ["Grüße aus KÖLN", "apples"], ["köln again, with grüße", "pears"]))
+    asyncio.run(fill(tmp_path, ["grüße köln"], key="telegram:2"))
+
+    assert run(tmp_path, "search", KEY, "köln", "GRÜSSE", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(hit["id"], hit["seq"], hit["active"]) for hit in found] == [(new, 1, True), (old, 1, False)]
+    assert run(tmp_path, "search", KEY, "köln", "--limit", "1", "--json") == 0
+    out, words = capsys.readouterr()
+    assert len(json.loads(out)) == 1
+    assert "left out" in words
+    assert run(tmp_path, "search", KEY, "nothing", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert run(tmp_path, "search", KEY) == 2
+    assert run(tmp_path, "search", KEY, "x", "--limit", "0") == 2
+
+
+def test_close_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A closed key has no active session; an older one is opened again, one of another key never."""
+    old, new = asyncio.run(fill(tmp_path, ["a"], ["b"]))
+    [theirs, _] = asyncio.run(fill(tmp_path, ["c"], ["d"], key="telegram:2"))
+
+    assert run(tmp_path, "resume", KEY, old) == 0
+    found = rows(tmp_path, capsys)
+    assert (found[old], found[new]) == (True, False)
+    assert run(tmp_path, "close", KEY) == 0
+    assert run(tmp_path, "close", KEY) == 0
+    found = rows(tmp_path, capsys)
+    assert (found[old], found[new]) == (False, False)
+    for ulid in (theirs, "01KJMMA2G01YBHZZBBY3RWPAPM", "../x", old.lower()):
+        assert run(tmp_path, "resume", KEY, ulid) == 1
+        words = capsys.readouterr().err.splitlines()
+        assert [line.split(":")[0] for line in words[-2:]] == ["error", "try"]
+    assert rows(tmp_path, capsys)[theirs] is False
+
+
+def test_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run says what would go and changes nothing; without retention_days nothing goes."""
+    first, second, third = asyncio.run(fill(tmp_path, ["a"], ["b"], ["c"], age_days=50))
+
+    assert run(tmp_path, "prune", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    monkeypatch.setenv("CHAT_GATEWAY_SESSION__RETENTION_DAYS", "30")
+    expected = [("archive", third), ("delete", first)]
+    for how in (["--dry-run"], []):
+        assert len(rows(tmp_path, capsys)) == 3
+        assert run(tmp_path, "prune", "--json", *how) == 0
+        assert [(row["do"], row["id"]) for row in json.loads(capsys.readouterr().out)] == expected
+    assert rows(tmp_path, capsys) == {second: False, third: False}
