@@ -78,7 +78,7 @@ def _beside(skill: Skill) -> list[str]:
         )
         for name in sorted(names):
             path = os.path.normpath(os.path.join(here, name))  # noqa: PTH118 - relative, of os.walk
-            if path != "SKILL.md" and not name.startswith("."):
+            if path != "SKILL.md" and not name.startswith(".") and not (top / path).is_symlink():
                 found.append(path)
                 if len(found) == MAX_NAMED:
                     return found
