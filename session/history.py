@@ -66,7 +66,7 @@ def visible(
         opening = [{"role": "user", "content": summary_text(plain_text(overlay.get("content")))}]
     sent = set(_sendable(messages)) & set(range(start, len(messages)))
     if window is not None:
-        sent = _newest(messages, sorted(sent), running, window.messages)
+        sent = _newest(sorted(sent), running, window.messages)
     contents: dict[int, object] = {}
     for i in sorted(sent, reverse=True):
         contents[i] = _content(messages[i], show, newest=i >= running)
@@ -133,14 +133,11 @@ def _sendable(messages: Sequence[Line]) -> Iterator[int]:
     return (i for i, line in enumerate(messages) if i not in withdrawn and not is_record(line))
 
 
-def _newest(messages: Sequence[Line], sent: Sequence[int], running: int, most: int) -> set[int]:
-    """Return the last ``most`` places, from a user line on, and all of the running turn."""
-    older = [i for i in sent if i < running]
+def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:
+    """Return the last ``most`` places, and all of the running turn."""
     newer = [i for i in sent if i >= running]
-    first = max(len(older) - max(most - len(newer), 0), 0)
-    while first < len(older) and messages[older[first]]["role"] != "user":
-        first += 1
-    return {*older[first:], *newer}
+    older = sent[: len(sent) - len(newer)]
+    return {*older[max(len(older) - max(most - len(newer), 0), 0) :], *newer}
 
 
 def _within(shown: Sequence[Line], running: int, room: int) -> int:
