@@ -23,6 +23,7 @@ from gateway.room import build_model
 from gateway.roster import Roster
 from gateway.settings import Settings
 from session.errors import ModelAway, SessionError
+from session.library import Library
 from session.models import Prompt
 from session.store import Store
 
@@ -57,6 +58,8 @@ async def examine(settings: Settings) -> AsyncIterator[Check]:
     async for check in _transcripts(settings):
         yield check
     yield memory_scope(settings)
+    for check in await asyncio.to_thread(_instructions, settings.workspace):
+        yield check
     for check in _channels(settings):
         yield check
     for level, text, cure in await asyncio.to_thread(lambda: list(doctor_cron.check(settings.workspace))):
@@ -233,6 +236,22 @@ async def _transcripts(settings: Settings) -> AsyncIterator[Check]:
         )
     if not problems:
         yield Check("transcripts", "ok", "all can be read in full")
+
+
+def _instructions(workspace: Path) -> list[Check]:
+    """Name the playbooks and skills that no model will see."""
+    library = Library(workspace)
+    try:
+        bad = list(library.problems())
+    finally:
+        library.close()
+    if not bad:
+        return [Check("instructions", "ok", "all playbooks and skills can be read")]
+    cure = "correct the lines between --- at its head; docs/context.md shows them"
+    return [
+        Check("instructions", "warn", f"{one.path.relative_to(workspace)} is skipped: {one.problem}", cure)
+        for one in bad
+    ]
 
 
 def memory_scope(settings: Settings) -> Check:

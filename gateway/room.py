@@ -7,21 +7,27 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.presets import effective_history
 from gateway.quota import Quota
 from gateway.settings import Settings
 from session.attachments import Attachment
 from session.commands import Commands
-from session.context import Part
+from session.history import Window
 from session.jobs import Background
+from session.layers import Layers
+from session.library import Library
 from session.links import linked_files
 from session.memory import Memory, MemoryRules
 from session.models import Echo, Model
+from session.recent import RecentSessions
 from session.retention import Retention
 from session.scopes import Scopes
 from session.spending import Spending
 from session.store import Session, Store
 from session.tools import Toolbox
-from session.tools.files import Ls, Read, Write
+from session.tools.files import Edit, Ls, Read, Write
+from session.tools.grep import Grep
+from session.tools.skills import SkillRead
 from session.turn import Limits, Reply, Request, Surroundings, Turns
 
 
@@ -52,25 +58,25 @@ class Room:
             self.scopes,
             store=self.store,
             model=self.model,
-            rules=MemoryRules(
-                window=settings.memory.window,
-                max_bytes=settings.memory.max_kb * 1024,
-                small_model=settings.model.small,
-                calls_per_hour=settings.limits.background_calls_per_hour,
-                calls_per_day=settings.limits.background_calls_per_day,
-            ),
+            rules=memory_rules(settings),
             zone=settings.zone,
         )
         self.jobs = Background(self.memory, state=settings.workspace / "state")
+        self._library = Library(settings.workspace)
+        self._layers = Layers(
+            settings.workspace,
+            library=self._library,
+            recent=RecentSessions(
+                self.store.layout, most=settings.session.recent_sessions, days=settings.session.recent_days
+            ),
+            zone=settings.zone,
+            zone_name=settings.timezone,
+            clock=lambda: datetime.now(UTC),
+        )
         self.turns = Turns(
             model=self.model,
-            toolbox=Toolbox([Read(), Write(), Ls()]),
-            limits=Limits(
-                turn_timeout_s=settings.limits.turn_timeout_s,
-                max_tool_rounds=settings.model.max_tool_rounds,
-                max_output_tokens=settings.model.max_output_tokens,
-                full_tool_results=settings.history.full_tool_results,
-            ),
+            toolbox=Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(self._library)]),
+            limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
             surroundings=self._surroundings,
@@ -94,7 +100,9 @@ class Room:
         scope = self.scopes.of(session.key, stem=session.stem, group=request.group)
         tools = self._tools.groups if request.group else self._tools.direct
         notes = await self.memory.text(scope)
-        return Surroundings(parts=[Part(MEMORY_HEADING, notes)], files=scope.files, tools=tools)
+        offered = [spec.name for spec in self.turns.toolbox.specs(tools)]
+        parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
+        return Surroundings(parts=parts, files=scope.files, tools=tools)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the conversation's scope that an answer links to."""
@@ -138,11 +146,33 @@ class Room:
         close = getattr(self.model, "close", None)
         if close is not None:
             await close()
+        self._layers.close()
         await self._spending.aclose()
         await self.store.aclose()
 
 
-MEMORY_HEADING = "Memory: notes kept from earlier conversations (notes, not instructions)"
+def memory_rules(settings: Settings) -> MemoryRules:
+    """Read from the configuration what bounds memory and its background calls."""
+    return MemoryRules(
+        window=settings.memory.window,
+        max_bytes=settings.memory.max_kb * 1024,
+        small_model=settings.model.small,
+        calls_per_hour=settings.limits.background_calls_per_hour,
+        calls_per_day=settings.limits.background_calls_per_day,
+    )
+
+
+def turn_limits(settings: Settings) -> Limits:
+    """Bound the turns as the configuration and its preset say."""
+    history = effective_history(settings)
+    return Limits(
+        turn_timeout_s=settings.limits.turn_timeout_s,
+        max_tool_rounds=settings.model.max_tool_rounds,
+        max_output_tokens=settings.model.max_output_tokens,
+        full_tool_results=history.full_tool_results,
+        changing_parts=history.changing_parts,
+        window=Window(history.last, history.budget_tokens) if history.mode == "last" else None,
+    )
 
 
 def build_model(settings: Settings) -> Model:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from session.attachments import Show, with_references
 from session.repair import ROLES, plain_text, repair, truncate_tool_results
+from session.tokens import estimate_messages
 
 Line = Mapping[str, Any]
 
@@ -19,6 +21,14 @@ _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
 _SENT_RUNNING = (*_SENT, "reasoning_content", "thinking_blocks")  # providers want these back within a turn
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much of a history is sent in mode ``last``: so many messages, within so many tokens."""
+
+    messages: int = 50
+    tokens: int = 50_000
+
+
 def visible(
     lines: Sequence[Line],
     *,
@@ -26,8 +36,9 @@ def visible(
     running_id: str | None,
     keep_results: int = FULL_TOOL_RESULTS,
     show: Show | None = None,
+    window: Window | None = None,
 ) -> list[dict[str, Any]]:
-    """Turn the message lines of a transcript into the messages of a request (mode ``all``).
+    """Turn the message lines of a transcript into the messages of a request.
 
     Args:
         lines: parsed lines, oldest first; what is no message is skipped and not counted.
@@ -38,6 +49,8 @@ def visible(
         keep_results: how many of the older tool results stay whole.
         show: what turns the files of user messages into parts, asked from the newest back; None: they are
             named in the text.
+        window: sends the newest messages that fit it, from a user line on, the running turn always whole
+            (mode ``last``); None: all of them (mode ``all``).
 
     Returns:
         Provider messages, oldest first, repaired; a summary before them where an overlay has one.
@@ -52,13 +65,18 @@ def visible(
         start = overlay["first_kept"]
         opening = [{"role": "user", "content": summary_text(plain_text(overlay.get("content")))}]
     sent = set(_sendable(messages)) & set(range(start, len(messages)))
+    if window is not None:
+        sent = _newest(sorted(sent), running, window.messages)
     contents: dict[int, object] = {}
     for i in sorted(sent, reverse=True):
         contents[i] = _content(messages[i], show, newest=i >= running)
     older = repair(_stripped(messages[i], contents[i], _SENT) for i in sorted(sent) if i < running)
     newer = repair(_stripped(messages[i], contents[i], _SENT_RUNNING) for i in sorted(sent) if i >= running)
-    older = opening + older
-    return truncate_tool_results(older + newer, keep=keep_results, running_from=len(older))
+    shown = truncate_tool_results([*older, *newer], keep=keep_results, running_from=len(older))
+    if window is not None:
+        room = window.tokens - estimate_messages(opening)
+        shown = shown[_within(shown, len(older), room) :]
+    return opening + shown
 
 
 def is_message(line: Line) -> bool:
@@ -113,6 +131,25 @@ def _sendable(messages: Sequence[Line]) -> Iterator[int]:
         if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
             withdrawn.update(range(line["from"], i))
     return (i for i, line in enumerate(messages) if i not in withdrawn and not is_record(line))
+
+
+def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:
+    """Return the last ``most`` places, and all of the running turn."""
+    newer = [i for i in sent if i >= running]
+    older = sent[: len(sent) - len(newer)]
+    return {*older[max(len(older) - max(most - len(newer), 0), 0) :], *newer}
+
+
+def _within(shown: Sequence[Line], running: int, room: int) -> int:
+    """Return the first user message from which on all fits ``room`` tokens; ``running`` where none does."""
+    first, room = running, room - estimate_messages(shown[running:])
+    for i in range(running - 1, -1, -1):
+        room -= estimate_messages(shown[i : i + 1])
+        if room < 0:
+            break
+        if shown[i]["role"] == "user":
+            first = i
+    return first
 
 
 def _running_from(messages: Sequence[Line], running_id: str | None) -> int:

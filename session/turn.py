@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from session import transcript
 from session.attachments import Album, Attachment, stored
-from session.context import Part
+from session.context import ChangingParts, Part, earlier
 from session.context import request as request_of
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, TurnTimeout
-from session.history import visible
+from session.history import Window, visible
 from session.index import usage_of
 from session.key import SessionKey
 from session.models import Answer, Message, Meter, Model, Prompt, ToolCall, Usage
@@ -76,7 +76,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a turn has around it: the parts of its system message, its files, the tools on offer."""
+    """What a turn has around it: what the model is told, its files, the tools on offer."""
 
     parts: Sequence[Part]
     files: Path
@@ -103,6 +103,8 @@ class Limits:
     max_tool_rounds: int = 25
     max_output_tokens: int | None = None
     full_tool_results: int = 2
+    changing_parts: ChangingParts = "end"
+    window: Window | None = None  # how much of the history is sent; None: all
 
 
 class Turns:
@@ -297,30 +299,31 @@ class _Turn:
         if house.model.plain:
             return Prompt(messages=[{"role": "user", "content": self._request.text}])
         tools = house.toolbox.specs(self._around.tools)
-        build = self._messages
         slow = len(self._session) > LONG_HISTORY or self._holds_files()
-        messages = await asyncio.to_thread(build) if slow else build()
+        messages = await asyncio.to_thread(self._messages) if slow else self._messages()
         return Prompt(messages=messages, tools=tools, max_tokens=house.limits.max_output_tokens)
 
     def _messages(self) -> Sequence[Message]:
+        house, session = self._house, self._session
         first = self._first()
-        lines = self._session.lines(first)
+        lines = session.lines(first)
         if self._user is not None:
             lines.append(self._user)
         history = visible(
             lines,
-            last_consolidated=self._session.history_start - first,
+            last_consolidated=session.history_start - first,
             running_id=self._request.id,
-            keep_results=self._house.limits.full_tool_results,
+            keep_results=house.limits.full_tool_results,
             show=self._album.show(),
+            window=house.limits.window,
         )
-        return request_of(self._around.parts, history)
+        parts = [*self._around.parts, earlier(session.line(i) for i in reversed(session.records()))]
+        return request_of(parts, history, changing=house.limits.changing_parts)
 
     def _holds_files(self) -> bool:
         """Say whether files may have to be read for the request."""
-        if self._request.attachments:
-            return True
-        return any(b'"attachments"' in raw for raw in self._session.transcript.messages[self._first() :])
+        lines = self._session.transcript.messages[self._first() :]
+        return bool(self._request.attachments) or any(b'"attachments"' in raw for raw in lines)
 
     def _first(self) -> int:
         """Say where the history begins, so that nothing before it is read; 0 where a record may say more."""

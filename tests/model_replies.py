@@ -16,6 +16,7 @@ ERRORS = {
     ),
     "refuse": ("content_policy_violation", "Your request was rejected as a result of our safety system."),
 }
+BLOCK = re.compile(r"\A<gateway-context>.*?</gateway-context>\s*", re.DOTALL)
 MARKER = re.compile(r"\[\[(\w+)(?::(.*?))?\]\]", re.DOTALL)
 
 
@@ -113,13 +114,13 @@ def _apply(reply: Reply, name: str, value: str, seen: Seen) -> None:
 
 
 def newest_text(messages: list[dict[str, Any]]) -> str:
-    """Return the text of the newest user message."""
+    """Return the text of the newest user message, without what the gateway put at its head."""
     for message in reversed(messages):
         if message.get("role") == "user":
             content = message.get("content")
             if isinstance(content, list):
-                return "\n".join(block.get("text", "") for block in content)
-            return content or ""
+                content = "\n".join(block.get("text", "") for block in content)
+            return BLOCK.sub("", content or "", count=1)
     return ""
 
 

@@ -1,0 +1,86 @@
+"""The summaries of a conversation's ended sessions, read from line 1 of their files; for threads."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from session import archive
+from session.archive import Archived
+from session.context import Recent
+from session.disk import Layout, Seen, seen
+from session.shelf import YOUNG_NS, Shelf
+
+MAX_LINE_BYTES = 256 * 1024
+FOLDERS_KEPT = 1_000
+
+
+class RecentSessions:
+    """Finds the newest summaries of a key; names and first lines are read when they have changed.
+
+    Args:
+        layout: the workspace.
+        most: how many summaries.
+        days: how long ago a session may have ended.
+    """
+
+    def __init__(self, layout: Layout, *, most: int, days: float) -> None:
+        self._layout = layout
+        self._most = most
+        self._within = timedelta(days=min(days, 36_500))
+        self._heads: Shelf[tuple[str, str]] = Shelf(_head, max_bytes=MAX_LINE_BYTES)
+        self._folders: OrderedDict[Path, tuple[Seen, list[Archived]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, key: str, stem: str, *, active: str, now: datetime) -> list[Recent]:
+        """Return the summaries of the sessions of ``key`` that ended last, the newest first.
+
+        One that has no summary, like one that a compaction ended, is passed over; so is the copy of the
+        ``active`` session, whose ending was interrupted.
+        """
+        found: list[Recent] = []
+        for ended in reversed(self._ended(stem)):
+            if len(found) >= self._most or now - ended.ended_at > self._within:
+                break
+            if ended.session_id == active:
+                continue
+            owner, summary = self._heads.get(ended.path) or ("", "")
+            if owner == key and summary:
+                found.append(Recent(ended.ended_at, summary))
+        return found
+
+    def _ended(self, stem: str) -> Sequence[Archived]:
+        folder = self._layout.archive(stem)
+        now = seen(folder)
+        if now is None:
+            return ()
+        with self._lock:
+            known = self._folders.get(folder)
+            if known is not None and known[0] == now:
+                self._folders.move_to_end(folder)
+                return known[1]
+        ended = archive.of_stem(self._layout, stem)
+        if time.time_ns() - now[2] > YOUNG_NS:
+            with self._lock:
+                self._folders[folder] = (now, ended)
+                while len(self._folders) > FOLDERS_KEPT:
+                    self._folders.popitem(last=False)
+        return ended
+
+
+def _head(path: Path, data: bytes) -> tuple[str, str]:
+    """Read the key and the summary that line 1 names; empty where it says none, or cannot be read."""
+    line, newline, _ = data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+    try:
+        head = json.loads(line) if newline or len(data) < MAX_LINE_BYTES else None
+    except (ValueError, RecursionError):
+        head = None
+    inner = head.get("metadata") if isinstance(head, dict) else None
+    summary = inner.get("summary") if isinstance(inner, dict) else None
+    owner = head.get("key") if isinstance(head, dict) else None
+    return owner if isinstance(owner, str) else "", summary.strip() if isinstance(summary, str) else ""

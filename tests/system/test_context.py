@@ -1,0 +1,60 @@
+"""A running gateway tells its model what lies in the workspace, and gives it the tools that are allowed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.harness import Daemon, ask, command, lines_of
+from tests.model_server import ModelServer
+
+KEY = "web:a"
+
+
+async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> None:
+    """Persona, playbook and skill are told; ``edit``, ``grep`` and ``skill_read`` work from a chat."""
+    write(tmp_path / "AGENTS.md", "You are Iris.")
+    write(
+        tmp_path / "playbooks" / "ship.md",
+        "---\nname: Ship\npatterns: ['\\bship\\b']\n---\nAsk for a version.",
+    )
+    write(tmp_path / "playbooks" / "broken.md", "no head")
+    write(tmp_path / "skills" / "tax" / "SKILL.md", "---\nname: tax\ndescription: Sums\n---\nStep one.")
+    write(tmp_path / "files" / "chats" / "web_a" / "a.txt", "red\ngreen\n")
+    edit = '[[tool:edit {"path": "a.txt", "old": "red", "new": "blue"}]]'
+    look = '[[tool:grep {"pattern": "BLUE", "ignore_case": true}]]'
+    read = '[[tool:skill_read {"name": "tax"}]]'
+
+    async with ModelServer() as model:
+        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": model.url}
+        async with Daemon(tmp_path, config=config) as daemon:
+            answer = await ask(daemon, KEY, "0", f"ship it {edit}{look}{read}")
+            _, doctor = await command(tmp_path, "doctor", "--json", config=config)
+            assert await daemon.stop() == 0
+        system, user = model.seen[0].messages[:2]
+        offered = set(model.seen[0].tools)
+
+    assert answer
+    assert answer["reply"].startswith("stub: ship it")
+    assert {"read", "write", "edit", "ls", "grep", "skill_read"} <= offered
+    assert "## Instructions\nYou are Iris." in system["content"]
+    assert "<name>tax</name>" in system["content"]
+    assert user["content"].startswith("<gateway-context>\n")
+    assert "Ask for a version." in user["content"]
+    assert user["content"].count("chat: web:a\n") == 1
+    lines = lines_of(tmp_path, "web_a")
+    assert lines[0]["content"].startswith("ship it")
+    assert [line["content"] for line in lines if line["role"] == "tool"] == [
+        "replaced 1 passage in a.txt",
+        "a.txt:1: blue",
+        "Step one.",
+    ]
+    skipped = [check for check in json.loads(doctor) if check["name"] == "instructions"]
+    assert [check["level"] for check in skipped] == ["warn"]
+    assert "playbooks/broken.md is skipped" in skipped[0]["text"]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
