@@ -91,10 +91,10 @@ async def test_imported_answers_are_told_to_nobody(store: Store) -> None:
     await adopt(store, ADA, foreign("a", "b"), session_id=NEW)
 
     assert seq == 1
-    assert await store.told(ADA, after=seq) == []
+    assert (await store.look(ADA)).told(seq) == []
     async with store.open(ADA) as session:
         await session.append(exchange("next"))
-    assert [(told.seq, told.id) for told in await store.told(ADA, after=seq)] == [(2, "next")]
+    assert [(told.seq, told.id) for told in (await store.look(ADA)).told(seq)] == [(2, "next")]
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["of this process", "of another"])
