@@ -14,6 +14,7 @@ from bench.row import Row, machine, read, table, write
 NOUNS = {
     "startup": "help, ready, resident memory",
     "length": "one more turn by the length of its transcript",
+    "context": "what a request is made of, and what of it changes",
     "load": "a cold load of 10,000 messages",
     "conversation": "2,000 turns of one session",
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",

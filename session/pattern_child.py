@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 MEMORY_BYTES = 2**30
@@ -36,7 +37,8 @@ def answer(request: Mapping[str, Any], pattern: str) -> dict[str, Any]:
 
 def main() -> None:
     """Answer until standard input ends; a pattern has ``limit_s`` seconds, then SIGALRM ends the process."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with suppress(ValueError, OSError):  # it may be bounded tighter already
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for line in sys.stdin.buffer:
         request = json.loads(line)

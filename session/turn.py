@@ -9,10 +9,8 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
 
-from session import transcript
+from session import context, transcript
 from session.attachments import Album, Attachment, stored
-from session.context import ChangingParts, Part, earlier
-from session.context import request as request_of
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, TurnTimeout
 from session.history import Window, visible
 from session.index import usage_of
@@ -78,7 +76,7 @@ class Reply:
 class Surroundings:
     """What a turn has around it: what the model is told, its files, the tools on offer."""
 
-    parts: Sequence[Part]
+    parts: Sequence[context.Part]
     files: Path
     tools: Collection[str]
 
@@ -103,7 +101,7 @@ class Limits:
     max_tool_rounds: int = 25
     max_output_tokens: int | None = None
     full_tool_results: int = 2
-    changing_parts: ChangingParts = "end"
+    changing_parts: context.ChangingParts = "end"
     window: Window | None = None  # how much of the history is sent; None: all
 
 
@@ -317,8 +315,8 @@ class _Turn:
             show=self._album.show(),
             window=house.limits.window,
         )
-        parts = [*self._around.parts, earlier(session.line(i) for i in reversed(session.records()))]
-        return request_of(parts, history, changing=house.limits.changing_parts)
+        parts = [*self._around.parts, context.earlier(map(session.line, reversed(session.records())))]
+        return context.request(parts, history, changing=house.limits.changing_parts)
 
     def _holds_files(self) -> bool:
         """Say whether files may have to be read for the request."""

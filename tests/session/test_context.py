@@ -70,11 +70,15 @@ class Place:
 
     async def ask(self, text: str, **fields: Any) -> list[dict[str, Any]]:
         """Run a turn; return the messages of its last request."""
+        async with self.store.open(ADA) as session:
+            await self.turn(session, text, **fields)
+        return [dict(message) for message in self.model.prompts[-1].messages]
+
+    async def turn(self, session: Session, text: str, **fields: Any) -> None:
+        """Run a turn in a session that is open, a minute after the one before."""
         self.now += timedelta(minutes=1)
         letter = Request(id=f"m{self.now:%d%H%M}", key=ADA, text=text, **fields)
-        async with self.store.open(ADA) as session:
-            await self.turns.run(session, letter, stop=StopSwitch())
-        return [dict(message) for message in self.model.prompts[-1].messages]
+        await self.turns.run(session, letter, stop=StopSwitch())
 
     def write(self, name: str, text: str) -> None:
         path = self.workspace / name
