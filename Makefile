@@ -27,7 +27,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ
 	@deploy/system-packages.sh rabbitmq-server
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations=15
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations=15
 
 check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/ruff check .

@@ -182,6 +182,7 @@ def _adopt(bridge: _Bridge, level: int) -> None:
         logger.setLevel(max(level, logging.WARNING))
         logger.filters[:] = [each for each in logger.filters if not isinstance(each, _Gate)]
         logger.addFilter(_Gate(bridge))
+    logging.captureWarnings(capture=False)  # whoever set it up before may have been undone by halves
     logging.captureWarnings(capture=True)
 
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import shutil
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests.broker import BIN, Broker
 
 _numbers = itertools.count(1)
 _used: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _log_given_back() -> Iterator[None]:
+    """A test that sets the log up gives it back: no other one sees its level, its stream or its warnings."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        root = logging.getLogger()
+        root.handlers[:] = [one for one in root.handlers if type(one).__module__ != "gateway.log"]
+        logging.captureWarnings(capture=False)
 
 
 @pytest.fixture(scope="session")
