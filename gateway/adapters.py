@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import orjson
 import structlog
 
-from channels import registry
+from channels import registry, state_file
 from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile
 from channels.lease import held, lease
@@ -37,7 +37,8 @@ log = structlog.get_logger("adapters")
 REFUSED_S = 300.0  # before a token that was refused is tried again
 LASTING_S = 60.0  # an adapter that ran this long begins its back-off anew
 LOOK_S = 1.0
-SHOW_S = 5.0
+SHOW_S = 1.0
+ALIVE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,6 @@ class Adapter:
         self._began = datetime.now(UTC)
         self._closing = False
         self._held = False
-        self._shown = b""
 
     def part(self) -> dict[str, Any]:
         """Say whether it is up, since when, and its last error."""
@@ -95,14 +95,14 @@ class Adapter:
             group.create_task(self._show(), name=f"{self.name} standing")
 
     async def _show(self) -> NoReturn:
-        """Write how it stands for the other processes of the workspace, whenever that changes."""
+        """Write how it stands for the other processes of the workspace: each change, and a sign of life."""
+        loop = asyncio.get_running_loop()
+        shown, at = (False, ""), -ALIVE_S
         while True:
-            if self._held:
-                shown = orjson.dumps({"v": 1, "pid": os.getpid(), **self.part()})
-                if shown != self._shown:
-                    self._shown = shown
-                    with contextlib.suppress(OSError):  # a full disk: only the showing suffers
-                        await asyncio.to_thread(_write, _standing(self._state, self.name), shown)
+            now = (self.pulse.up, self.pulse.error)
+            if self._held and (now != shown or loop.time() - at >= ALIVE_S):
+                shown, at = now, loop.time()
+                await _keep(_standing(self._state, self.name), {"pid": os.getpid(), **self.part()})
             await asyncio.sleep(SHOW_S)
 
     async def _keep_up(self) -> NoReturn:
@@ -169,7 +169,8 @@ class Adapter:
                     drafts=drafts,
                     max_file_mb=around.max_mb,
                 )
-                self._receiving = group.create_task(self._receive(channel), name=f"{self.name} ingress")
+                if not self._closing:
+                    self._receiving = group.create_task(self._receive(channel), name=f"{self.name} ingress")
                 group.create_task(delivery.run(), name=f"{self.name} delivery")
                 group.create_task(self._watch(), name=f"{self.name} watch")
                 if drafts is not None:
@@ -216,9 +217,10 @@ class Adapter:
         mark = hashlib.sha256(
             orjson.dumps([self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)
         ).hexdigest()[:16]
-        shown = self._state / f"{self.name}-commands"
-        if await asyncio.to_thread(_read, shown) == mark:
-            return
+        shown = self._state / f"{self.name}-commands.json"
+        with contextlib.suppress(ChannelError):  # what cannot be read is shown anew
+            if (await asyncio.to_thread(state_file.read, shown)).get("menu") == mark:
+                return
         tries = 0
         while True:
             try:
@@ -230,22 +232,16 @@ class Adapter:
                 log.warning("commands.unregistered", channel=self.name, error=str(error))
                 await asyncio.sleep(back_off_s(tries))
             else:
-                await asyncio.to_thread(_write, shown, mark.encode())
+                await _keep(shown, {"menu": mark})
                 return
 
 
-def _read(path: Path) -> str:
+async def _keep(path: Path, content: Mapping[str, Any]) -> None:
+    """Write one of the files that only show or spare something: a disk that refuses ends nothing."""
     try:
-        return path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _write(path: Path, content: bytes) -> None:
-    temp = path.with_name(f"{path.name}.tmp")
-    temp.touch(mode=0o600)
-    temp.write_bytes(content)
-    temp.replace(path)
+        await asyncio.to_thread(state_file.write, path, content)
+    except ChannelError as error:
+        log.warning("state.unwritten", error=str(error), hint=error.hint)
 
 
 def _standing(state: Path, name: str) -> Path:
@@ -256,10 +252,10 @@ def standing(state: Path, name: str) -> dict[str, Any]:
     """Say how an adapter stands that another process of the workspace runs."""
     nobody = {"up": False, "since": None, "error": "no process runs it: chat-gateway run --role channels"}
     try:
-        content = orjson.loads(_standing(state, name).read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return nobody
-    if not isinstance(content, dict) or not held(state, name):
+        content = state_file.read(_standing(state, name))
+    except ChannelError as error:
+        return nobody | {"error": str(error)}
+    if not content or not held(state, name):
         return nobody
     return {field: content.get(field) for field in ("up", "since", "error", "last_round_trip")}
 
