@@ -23,7 +23,7 @@ class _Body(BaseModel):
 
     def to_bytes(self) -> bytes:
         """Encode as the UTF-8 JSON of a queue body."""
-        return orjson.dumps(self.model_dump())
+        return self.__pydantic_serializer__.to_json(self)
 
 
 class Sender(_Body):

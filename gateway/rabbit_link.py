@@ -16,11 +16,13 @@ import aiormq
 from aio_pika.abc import UnderlayConnection
 from aiormq.abc import ChannelFrame, DeliveredMessage
 from aiormq.channel import Channel as RawChannel
-from pamqp import commands, frame, header
+from pamqp import commands, frame
 
 from gateway import rabbit_lenient
 from gateway.errors import MailboxDown
+from gateway.rabbit_frames import Connection, Whole
 from gateway.rabbit_wire import (
+    Confirm,
     Delivery,
     Differs,
     LinkDown,
@@ -29,7 +31,7 @@ from gateway.rabbit_wire import (
     QueueState,
     Refused,
     Sending,
-    Unroutable,
+    ack_frame,
     content_frames,
     plain_words,
     publish_frame,
@@ -49,19 +51,12 @@ _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
 )
 
 
-class _Connection(aiormq.Connection):
-    # The broker gives a silent client up after two heartbeats at the earliest: giving up after less than
-    # one makes sure that no turn runs here whose letter another daemon was already handed.
-    HEARTBEAT_GRACE_MULTIPLIER = 0.9  # type: ignore[assignment]  # declared as an integer, used as a factor
-    FRAME_BUFFER_SIZE = 0  # the write queue has no bound: the puts in flight are bounded by their callers
-
-
 class _Underlay(UnderlayConnection):
     @classmethod
     async def make_connection(
         cls, url: Any, timeout: float | None = None, **kwargs: Any
     ) -> aiormq.abc.AbstractConnection:
-        connection = _Connection(url, **kwargs)
+        connection = Connection(url, **kwargs)
         async with asyncio.timeout(timeout):
             await connection.connect()
             await connection.ready()
@@ -77,17 +72,15 @@ class _LeasedConnection(aio_pika.Connection):
 
 
 class _Channel(RawChannel):
-    """The library's channel without a task per delivery."""
+    """The library's channel without a task per delivery, and with one frame of each."""
 
-    sink: Callable[[DeliveredMessage], None] | None = None
+    sink: Callable[[Delivery], None] | None = None
 
     async def _on_deliver_frame(self, frame: commands.Basic.Deliver) -> None:
-        head = await self._get_frame()
-        if not isinstance(head, header.ContentHeader):
-            raise ValueError("a delivery without a header")
-        message = await self._read_content(frame, head)
+        if not isinstance(frame, Whole):
+            raise TypeError("a delivery without its content")
         if self.sink is not None:
-            self.sink(message)
+            self.sink(frame.delivery)
 
 
 class Link:
@@ -183,7 +176,7 @@ class Channel:
         self._link, self._raw, self._url = link, raw, url
         self.ended = asyncio.Event()
         self.cause = ""
-        self._confirms: set[asyncio.Future[Any]] = set()
+        self._confirms: set[Confirm] = set()
         self._routes: dict[tuple[str, str, bool], bytes] = {}
         raw.closing.add_done_callback(self._on_closed)
 
@@ -248,7 +241,7 @@ class Channel:
         Raises:
             Refused: ``exclusive``, and another one consumes.
         """
-        self._raw.sink = lambda message: sink(_delivery(message))
+        self._raw.sink = sink
         self._raw.on_consumer_cancel_callbacks.add(self._on_cancelled)
         with self._rpc(queue):
             await self._raw.basic_consume(
@@ -263,7 +256,7 @@ class Channel:
         """
         if self.ended.is_set():
             raise LinkDown("the channel is closed")
-        self._link.write(frame.marshal(commands.Basic.Ack(delivery_tag=tag), self._raw.number))
+        self._link.write(ack_frame(tag, self._raw.number))
 
     def publish(self, sending: Sending, *, mandatory: bool = True) -> asyncio.Future[None]:
         """Send; the future ends when the broker has stored it (channels with confirms).
@@ -304,25 +297,10 @@ class Channel:
     def _await_confirm(self, confirm: asyncio.Future[None], id_: str) -> None:
         raw = self._raw
         raw.delivery_tag += 1
-        tag = raw.delivery_tag
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        raw.confirmations[tag] = answer
-        raw.message_id_delivery_tag[id_] = tag
+        answer = Confirm(confirm, raw, id_, self._confirms)
+        raw.confirmations[raw.delivery_tag] = answer  # type: ignore[assignment]
+        raw.message_id_delivery_tag[id_] = raw.delivery_tag
         self._confirms.add(answer)
-
-        def on_answer(done: asyncio.Future[Any]) -> None:
-            self._confirms.discard(done)
-            if raw.message_id_delivery_tag.get(id_) == tag:
-                del raw.message_id_delivery_tag[id_]
-            error = None if done.cancelled() else done.exception()
-            if confirm.done():
-                return
-            if error is None and not done.cancelled():
-                confirm.set_result(None)
-            else:
-                confirm.set_exception(_publish_error(error))
-
-        answer.add_done_callback(on_answer)
 
     @contextlib.contextmanager
     def _rpc(self, about: str = "") -> Iterator[None]:
@@ -342,7 +320,7 @@ class Channel:
             error = None if closing.cancelled() else closing.exception()
             self.cause = plain_words(error, self._url) if error is not None else "closed"
         self.ended.set()
-        for answer in [each for each in self._confirms if not each.done()]:
+        for answer in list(self._confirms):
             answer.set_exception(LinkDown(self.cause or "the channel was closed"))
 
 
@@ -374,15 +352,6 @@ def _renamed(url: str, about: str = "") -> Iterator[None]:
         raise kind(f"{about}: {plain_words(error, url)}" if about else plain_words(error, url)) from None
     if cancelled():
         raise asyncio.CancelledError
-
-
-def _publish_error(error: BaseException | None) -> MailboxDown:
-    if isinstance(error, MailboxDown):
-        return error
-    if isinstance(error, aiormq.exceptions.PublishError):
-        return Unroutable("no queue is bound there")
-    refused = isinstance(error, aiormq.exceptions.DeliveryError)
-    return MailboxDown("the broker refused the message") if refused else LinkDown("the channel was closed")
 
 
 def _delivery(message: DeliveredMessage) -> Delivery:

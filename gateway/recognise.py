@@ -15,7 +15,9 @@ from session.turn import Reply, Request
 
 def request(inbound: Inbound) -> Request:
     """Turn a queue body into the session package's own request."""
-    sender: Mapping[str, str] = {k: v for k, v in inbound.sender.model_dump().items() if v}
+    who = inbound.sender
+    named = (("id", who.id), ("name", who.name), ("username", who.username))
+    sender: Mapping[str, str] = {name: value for name, value in named if value}
     return Request(
         id=inbound.id,
         key=SessionKey(inbound.key),

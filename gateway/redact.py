@@ -33,6 +33,7 @@ class Redactor:
         ordered = sorted(spellings, key=lambda form: (-len(form), form))
         # Longest first: of two secrets, one of which begins the other, none may leave its rest standing.
         self._pattern = re.compile("|".join([*map(_pattern_of, ordered), _USER_INFO]))
+        self._plain = re.compile("|".join(map(_pattern_of, ordered))) if ordered else None
         data = [_pattern_of(form).encode() for form in ordered]
         self._data_pattern = re.compile(b"|".join([*data, _USER_INFO.encode()]))
 
@@ -49,7 +50,9 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
-        return self._pattern.sub(_masked, text)
+        if "://" in text:
+            return self._pattern.sub(_masked, text)
+        return text if self._plain is None else self._plain.sub(MASK, text)
 
     def data(self, data: bytes) -> bytes:
         """Return ``data`` without secrets."""

@@ -187,24 +187,26 @@ class Worker:
     async def work(self, entry: Entry) -> Again | None:
         """Do one try of the head of a lane; None when its letter has ended or is no longer ours."""
         inbound = entry.inbound
-        with structlog.contextvars.bound_contextvars(key=inbound.key, id=inbound.id):
-            try:
-                return await self._try(entry)
-            except NewerFormat:
-                raise
-            except Fenced:
-                log.info("turn.fenced")
-                return Again(SOON_S)
-            except LetterLost:
-                _remember(self._owed, entry)
-                return None
-            except (MailboxError, StoreError) as error:
-                return await self._patience.delay(entry, error)
-            except Exception:  # one letter ends here: what nobody foresaw is tried again, then parked
-                log.exception("turn.crashed")
-                entry.tries += 1
-                entry.crashes += 1
-                return Again(back_off_s(entry.tries))
+        bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
+        try:
+            return await self._try(entry)
+        except NewerFormat:
+            raise
+        except Fenced:
+            log.info("turn.fenced")
+            return Again(SOON_S)
+        except LetterLost:
+            _remember(self._owed, entry)
+            return None
+        except (MailboxError, StoreError) as error:
+            return await self._patience.delay(entry, error)
+        except Exception:  # one letter ends here: what nobody foresaw is tried again, then parked
+            log.exception("turn.crashed")
+            entry.tries += 1
+            entry.crashes += 1
+            return Again(back_off_s(entry.tries))
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
 
     async def _try(self, entry: Entry) -> Again | None:
         inbound = entry.inbound

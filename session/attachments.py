@@ -100,7 +100,7 @@ class Album:
             workspace: its folder; None: files are only named, and none is called gone.
             model: who is shown them.
         """
-        self._media = None if workspace is None else workspace / "media"
+        self._workspace = workspace
         self._model = model
         self._read: dict[str, bytes | None] = {}
         self.shown = False  # the last request held bytes
@@ -113,11 +113,11 @@ class Album:
 
     def takes(self, part: PartKind) -> bool:
         """Say whether bytes of this kind may be shown."""
-        return not self.named_only and self._media is not None and self._model.takes(part)
+        return not self.named_only and self._workspace is not None and self._model.takes(part)
 
     def gone(self, ref: str) -> bool:
         """Say whether a file is no longer there."""
-        if self._media is None or not ref:
+        if self._workspace is None or not ref:
             return False
         try:
             os.close(self._open(ref))
@@ -144,9 +144,9 @@ class Album:
 
     def _open(self, ref: str) -> int:
         top, _, rest = ref.partition("/")
-        if self._media is None or top != "media":
+        if self._workspace is None or top != "media":
             raise FileNotFoundError(ref)
-        return open_beneath(self._media, rest)
+        return open_beneath(self._workspace / "media", rest)
 
 
 class Show:

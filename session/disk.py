@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from session.errors import StoreError
 
@@ -48,14 +50,74 @@ class Layout:
         return self.keys / f"{stem}.log"
 
 
-def seen(path_or_fd: Path | int) -> Seen | None:
+class File(NamedTuple):
+    """An open file, and which one it is: while it is open, no other file can have its numbers."""
+
+    fd: int
+    device: int
+    inode: int
+
+    def is_at(self, path: str) -> bool:
+        """Say whether ``path`` still names it."""
+        try:
+            there = os.stat(path)  # noqa: PTH116 - a path object costs as much as the call
+        except FileNotFoundError:
+            return False
+        return there.st_ino == self.inode and there.st_dev == self.device
+
+
+def opened(fd: int) -> File:
+    """Look which file a descriptor belongs to."""
+    found = os.fstat(fd)
+    return File(fd, found.st_dev, found.st_ino)
+
+
+class OpenFiles:
+    """Files that stay open between jobs, the ones used longest ago given up first.
+
+    Whoever takes one has it alone until it is put back, and checks under the lock that its name still
+    means it. Used from several threads at once.
+    """
+
+    def __init__(self, max_files: int = 256) -> None:
+        self._max_files = max_files
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def take(self, path: str) -> File | None:
+        """Take the file that was put here under ``path``; None where there is none."""
+        return self._files.pop(path, None)
+
+    def put(self, path: str, file: File) -> None:
+        """Keep a file for the next job, in place of one that is already here."""
+        old = self._files.pop(path, None)
+        self._files[path] = file
+        if old is not None:
+            os.close(old.fd)
+        while len(self._files) > self._max_files:
+            try:
+                _, oldest = self._files.popitem(last=False)
+            except KeyError:
+                return
+            os.close(oldest.fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is here, and keep nothing from now on."""
+        self._max_files = 0
+        while self._files:
+            os.close(self._files.popitem()[1].fd)
+
+
+def seen(path_or_fd: Path | str | int) -> Seen | None:
     """Look at a file; None where there is none.
 
     Raises:
         StoreError: the way to it is barred.
     """
     try:
-        found = os.fstat(path_or_fd) if isinstance(path_or_fd, int) else path_or_fd.stat()
+        found = os.stat(path_or_fd)  # noqa: PTH116 - also of a descriptor
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -126,6 +188,15 @@ def append_whole(fd: int, data: bytes, *, size: int) -> None:
         os.ftruncate(fd, size)
     words = cause.strerror if cause is not None else "short write"
     raise StoreError(f"append refused: {words}", hint="free some disk space; nothing was written") from cause
+
+
+def begin_sync(fd: int, offset: int) -> None:
+    """Have the kernel begin to write what stands from ``offset`` on; the sync that follows waits for less.
+
+    Of several files each is begun before any is synced: one commit of the file system then serves them all.
+    """
+    with contextlib.suppress(OSError):  # advice only: the sync says what was wrong
+        os.posix_fadvise(fd, offset, 0, os.POSIX_FADV_DONTNEED)
 
 
 def copy_rest(source: int, target: int, offset: int, *, until: int | None = None) -> None:

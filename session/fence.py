@@ -21,7 +21,19 @@ from typing import Any
 
 import structlog
 
-from session.disk import Layout, Seen, copy_rest, discard, new_file, private_folder, seen, sync_folder
+from session.disk import (
+    File,
+    Layout,
+    OpenFiles,
+    Seen,
+    copy_rest,
+    discard,
+    new_file,
+    opened,
+    private_folder,
+    seen,
+    sync_folder,
+)
 from session.errors import Fenced, NewerFormat, StoreError
 
 log = structlog.get_logger(__name__)
@@ -46,11 +58,17 @@ class Title:
 
 @dataclass(slots=True)
 class Held:
-    """The lock while it is ours."""
+    """The lock while it is ours: until the end of the ``with`` block."""
 
     fence: Fence
-    fd: int
+    file: File
     title: Title
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fence.let_go(self.file)
 
     def check(self) -> None:
         """Make sure that nobody has replaced the lock under our feet.
@@ -58,7 +76,7 @@ class Held:
         Raises:
             Fenced: somebody has; what was written since may lie in an orphaned file.
         """
-        if not _is_at(self.fd, self.fence.path):
+        if not self.file.is_at(self.fence.name):
             raise Fenced(
                 "the lock was replaced while it was held", hint="the process was stopped for too long"
             )
@@ -103,7 +121,7 @@ class Held:
         self._entitle(replace(self.title, renew=()))
 
     def _entitle(self, title: Title) -> None:
-        _write_title(self.fd, title)
+        _write_title(self.file.fd, title)
         self.title = title
 
 
@@ -117,12 +135,17 @@ class Wait:
 class Fence:
     """The lock of one stem, for one process (``owner``). Used from threads, never on the event loop."""
 
-    def __init__(self, layout: Layout, stem: str, *, owner: str, freeze_s: float) -> None:
+    def __init__(
+        self, layout: Layout, stem: str, *, owner: str, freeze_s: float, kept: OpenFiles | None = None
+    ) -> None:
+        """Touch nothing yet; with ``kept``, the key's lock and transcript stay open between two jobs."""
         self.path = layout.lock(stem)
+        self.name = str(self.path)
         self.owner = owner
         self._layout = layout
         self._stem = stem
         self._freeze_s = freeze_s
+        self.kept = kept
         self._read: tuple[bytes, Title] = (b"", Title())
         self._peeked: tuple[Seen | None, Title] = (None, Title())
         self._mark = hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -131,20 +154,32 @@ class Fence:
         """Name the temporary file that only a writer with this epoch uses."""
         return folder / f".{self._mark}.{epoch}.tmp"
 
-    @contextlib.contextmanager
-    def hold(self, wait: Wait | None) -> Iterator[Held]:
-        """Hold the lock for the block.
+    def hold(self, wait: Wait | None) -> Held:
+        """Hold the lock for the ``with`` block that this opens.
 
         Raises:
             Busy: another process holds it, and ``wait`` is None.
             NewerFormat: the lock file was written by a newer version.
             StoreError: the folder refused, or waiting was aborted.
         """
-        fd = self._acquire(wait)
+        file = self._acquire(wait)
         try:
-            yield Held(self, fd, self._title(fd))
-        finally:
-            os.close(fd)
+            return Held(self, file, self._title(file.fd))
+        except BaseException:
+            os.close(file.fd)
+            raise
+
+    def let_go(self, file: File) -> None:
+        """Unlock the lock file, and keep it open where that is wanted."""
+        if self.kept is None:
+            os.close(file.fd)
+            return
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_UN)
+        except BaseException:
+            os.close(file.fd)
+            raise
+        self.kept.put(self.name, file)
 
     def peek(self) -> Title | None:
         """Read the lock file without holding it, or recall it where it looks as before; None: there is none.
@@ -152,12 +187,12 @@ class Fence:
         Two owners within one tick of the file system's clock may look alike: it is a look before the turn,
         and the proof under the lock, at each write, reads the file itself.
         """
-        now = seen(self.path)
+        now = seen(self.name)
         if now is None:
             return None
         if now != self._peeked[0]:
             try:
-                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return None
             try:
@@ -179,44 +214,48 @@ class Fence:
             self._read = (raw, title)
         return title
 
-    def _acquire(self, wait: Wait | None) -> int:
+    def _acquire(self, wait: Wait | None) -> File:
         while True:
-            fd = self._open()
+            file = self.kept.take(self.name) if self.kept is not None else None
+            if file is None:
+                file = self._open()
             try:
-                if _try_lock(fd):
-                    if _is_at(fd, self.path):
-                        return fd
+                if _try_lock(file.fd):
+                    if file.is_at(self.name):
+                        return file
                 elif wait is None:
                     raise Busy
-                elif self._is_frozen(fd, wait) and (ours := self._overtake(fd)) is not None:
-                    os.close(fd)
+                elif self._is_frozen(file, wait) and (ours := self._overtake(file)) is not None:
+                    os.close(file.fd)
                     return ours
             except BaseException:
-                os.close(fd)
+                os.close(file.fd)
                 raise
-            os.close(fd)
+            os.close(file.fd)
 
-    def _open(self) -> int:
+    def _open(self) -> File:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             try:
-                fd = os.open(self.path, flags, 0o600)
+                fd = os.open(self.name, flags, 0o600)
             except FileNotFoundError:
                 private_folder(self.path.parent)
-                fd = os.open(self.path, flags, 0o600)
-            if os.fstat(fd).st_size == 0:
+                fd = os.open(self.name, flags, 0o600)
+            found = os.fstat(fd)
+            if found.st_size == 0:
                 os.fchmod(fd, 0o600)
         except OSError as error:
             raise StoreError(
                 f"the lock cannot be opened: {error.strerror}", hint=f"look at {self.path}"
             ) from error
-        return fd
+        return File(fd, found.st_dev, found.st_ino)
 
-    def _is_frozen(self, fd: int, wait: Wait) -> bool:
+    def _is_frozen(self, file: File, wait: Wait) -> bool:
         """Wait until the lock is free or replaced (False), or nothing moved for too long (True)."""
+        fd = file.fd
         signs, since = self._signs(fd), time.monotonic()
         while True:
-            if _is_free(fd) or not _is_at(fd, self.path):
+            if _is_free(fd) or not file.is_at(self.name):
                 return False
             if wait.abort.wait(_POLL_S):
                 raise StoreError("gave up waiting for the lock of this conversation")
@@ -236,25 +275,25 @@ class Fence:
     def _folders(self) -> tuple[Path, ...]:
         return (self._layout.sessions, self._layout.keys, self._layout.archive(self._stem))
 
-    def _overtake(self, frozen: int) -> int | None:
+    def _overtake(self, frozen: File) -> File | None:
         """Replace the lock of a frozen holder and renew the key's files; None where another was quicker."""
         with _guard(self.path.parent) as alone:
-            if not alone or not _is_at(frozen, self.path) or _is_free(frozen):
+            if not alone or not frozen.is_at(self.name) or _is_free(frozen.fd):
                 return None
-            old = self._title(frozen)
+            old = self._title(frozen.fd)
             title = Title(old.key, self.owner, old.epoch + 1, (*old.renew, old.epoch))
             temp = self.temp(self.path.parent, title.epoch)
             with new_file(temp) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 _write_title(fd, title)
                 temp.rename(self.path)
-                ours = os.dup(fd)  # the same open file, so the same lock
+                ours = opened(os.dup(fd))  # the same open file, so the same lock
         log.warning("lock.overtaken", lock=self.path.name, epoch=title.epoch, frozen=old.owner)
         try:
             sync_folder(self.path.parent)
             Held(self, ours, title).renew()
         except BaseException:
-            os.close(ours)
+            os.close(ours.fd)
             raise
         return ours
 
@@ -312,16 +351,6 @@ def _is_free(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_UN)
         return True
     return False
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    """Say whether ``path`` still names the open file."""
-    ours = os.fstat(fd)
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        return False
-    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _read_title(raw: bytes, name: str) -> Title:

@@ -6,12 +6,15 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from session.errors import StoreError
 
 T = TypeVar("T")
+_BATCH = 24  # large ones spare commits of the disk; a smaller one comes back while the next is under way
+_Piece = tuple["Job[Any]", Callable[[], Any]]
 _Outcome = tuple["Job[Any]", Any, BaseException | None]
 
 
@@ -33,33 +36,60 @@ class Job(asyncio.Future[T]):
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Half(Generic[T]):
+    """What a job may return: its second half, done when all jobs of the batch have done their first.
+
+    ``hint`` comes in between where there are several, so that the disk hears of all work before one waits.
+    """
+
+    finish: Callable[[], T]
+    hint: Callable[[], None]
+
+
 class Hop:
-    """A few threads over one line of short jobs; each batch comes back to the loop in one wake-up."""
+    """A few threads over one line of short jobs; each batch goes there and comes back in one wake-up."""
 
     def __init__(self, *, threads: int = 2) -> None:
         self._threads = threads
-        self._waiting: deque[tuple[Job[Any], Callable[[], Any]]] = deque()
+        self._asked: deque[_Piece] = deque()  # in this pass of the loop
+        self._waiting: deque[_Piece] = deque()
         self._ready = threading.Condition()
         self._started: list[threading.Thread] = []
         self._closed = False
 
-    def start(self, job: Callable[[], T]) -> Job[T]:
-        """Queue a job."""
-        future: Job[T] = Job(loop=asyncio.get_running_loop())
-        with self._ready:
-            if self._closed:
-                raise StoreError("the store is closed")
-            self._waiting.append((future, job))
-            if len(self._started) < self._threads:
-                thread = threading.Thread(target=self._work, name=f"disk-{len(self._started)}", daemon=True)
-                self._started.append(thread)
-                thread.start()
-            self._ready.notify()
+    def start(self, job: Callable[[], T | Half[T]]) -> Job[T]:
+        """Queue a job; those of one pass of the loop go to the threads together."""
+        if self._closed:
+            raise StoreError("the store is closed")
+        loop = asyncio.get_running_loop()
+        future: Job[T] = Job(loop=loop)
+        if not self._asked:
+            loop.call_soon(self._hand_over)
+        self._asked.append((future, job))
         return future
+
+    def _hand_over(self) -> None:
+        with self._ready:
+            if not self._closed:
+                self._feed()
+        while self._asked:  # that came in while another thread was closing
+            future, _ = self._asked.popleft()
+            future.set_exception(StoreError("the store is closed"))
+
+    def _feed(self) -> None:
+        while self._asked:
+            self._waiting.append(self._asked.popleft())
+        while len(self._started) < min(self._threads, len(self._waiting)):
+            thread = threading.Thread(target=self._work, name=f"disk-{len(self._started)}", daemon=True)
+            self._started.append(thread)
+            thread.start()
+        self._ready.notify()
 
     def close(self) -> None:
         """Run what is queued, then end the threads."""
         with self._ready:
+            self._feed()
             self._closed = True
             self._ready.notify_all()
         for thread in self._started:
@@ -67,35 +97,47 @@ class Hop:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            done: list[_Outcome] = []
-            for future, job in batch:
-                try:
-                    done.append((future, job(), None))
-                except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits the future
-                    done.append((future, None, error))
-            _deliver(done)
+            done = [_outcome(future, job) for future, job in batch]
+            halves = [value for _, value, _ in done if isinstance(value, Half)]
+            for half in halves if len(halves) > 1 else ():
+                half.hint()
+            _deliver(
+                [_outcome(each[0], each[1].finish) if isinstance(each[1], Half) else each for each in done]
+            )
 
-    def _next_batch(self) -> list[tuple[Job[Any], Callable[[], Any]]]:
+    def _next_batch(self) -> list[_Piece]:
         with self._ready:
             while not self._waiting:
                 if self._closed:
                     return []
                 self._ready.wait()
-            share = -(-len(self._waiting) // self._threads)
-            return [self._waiting.popleft() for _ in range(share)]
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
+            if self._waiting:
+                self._ready.notify()
+            return batch
 
 
-def start_thread(job: Callable[[], T], *, name: str, abort: threading.Event | None = None) -> Job[T]:
+def _outcome(future: Job[Any], job: Callable[[], Any]) -> _Outcome:
+    try:
+        return future, job(), None
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits the future
+        return future, None, error
+
+
+def finished(value: T | Half[T]) -> T:
+    """Return what a job came to, its second half done where it has one."""
+    return cast("T", value.finish() if isinstance(value, Half) else value)
+
+
+def start_thread(
+    job: Callable[[], T | Half[T]], *, name: str, abort: threading.Event | None = None
+) -> Job[T]:
     """Run a job that may take long in a thread of its own; ``abort`` is set when nobody wants it any more."""
     future: Job[T] = Job(loop=asyncio.get_running_loop())
     future.abort = abort
 
     def work() -> None:
-        try:
-            outcome: _Outcome = (future, job(), None)
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits the future
-            outcome = (future, None, error)
-        _deliver([outcome])
+        _deliver([_outcome(future, lambda: finished(job()))])
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return future

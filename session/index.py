@@ -36,16 +36,34 @@ class Totals:
     cost_usd: float = 0.0
 
 
+class _Newest:
+    """The exchange at the end of a transcript, as long as nothing but its own lines comes in."""
+
+    __slots__ = ("final", "id", "shared", "stop")
+
+    def __init__(self, id_: str, at: int) -> None:
+        self.id, self.stop = id_, at
+        self.final: int | None = None
+        self.shared = False  # a line of it answers other ids too
+
+    def take(self, at: int, line: Mapping[str, Any]) -> None:
+        self.stop = at + 1
+        self.shared = self.shared or "answers" in line
+        if line.get("final") is True and line["role"] != "user":
+            self.final = at
+
+
 class Index:
     """Grows with the transcript; keeps where each id begins, and looks the rest up in the raw lines."""
 
-    __slots__ = ("_messages", "_starts", "_summed", "_totals", "finals", "records")
+    __slots__ = ("_messages", "_newest", "_starts", "_summed", "_totals", "finals", "records")
 
     def __init__(self, messages: Sequence[bytes]) -> None:
         self.finals: list[int] = []  # lines that were sent as a reply
         self.records: list[int] = []  # our own ``role: system`` lines: overlay, undo, note, compact
         self._messages = messages
         self._starts: dict[str, int] = {}
+        self._newest: _Newest | None = None
         self._totals = Totals()
         self._summed = 0
 
@@ -58,8 +76,14 @@ class Index:
         id_ = line.get("message_id")
         if type(id_) is not str:
             return
+        newest = self._newest
         if role == "user" or id_ not in self._starts:
             self._starts[id_] = at
+            newest = self._newest = _Newest(id_, at)
+        elif newest is not None and (newest.id != id_ or newest.stop != at):
+            newest = self._newest = None
+        if newest is not None:
+            newest.take(at, line)
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self.finals.append(at)
 
@@ -68,6 +92,14 @@ class Index:
         start = self._starts.get(id_)
         if start is None:
             return None
+        newest = self._newest
+        if (
+            newest is not None
+            and newest.id == id_
+            and newest.stop == len(self._messages)
+            and not newest.shared
+        ):
+            return Exchange(start, newest.stop, newest.final, tail=True)
         stop, final, messages = start + 1, None, self._messages
         needle = orjson.dumps(id_)[1:-1] if _is_plain(id_) else b'"message_id"'
         for at in range(start, len(messages)):

@@ -32,6 +32,7 @@ class Logbook:
         self, layout: Layout, stem: str, key: str, *, fence: Fence, clock: Callable[[], datetime]
     ) -> None:
         self.path = layout.journal(stem)
+        self._name = str(self.path)
         self.ledger = Ledger()
         self._key = key
         self._fence = fence
@@ -42,7 +43,7 @@ class Logbook:
 
     def current(self) -> bool:
         """Say whether the file is as we left it."""
-        return not self._unread and seen(self.path) == self._seen
+        return not self._unread and seen(self._name) == self._seen
 
     def refresh(self) -> None:
         """Read the journal if it is not as we left it.

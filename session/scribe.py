@@ -13,11 +13,14 @@ import structlog
 from ulid import ULID
 
 from session.disk import (
+    File,
     Layout,
     Seen,
     append_whole,
+    begin_sync,
     copy_rest,
     new_file,
+    opened,
     private_folder,
     read_file,
     seen,
@@ -26,6 +29,7 @@ from session.disk import (
 )
 from session.errors import Fenced, StoreError
 from session.fence import Busy, Fence, Held, Wait
+from session.hop import Half, finished
 from session.key import SessionKey, source_of
 from session.transcript import Damage, Transcript, decode, dump, fresh, parse
 
@@ -58,6 +62,8 @@ class Scribe:
         self.stem = stem
         self.key = key
         self.path = layout.transcript(stem)
+        self._name = str(self.path)
+        self._kept = fence.kept
         self.fence = fence
         self.clock = clock
         self.transcript = self._empty()
@@ -86,7 +92,7 @@ class Scribe:
             Moved: it belongs to another key.
             StoreError: it cannot be read.
         """
-        now = seen(self.path)
+        now = seen(self._name)
         if not self._unread and now == self._seen:
             return
         if quick and now is not None and now[1] > _QUICK_BYTES:
@@ -105,7 +111,7 @@ class Scribe:
 
     def current(self) -> bool:
         """Say whether the file is as we left it."""
-        return not self._unread and seen(self.path) == self._seen
+        return not self._unread and seen(self._name) == self._seen
 
     def owned(self) -> int | None:
         """Return the epoch if the key is ours; three calls that touch no disk."""
@@ -134,18 +140,13 @@ class Scribe:
             Busy, Fenced, StoreError.
             Changed: it was not as we left it, and has been read again: enter anew.
         """
-        try:
-            fd: int | None = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except FileNotFoundError:
-            fd = None
-        except OSError as error:
-            raise StoreError(f"{self.path.name} cannot be opened: {error.strerror}") from error
+        file = self._open()
         try:
             with self.fence.hold(wait) as held:
                 held.prove(epoch)
-                self._compare(fd, quick=wait is None)
+                self._compare(file, quick=wait is None)
                 try:
-                    yield held, fd
+                    yield held, None if file is None else file.fd
                 except (Busy, Changed):
                     raise
                 except (OSError, StoreError) as error:
@@ -159,14 +160,43 @@ class Scribe:
                 except BaseException:
                     self.forget()
                     raise
-        finally:
-            if fd is not None:
-                os.close(fd)
+        except BaseException:
+            if file is not None:
+                os.close(file.fd)
+            raise
+        if file is not None:
+            self._put_back(file)
 
-    def _compare(self, fd: int | None, *, quick: bool) -> None:
-        opened = None if fd is None else seen(fd)
-        if not self._unread and opened == self._seen == seen(self.path):
-            return
+    def _open(self) -> File | None:
+        """Take the file as it was left open, else open it; None where there is none."""
+        if self._kept is not None and (file := self._kept.take(self._name)) is not None:
+            return file
+        try:
+            return opened(os.open(self._name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.path.name} cannot be opened: {error.strerror}") from error
+
+    def _put_back(self, file: File) -> None:
+        """Leave the file open for the next write, where it is still the one that is there."""
+        if self._kept is None or self._unread or self._seen is None or self._seen[0] != file.inode:
+            os.close(file.fd)
+        else:
+            self._kept.put(self._name, file)
+
+    def _compare(self, file: File | None, *, quick: bool) -> None:
+        """Make sure, under the lock, that the name means the open file, and that it is as we left it.
+
+        Raises:
+            Busy, Moved, StoreError: as ``refresh``.
+            Changed: it was not, and has been read again.
+        """
+        now = seen(self._name)
+        if not self._unread and now == self._seen:
+            if (None if now is None else now[0]) == (None if file is None else file.inode):
+                return
+            raise Changed  # as we left it, but another than was left open
         self._unread = True
         try:
             self.refresh(quick=quick)
@@ -180,10 +210,19 @@ class Scribe:
         Raises:
             Busy, Fenced, StoreError.
         """
+        return finished(self.begin_append(epoch, lines, wait))
+
+    def begin_append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int | Half[int]:
+        """Do the first half of ``append``: the lines are written, the lock is held until the second half.
+
+        Raises:
+            Busy, Fenced, StoreError: as either half may.
+        """
         return again(lambda: self._append(epoch, lines, wait))
 
-    def _append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int:
-        with self.writing(epoch, wait) as (held, fd):
+    def _append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int | Half[int]:
+        with contextlib.ExitStack() as stack:
+            held, fd = stack.enter_context(self.writing(epoch, wait))
             transcript = self.transcript
             first = len(transcript.messages)
             if fd is None or transcript.needs_checkpoint:
@@ -197,14 +236,20 @@ class Scribe:
                 size = transcript.size = transcript.keep
             data = b"".join(raw + b"\n" for raw, _ in lines)
             append_whole(fd, b"\n" + data if transcript.open_end else data, size=size)
-            os.fdatasync(fd)
-            held.check()
-            self._seen = seen(fd)
-            transcript.size = transcript.keep = size + len(data) + transcript.open_end
-            transcript.open_end = False
-            for raw, line in lines:
-                transcript.grow(raw, line)
-            return first
+            rest = stack.pop_all()
+
+        def sync() -> int:
+            with rest:
+                os.fdatasync(fd)
+                held.check()
+                self._seen = seen(fd)
+                transcript.size = transcript.keep = size + len(data) + transcript.open_end
+                transcript.open_end = False
+                for raw, line in lines:
+                    transcript.grow(raw, line)
+                return first
+
+        return Half(sync, lambda: begin_sync(fd, size))
 
     def checkpoint(
         self,

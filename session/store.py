@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -17,10 +16,10 @@ from ulid import ULID
 
 from session import archive, ending, listing
 from session.cache import Room
-from session.disk import Layout, read_file
+from session.disk import Layout, OpenFiles, read_file
 from session.errors import StoreError
 from session.fence import Busy, Fence, Wait
-from session.hop import Hop, Job, start_thread
+from session.hop import Half, Hop, Job, start_thread
 from session.index import Exchange
 from session.journal import Build, Ledger
 from session.key import SessionKey, needs_mark, plain_stem
@@ -79,10 +78,10 @@ class Session(View):
         scribe, epoch = self._scribe, self._epoch
         pairs: list[tuple[bytes, Mapping[str, Any]]] = []
 
-        def job(wait: Wait | None) -> int:
+        def job(wait: Wait | None) -> int | Half[int]:
             if not pairs:
                 pairs.extend([(encode(line), line) for line in lines])
-            return scribe.append(epoch, pairs, wait)
+            return scribe.begin_append(epoch, pairs, wait)
 
         return await self._store.run(self._room, job)
 
@@ -168,6 +167,7 @@ class Store:
         self._freeze_s = freeze_s
         self._rooms: OrderedDict[str, Room] = OrderedDict()
         self._hop = Hop()
+        self._kept = OpenFiles()
         self._weight = 0
         self._listing = listing.Listing(self.layout, zone)
 
@@ -195,15 +195,14 @@ class Store:
         finally:
             self._let_go(room)
 
-    async def run(self, room: Room, job: Callable[[Wait | None], T], *, slow: bool = False) -> T:
+    async def run(self, room: Room, job: Callable[[Wait | None], T | Half[T]], *, slow: bool = False) -> T:
         """Run one disk job of a key: beside those of others, or in its own thread where it may take long."""
         async with room.turn:
             if not slow:
                 with contextlib.suppress(Busy):
                     return await self._hop.start(lambda: job(None))
-            abort = threading.Event()
-            wait = Wait(abort)
-            return await start_thread(lambda: job(wait), name="disk-slow", abort=abort)
+            wait = Wait()
+            return await start_thread(lambda: job(wait), name="disk-slow", abort=wait.abort)
 
     def beside(self, job: Callable[[], T]) -> Job[T]:
         """Run a short disk job that belongs to no key among those of the keys."""
@@ -237,7 +236,7 @@ class Store:
         return self._writers(room.key, resolve(self.layout, room.key))
 
     def _writers(self, key: SessionKey, stem: str) -> tuple[Scribe, Logbook]:
-        fence = Fence(self.layout, stem, owner=self.owner, freeze_s=self._freeze_s)
+        fence = Fence(self.layout, stem, owner=self.owner, freeze_s=self._freeze_s, kept=self._kept)
         scribe = Scribe(self.layout, stem, key, fence=fence, clock=self.clock)
         return scribe, Logbook(self.layout, stem, key, fence=fence, clock=self.clock)
 
@@ -397,3 +396,4 @@ class Store:
     async def aclose(self) -> None:
         """End the threads; every change is on disk already."""
         await asyncio.to_thread(self._hop.close)
+        self._kept.close()

@@ -16,8 +16,8 @@ PACKAGES = ("gateway", "channels", "session")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 SDKS = {
     "aio_pika": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
-    "aiormq": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py"},
-    "pamqp": {"gateway/rabbit_link.py", "gateway/rabbit_wire.py", "gateway/rabbit_lenient.py"},
+    "aiormq": {"gateway/rabbit_link.py", "gateway/rabbit_frames.py", "gateway/rabbit_wire.py"},
+    "pamqp": {f"gateway/rabbit_{name}.py" for name in ("link", "frames", "wire", "lenient")},
     "litellm": {"session/llm.py"},
     "telegram": {"channels/telegram_wire.py"},
     "discord": {
