@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,32 +83,33 @@ class OpenFiles:
     def __init__(self, max_files: int = 256) -> None:
         self._max_files = max_files
         self._files: OrderedDict[str, File] = OrderedDict()
+        self._guard = threading.Lock()
 
     def take(self, path: str) -> File | None:
         """Take the file that was put here under ``path``; None where there is none."""
-        return self._files.pop(path, None)
+        with self._guard:
+            return self._files.pop(path, None)
 
     def put(self, path: str, file: File) -> None:
         """Keep a file for the next job, in place of one that is already here."""
-        old = self._files.pop(path, None)
-        self._files[path] = file
-        if old is not None:
-            os.close(old.fd)
-        while len(self._files) > self._max_files:
-            try:
-                _, oldest = self._files.popitem(last=False)
-            except KeyError:
-                return
-            os.close(oldest.fd)
+        with self._guard:
+            given_up = self._files.pop(path, None)
+            self._files[path] = file
+            if given_up is None and len(self._files) > self._max_files:
+                given_up = self._files.popitem(last=False)[1]
+        if given_up is not None:
+            os.close(given_up.fd)
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
         """Close what is here, and keep nothing from now on."""
-        self._max_files = 0
-        while self._files:
-            os.close(self._files.popitem()[1].fd)
+        with self._guard:
+            self._max_files = 0
+            files, self._files = list(self._files.values()), OrderedDict()
+        for file in files:
+            os.close(file.fd)
 
 
 def seen(path_or_fd: Path | str | int) -> Seen | None:
