@@ -23,7 +23,7 @@ from session.errors import (
     NotCompacted,
     NotNow,
 )
-from session.models import Meter, Model, Prompt, Usage
+from session.models import Answer, Meter, Model, Prompt
 
 log = structlog.get_logger("compaction")
 
@@ -31,6 +31,7 @@ MIN_CHARS = 2_000  # of conversation in one request, below which no smaller one 
 MAX_RESTING = 1_000
 WORDS_PER_TOKEN = 0.6
 SPARE = 0.8  # of the summary model's window; the rest is for what the estimate may be wrong by
+NOTHING = "(nothing was said)"
 SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 
 
@@ -38,7 +39,7 @@ SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 class Summary:
     """A checked summary, as it is stored.
 
-    ``text`` has its lists of files at its end where the preset has them. ``usage`` is what it cost.
+    ``text`` has its lists of files at its end where the preset has them.
     """
 
     text: str
@@ -47,7 +48,6 @@ class Summary:
     compacted_turns: int
     read_files: tuple[str, ...]
     modified_files: tuple[str, ...]
-    usage: Usage
 
 
 class Compactor:
@@ -87,6 +87,7 @@ class Compactor:
         focus: str = "",
         asked: bool = False,
         background: bool = False,
+        meter: Meter | None = None,
     ) -> Summary:
         """Ask for the summary of ``plan``, in steps where it is too long for one request.
 
@@ -97,15 +98,17 @@ class Compactor:
             focus: what a person asked to stress.
             asked: a person waits for it: no cooldown holds it up.
             background: no turn waits for it: its calls are counted against the budget of the background.
+            meter: adds up what it costs, also where it fails.
 
         Raises:
             NotCompacted: there is no summary; after a failure of the model a cooldown has begun.
+            StoreError: the call could not be counted.
         """
         if self._model.plain:
             raise NotCompacted("the model writes no summaries", reason="plain")
         if not asked and self.rests_s(key) > 0:
             raise NotCompacted("the last try failed a moment ago", reason="resting")
-        work = _Work(self._model, rules, self._small, self._take if background else None)
+        work = _Work(self._model, rules, self._small, take=self._take if background else None, meter=meter)
         try:
             text = await work.text(plan, focus)
         except NotNow as error:
@@ -123,7 +126,6 @@ class Compactor:
             compacted_turns=plan.compacted_turns,
             read_files=plan.files.read,
             modified_files=plan.files.modified,
-            usage=work.meter.usage,
         )
 
     def _rest(self, key: str, cooldown_s: float) -> None:
@@ -135,9 +137,15 @@ class Compactor:
 
 class _Work:
     def __init__(
-        self, model: Model, rules: Rules, small: str, take: Callable[[], Awaitable[None]] | None
+        self,
+        model: Model,
+        rules: Rules,
+        small: str,
+        *,
+        take: Callable[[], Awaitable[None]] | None,
+        meter: Meter | None,
     ) -> None:
-        self.meter = Meter()
+        self._meter = meter
         self._model = model
         self._rules = rules
         self._small = small
@@ -151,25 +159,30 @@ class _Work:
         parts = [await self._summed(Task(preset, focus=focus), plan.lines, plan.previous)]
         if plan.prefix:
             parts.append(await self._summed(Task(preset, prefix=True, focus=focus), plan.prefix, ""))
-        text = SPLIT.join(filter(None, parts))
+        text = SPLIT.join(filter(None, parts)) or NOTHING
         lists = plan.files.lists() if self._rules.structured else ""
-        return "\n\n".join(filter(None, (escaped(unescaped(text)), lists)))
+        return "\n\n".join(filter(None, (escaped(text), lists)))
 
     async def _summed(self, task: Task, lines: Sequence[Line], previous: str) -> str:
-        """Sum up the lines step by step, each step going on from the summary so far."""
+        """Sum up the lines step by step, each step going on from the summary so far.
+
+        Text is escaped in a question and in a stored summary, in between it is not: nothing piles up.
+        """
         pieces = await asyncio.to_thread(flat, lines)
-        summary, limit = unescaped(previous), self._limit(previous)
+        summary, limit, done = unescaped(previous), self._limit(previous), 0
         while pieces:
             part, rest = first_part(pieces, limit)
             try:
-                summary = await self._asked(task, part, summary)
+                answer = await self._ask(task, part, summary)
             except ContextTooLong:
                 limit = min(limit, len(part)) // 2
                 if limit < MIN_CHARS:
                     raise
-            else:
-                pieces = rest
-                limit = min(limit, self._limit(summary))
+                continue
+            pieces, done = rest, done + len(part)
+            text = audited(answer, new_chars=done, previous_chars=len(previous), headings=task.headings)
+            summary = unescaped(text)
+            limit = min(limit, self._limit(summary))
         return summary
 
     def _limit(self, previous: str) -> int:
@@ -178,7 +191,7 @@ class _Work:
         overhead = 4_000  # instructions and form
         return max(int(room) - overhead - len(previous), MIN_CHARS)
 
-    async def _asked(self, task: Task, conversation: str, previous: str) -> str:
+    async def _ask(self, task: Task, conversation: str, previous: str) -> Answer:
         words = int(self._output * WORDS_PER_TOKEN)
         text = question(task, conversation, previous=previous, max_words=words)
         prompt = Prompt(
@@ -190,9 +203,9 @@ class _Work:
             await self._take()
         async with asyncio.timeout(self._rules.timeout_s):
             answer = await self._model.ask(prompt)
-        if answer.usage is not None:
-            self.meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
-        return audited(answer, input_chars=len(conversation) + len(previous), headings=task.headings)
+        if answer.usage is not None and self._meter is not None:
+            self._meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
+        return answer
 
 
 def _cause(error: ModelError | TimeoutError, rules: Rules) -> tuple[CompactionFailure, str]:

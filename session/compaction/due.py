@@ -30,7 +30,15 @@ class Load:
     since_s: float | None = None
 
 
-def measure(lines: Sequence[Line], *, start: int, history_start: int, rules: Rules, now: datetime) -> Load:
+def measure(
+    lines: Sequence[Line],
+    *,
+    start: int,
+    history_start: int,
+    rules: Rules,
+    now: datetime,
+    opening: Line | None = None,
+) -> Load:
     """Weigh the history of a session.
 
     Args:
@@ -39,8 +47,9 @@ def measure(lines: Sequence[Line], *, start: int, history_start: int, rules: Rul
         history_start: where the history begins unless an overlay says so.
         rules: for their ``chars_per_token``.
         now: the time (aware).
+        opening: the ``compact`` line of the session, where it stands before ``start``.
     """
-    live = region(lines, start=start, history_start=history_start)
+    live = region(lines, start=start, history_start=history_start, opening=opening)
     last = read_time(live.record.get("timestamp")) if live.record is not None else None
     sizes = [chars_of(line) for _, line in live.lines]
     return Load(

@@ -26,6 +26,7 @@ class Plan:
         tokens_before: estimate of ``lines`` and ``prefix``.
         compacted_turns: how many messages of people leave.
         files: of the previous summaries and of what leaves.
+        kept: indexes of the lines that stay; nothing withdrawn, no records.
     """
 
     first_kept: int
@@ -35,6 +36,7 @@ class Plan:
     tokens_before: int
     compacted_turns: int
     files: Files
+    kept: Sequence[int]
 
 
 def plan(
@@ -80,6 +82,7 @@ def plan(
         tokens_before=sum(tokens[:place]),
         compacted_turns=sum(1 for line in leaving if line["role"] == "user"),
         files=Files.of_record(live.record).plus(leaving),
+        kept=[index for index, _ in live.lines[place:]],
     )
 
 
