@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -23,7 +23,7 @@ from session.errors import (
     NotCompacted,
     NotNow,
 )
-from session.models import Answer, Meter, Model, Prompt
+from session.models import Answer, Meter, Model, Prompt, Usage
 
 log = structlog.get_logger("compaction")
 
@@ -39,7 +39,7 @@ SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 class Summary:
     """A checked summary, as it is stored.
 
-    ``text`` has its lists of files at its end where the preset has them.
+    ``text`` has its lists of files at its end where the preset has them. ``usage`` is what its requests cost.
     """
 
     text: str
@@ -48,6 +48,7 @@ class Summary:
     compacted_turns: int
     read_files: tuple[str, ...]
     modified_files: tuple[str, ...]
+    usage: Usage = field(default_factory=Usage)
 
 
 class Compactor:
@@ -98,7 +99,7 @@ class Compactor:
             focus: what a person asked to stress.
             asked: a person waits for it: no cooldown holds it up.
             background: no turn waits for it: its calls are counted against the budget of the background.
-            meter: adds up what it costs, also where it fails.
+            meter: adds up what its requests cost, also where it fails; then ``usage`` is in it already.
 
         Raises:
             NotCompacted: there is no summary; after a failure of the model a cooldown has begun.
@@ -126,6 +127,7 @@ class Compactor:
             compacted_turns=plan.compacted_turns,
             read_files=plan.files.read,
             modified_files=plan.files.modified,
+            usage=work.spent.usage,
         )
 
     def _rest(self, key: str, cooldown_s: float) -> None:
@@ -145,7 +147,8 @@ class _Work:
         take: Callable[[], Awaitable[None]] | None,
         meter: Meter | None,
     ) -> None:
-        self._meter = meter
+        self.spent = Meter()
+        self._meters = [self.spent, meter] if meter is not None else [self.spent]
         self._model = model
         self._rules = rules
         self._small = small
@@ -203,8 +206,9 @@ class _Work:
             await self._take()
         async with asyncio.timeout(self._rules.timeout_s):
             answer = await self._model.ask(prompt)
-        if answer.usage is not None and self._meter is not None:
-            self._meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
+        if (usage := answer.usage) is not None:
+            for meter in self._meters:
+                meter.add(usage.prompt, usage.completion, usage.cost_usd)
         return answer
 
 

@@ -467,11 +467,12 @@ async def test_the_cost_is_metered_also_where_it_fails() -> None:
     steps = [Answer(STRUCTURED, usage=Usage(100, 10, 0.5)), Answer("", usage=Usage(7, 1, 0.25))]
     model = Script(steps)
 
-    await summarised(model, LONG, Rules(keep_recent_tokens=0), meter=meter)
+    summary = await summarised(model, LONG, Rules(keep_recent_tokens=0), meter=meter)
     with pytest.raises(NotCompacted):
-        await summarised(model, LONG, Rules(keep_recent_tokens=0), meter=meter)
+        summary = await summarised(model, LONG, Rules(keep_recent_tokens=0), meter=meter)
 
     assert meter.usage == Usage(107, 11, 0.75)
+    assert summary.usage == Usage(100, 10, 0.5)
 
 
 async def test_what_a_summary_says_of_its_plan() -> None:
