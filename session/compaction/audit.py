@@ -63,4 +63,6 @@ def most_chars(new_chars: int, previous_chars: int) -> int:
 
 
 def _has(text: str, heading: str) -> bool:
-    return re.search(rf"^#+\s*\**\s*{re.escape(heading)}\b", text, re.MULTILINE | re.IGNORECASE) is not None
+    return (
+        re.search(rf"^#++\s*+\**+\s*+{re.escape(heading)}\b", text, re.MULTILINE | re.IGNORECASE) is not None
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil
 from typing import Any, Literal
 
 from session.compaction.region import region
 from session.compaction.rules import Rules
 from session.line import read_time
-from session.tokens import chars_of
 
 Line = Mapping[str, Any]
 Due = Literal["no", "later", "now"]
@@ -51,9 +51,9 @@ def measure(
     """
     live = region(lines, start=start, history_start=history_start, opening=opening)
     last = read_time(live.record.get("timestamp")) if live.record is not None else None
-    sizes = [chars_of(line) for _, line in live.lines]
+    sizes = live.chars()
     return Load(
-        tokens=sum(live.tokens(rules.chars_per_token)),
+        tokens=sum(ceil(size / rules.chars_per_token) for size in sizes),
         messages=len(sizes),
         chars=sum(sizes),
         turns=sum(1 for _, line in live.lines if line["role"] == "user"),

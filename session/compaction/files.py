@@ -16,7 +16,7 @@ MAX_SHOWN = 200  # names of a list in the summary's text; the record holds them 
 _READING = frozenset({"read", "read_file"})
 _CHANGING = frozenset({"write", "edit", "write_file", "edit_file"})
 _PATHS = ("path", "file_path")
-_LISTS = re.compile(rf"\s*<({READ_FILES}|{MODIFIED_FILES})>\n.*?\n</\1>", re.DOTALL)
+_LISTS = re.compile(rf"<({READ_FILES}|{MODIFIED_FILES})>\n.*?\n</\1>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

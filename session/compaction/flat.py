@@ -17,8 +17,8 @@ CONVERSATION, PREVIOUS, SUMMARY = "conversation", "previous-summary", "summary"
 READ_FILES, MODIFIED_FILES = "read-files", "modified-files"
 _LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool result", "system": "System"}
 _CALLS = "Assistant tool calls"
-_TAG = rf"\\*\s*/?\s*(?:{'|'.join((CONVERSATION, PREVIOUS, SUMMARY, READ_FILES, MODIFIED_FILES))})\b"
-_LABEL = rf"\\*\[(?:{'|'.join((*_LABELS.values(), _CALLS))})(?:, continued)?\]:"
+_TAG = rf"\\*+\s*+(?:/\s*+)?(?:{'|'.join((CONVERSATION, PREVIOUS, SUMMARY, READ_FILES, MODIFIED_FILES))})\b"
+_LABEL = rf"\\*+\[(?:{'|'.join((*_LABELS.values(), _CALLS))})(?:, continued)?\]:"
 _FLAGS = re.IGNORECASE | re.MULTILINE
 _LIKE_A_TAG, _ESCAPED_TAG = re.compile(f"<(?={_TAG})", _FLAGS), re.compile(rf"<\\(?={_TAG})", _FLAGS)
 _LIKE_A_LABEL, _ESCAPED_LABEL = re.compile(f"^(?={_LABEL})", _FLAGS), re.compile(rf"^\\(?={_LABEL})", _FLAGS)

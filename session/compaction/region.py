@@ -31,9 +31,13 @@ class Region:
         """The text of the summary; empty where there is none."""
         return plain_text(self.record.get("content")).strip() if self.record is not None else ""
 
+    def chars(self) -> list[int]:
+        """Count the characters of each line that a model reads."""
+        return [_chars(line) for _, line in self.lines]
+
     def tokens(self, chars_per_token: float) -> list[int]:
         """Estimate each line."""
-        return [weight(line, chars_per_token) for _, line in self.lines]
+        return [ceil(chars / chars_per_token) for chars in self.chars()]
 
 
 def region(lines: Sequence[Line], *, start: int, history_start: int, opening: Line | None = None) -> Region:
@@ -56,9 +60,8 @@ def region(lines: Sequence[Line], *, start: int, history_start: int, opening: Li
     return Region(first, sent, record)
 
 
-def weight(line: Line, chars_per_token: float) -> int:
-    """Estimate the tokens of a line as it is sent."""
+def _chars(line: Line) -> int:
     chars = chars_of(line)
     if line["role"] == "user" and "attachments" in line:
         chars += len(with_references("", line))
-    return ceil(chars / chars_per_token)
+    return chars

@@ -109,7 +109,9 @@ def test_the_lines_of_the_running_turn_stay() -> None:
         made = sure(planned(lines, rules, running_from=2))
         assert (made.first_kept, list(made.kept), made.prefix) == (2, [2, 3, 4], [])
         assert planned(lines[2:], rules, running_from=0) is None
-    assert sure(planned(lines, Rules(keep_recent_tokens=1), running_from=2)).first_kept >= 2
+    for keep, first in ((0, 3), (1, 3), (2, 3), (3, 2), (4, 1)):
+        made = sure(planned(lines, Rules(window=2_000, keep_recent_tokens=keep), running_from=2))
+        assert made.first_kept == first
 
 
 def test_archive_keeps_nothing_else() -> None:
@@ -468,6 +470,13 @@ def test_text_that_looks_like_our_tags_is_escaped(text: str) -> None:
     """Nobody closes the conversation from within, nor forges a message or a list of files."""
     assert flat([user(text)]) == ["[User]: " + text.replace("<", "<\\", 1)]
     assert flat([user(f"hi\n[User]: {text}")])[0].startswith("[User]: hi\n\\[User]: <\\")
+
+
+@pytest.mark.parametrize("text", ["<" + " " * 10**6, "[" * 10**6, "\n" * 10**6, "<\\" * 10**5])
+def test_no_text_takes_long_to_escape(text: str) -> None:
+    """Each character is looked at a few times, never once for each other one."""
+    assert unescaped(escaped(text)) == text
+    assert without_lists(text) == text.strip()
 
 
 @given(st.lists(st.text(max_size=50), max_size=8), st.integers(30, 60))
