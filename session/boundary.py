@@ -16,15 +16,16 @@ from typing import Any
 from ulid import ULID
 
 from session import archive
-from session.disk import read_file, sync_folder
-from session.ending import end, ended_before, ended_entry, place_of, remove, write_archive
+from session.disk import sync_folder
+from session.ending import end, ended_before, ended_entry, place_of, remove, remove_transcript, write_archive
 from session.errors import NoSession
 from session.fence import Held, Wait
 from session.history import is_record
 from session.journal import Entry
+from session.loading import load
 from session.logbook import Logbook
 from session.scribe import Scribe, again, merged
-from session.transcript import Transcript, decode, parse
+from session.transcript import Transcript, decode
 
 _OF_THE_END = ("ended_at", "summary", "history_from", "reopened")
 
@@ -63,8 +64,7 @@ def close(scribe: Scribe, book: Logbook, epoch: int, wait: Wait | None, *, of: s
                 book.write(
                     held, book_fd, ended_entry(transcript, book.ledger, path, now, stop=stop, following="")
                 )
-            remove(held, scribe.path)
-            scribe.forget()
+            remove_transcript(held, scribe)
             return (transcript.session_id if stop else None), False
 
     closed, runs = again(once)
@@ -108,8 +108,7 @@ def reopen(
             base = {"do": "base", "session": session_id, "seq": seq, "finals": len(back.index.finals)}
             book.write(held, book_fd, *entries, {"at": _text(now), **base})
             running = [(raw, line) for raw in old.messages[stop:] if not is_record(line := decode(raw))]
-            lines = [(raw, decode(raw)) for raw in back.messages]
-            scribe.begin_anew(held, _head(back, now), more=[*lines, *running])
+            scribe.begin_anew(held, _head(back, now), body=back.messages, more=running)
             _take_away(held, path, back)
             return Swap(session_id, left)
 
@@ -118,9 +117,9 @@ def reopen(
 
 def _ended(scribe: Scribe, session_id: str) -> tuple[Path, Transcript]:
     found = archive.find(scribe.layout, session_id, stem=scribe.stem)
-    data = read_file(found.path) if found is not None else None
-    if found is not None and data is not None:
-        transcript = parse(data[0], stem=scribe.stem)
+    read = load(found.path, scribe.stem) if found is not None else None
+    if found is not None and read is not None:
+        transcript = read[0]
         if transcript.key == scribe.key and transcript.session_id == session_id:
             return found.path, transcript
     raise NoSession(f"{scribe.key} has no ended session {session_id}", hint="chat-gateway sessions list")
@@ -130,8 +129,8 @@ def _done_before(scribe: Scribe, book: Logbook, held: Held, session_id: str, by:
     """Finish what a crash interrupted behind the rename: the file in the archive is a copy by now."""
     for found in archive.of_stem(scribe.layout, scribe.stem):
         if found.session_id == session_id:
-            data = read_file(found.path)
-            _take_away(held, found.path, parse(data[0] if data else b"", stem=scribe.stem))
+            read = load(found.path, scribe.stem)
+            _take_away(held, found.path, read[0] if read is not None else Transcript(scribe.stem))
     aim = book.ledger.reopening(by)
     return Swap(session_id, aim.left if aim is not None and aim.session == session_id else "")
 

@@ -7,8 +7,9 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from session.errors import StoreError
 
 Seen = tuple[int, int, int]  # inode, size, mtime_ns: another value means that somebody else wrote
 _COPY_BYTES = 2**26
+_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class Layout:
     def journal(self, stem: str) -> Path:
         """The journal; its suffix is short because stems may be long."""
         return self.keys / f"{stem}.log"
+
+    def index(self, stem: str) -> Path:
+        """What is derived of a big transcript, to open it faster; its suffix is short as well."""
+        return self.workspace / "state" / "index" / f"{stem}.idx"
 
 
 class File(NamedTuple):
@@ -112,6 +118,22 @@ class OpenFiles:
             os.close(file.fd)
 
 
+def taken(kept: OpenFiles | None, path: str) -> File | None:
+    """Take a file as it was left open, else open it to write at its end; None where there is none.
+
+    Raises:
+        StoreError: it cannot be opened.
+    """
+    if kept is not None and (file := kept.take(path)) is not None:
+        return file
+    try:
+        return opened(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{Path(path).name} cannot be opened: {error.strerror}") from error
+
+
 def seen(path_or_fd: Path | str | int) -> Seen | None:
     """Look at a file; None where there is none.
 
@@ -171,6 +193,13 @@ def write_all(fd: int, data: bytes) -> None:
         if written == 0:
             raise OSError("the disk took no bytes")
         view = view[written:]
+
+
+def write_lines(fd: int, lines: Iterable[bytes]) -> None:
+    """Write lines with their newlines, some at a time, or raise OSError."""
+    rest = iter(lines)
+    while some := list(islice(rest, _LINES)):
+        write_all(fd, b"".join(raw + b"\n" for raw in some))
 
 
 def append_whole(fd: int, data: bytes, *, size: int) -> None:

@@ -10,11 +10,12 @@ from ulid import ULID
 
 from session import archive
 from session.archive import Archived
-from session.disk import Layout, new_file, read_file, sync_folder, write_all
+from session.disk import Layout, new_file, sync_folder, write_all, write_lines
 from session.ending import remove
 from session.errors import StoreError
 from session.fence import Fence, Held, Wait
-from session.transcript import Transcript, parse
+from session.loading import load
+from session.transcript import Transcript
 
 HeadOf = Callable[[Transcript], bytes | None]
 
@@ -22,8 +23,8 @@ HeadOf = Callable[[Transcript], bytes | None]
 def find(layout: Layout, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
     """Read an ended session; None where it is gone."""
     found = archive.find(layout, session_id, stem=stem)
-    data = read_file(found.path) if found is not None else None
-    return (found, parse(data[0], stem=stem)) if found is not None and data is not None else None
+    read = load(found.path, stem) if found is not None else None
+    return (found, read[0]) if found is not None and read is not None else None
 
 
 def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> bool:
@@ -50,7 +51,8 @@ def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes
         if transcript.needs_copy:
             os.link(path, path.with_name(f"{path.name}.corrupt-{ULID()}"))
         with new_file(temp) as fd:
-            write_all(fd, head + b"".join(raw + b"\n" for raw in transcript.messages))
+            write_all(fd, head)
+            write_lines(fd, transcript.messages)
             os.fsync(fd)
             held.check()
             temp.rename(path)

@@ -7,14 +7,16 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ulid import ULID
 
 from session import archive
-from session.disk import new_file, private_folder, sync_folder, write_all
+from session.disk import new_file, private_folder, sync_folder, write_all, write_lines
 from session.fence import Held, Wait
+from session.index_file import remove_index
 from session.journal import ANY, KEPT, Entry, Ledger, Place
 from session.logbook import Logbook
 from session.scribe import Scribe, again, merged
@@ -123,7 +125,7 @@ def write_archive(
         offset = min(transcript.last_consolidated, stop)
         write_all(target, transcript.head(now=now, inner=inner, offset=offset))
         if stop < len(transcript.messages):
-            write_all(target, b"".join(raw + b"\n" for raw in transcript.messages[:stop]))
+            write_lines(target, islice(transcript.messages, stop))
         else:
             scribe.write_body(target, fd)
         os.fsync(target)
@@ -143,9 +145,8 @@ def recent_ids(
     place = place_of(transcript)
     numbers = {at: ledger.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)}
     ids: dict[str, dict[str, Any]] = {}
-    for id_ in transcript.index.ids():
-        found = transcript.index.find(id_)
-        if found is None or (stop is not None and found.start >= stop):
+    for id_, found in transcript.index.ends().items():
+        if stop is not None and found.start >= stop:
             continue
         at = read_time(decode(transcript.messages[found.stop - 1]).get("timestamp"))
         if at is not None and now - at > KEPT:
@@ -186,11 +187,17 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, 
                 book.write(held, book_fd, *entries)
             if fd is None:
                 return False
-            remove(held, scribe.path)
-            scribe.forget()
+            remove_transcript(held, scribe)
             return True
 
     return again(once)
+
+
+def remove_transcript(held: Held, scribe: Scribe) -> None:
+    """Delete the active transcript, and what is derived of it."""
+    remove(held, scribe.path)
+    remove_index(scribe.layout.index(scribe.stem))
+    scribe.forget()
 
 
 def remove(held: Held, path: Path) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 import orjson
 
 from session.line import decode
+from session.lines import walk
+
+_SPELLED = re.compile(rb"\\u00[2-7]")  # how a writer may spell an ASCII character that needs no escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,39 @@ class Totals:
     cost_usd: float = 0.0
 
 
+@dataclass(slots=True)
+class Older:
+    """What is known of the first ``lines`` lines of a big transcript, in few bytes a line.
+
+    ``begins`` holds, sorted, a number for each place where an id may begin: the checksum of the id above, the
+    line below. Two ids may share a checksum, so that only the line itself says whose it is.
+    """
+
+    lines: int = 0
+    begins: array[int] = field(default_factory=lambda: array("Q"))
+    finals: array[int] = field(default_factory=lambda: array("I"))
+    records: array[int] = field(default_factory=lambda: array("I"))
+    totals: Totals = Totals()
+
+    @property
+    def weight(self) -> int:
+        """How many bytes of memory it takes."""
+        return 8 * len(self.begins) + 4 * (len(self.finals) + len(self.records))
+
+    def candidates(self, id_: str) -> Iterator[int]:
+        """Yield the lines where ``id_`` may begin, oldest first."""
+        sum_ = checksum(id_)
+        at = bisect_left(self.begins, sum_ << 32)
+        while at < len(self.begins) and self.begins[at] >> 32 == sum_:
+            yield self.begins[at] & 0xFFFFFFFF
+            at += 1
+
+
+def checksum(id_: str) -> int:
+    """Return 32 bits of an id."""
+    return zlib.crc32(id_.encode("utf-8", "surrogatepass"))
+
+
 class _Newest:
     """The exchange at the end of a transcript, as long as nothing but its own lines comes in."""
 
@@ -56,16 +98,23 @@ class _Newest:
 class Index:
     """Grows with the transcript; keeps where each id begins, and looks the rest up in the raw lines."""
 
-    __slots__ = ("_messages", "_newest", "_starts", "_summed", "_totals", "finals", "records")
+    __slots__ = ("_messages", "_newest", "_older", "_starts", "_summed", "_totals", "finals", "records")
 
-    def __init__(self, messages: Sequence[bytes]) -> None:
-        self.finals: list[int] = []  # lines that were sent as a reply
-        self.records: list[int] = []  # our own ``role: system`` lines: overlay, undo, note, compact
+    def __init__(self, messages: Sequence[bytes], older: Older | None = None) -> None:
+        """Know nothing yet, or what ``older`` says of the first lines; it is taken over."""
+        self.finals: MutableSequence[int] = []  # lines that were sent as a reply
+        self.records: MutableSequence[
+            int
+        ] = []  # our own ``role: system`` lines: overlay, undo, note, compact
         self._messages = messages
-        self._starts: dict[str, int] = {}
+        self._starts: dict[str, int] = {}  # of the lines behind the older ones
         self._newest: _Newest | None = None
         self._totals = Totals()
         self._summed = 0
+        self._older = older
+        if older is not None:
+            self.finals, self.records = older.finals, older.records
+            self._totals, self._summed = older.totals, older.lines
 
     def add(self, at: int, line: Mapping[str, Any]) -> None:
         """Take in message line ``at``; one without ``message_id`` that is no system line may be left out."""
@@ -77,7 +126,7 @@ class Index:
         if type(id_) is not str:
             return
         newest = self._newest
-        if role == "user" or id_ not in self._starts:
+        if role == "user" or self._start(id_) is None:
             self._starts[id_] = at
             newest = self._newest = _Newest(id_, at)
         elif newest is not None and (newest.id != id_ or newest.stop != at):
@@ -89,7 +138,7 @@ class Index:
 
     def find(self, id_: str) -> Exchange | None:
         """Return the newest exchange of a message id; None where no line begins one."""
-        start = self._starts.get(id_)
+        start = self._start(id_)
         if start is None:
             return None
         newest = self._newest
@@ -100,12 +149,12 @@ class Index:
             and not newest.shared
         ):
             return Exchange(start, newest.stop, newest.final, tail=True)
-        stop, final, messages = start + 1, None, self._messages
-        needle = orjson.dumps(id_)[1:-1] if _is_plain(id_) else b'"message_id"'
-        for at in range(start, len(messages)):
-            if needle not in messages[at] and b"\\" not in messages[at]:
+        stop, final = start + 1, None
+        needle = orjson.dumps(id_) if _is_plain(id_) else b'"message_id"'
+        for at, raw in enumerate(walk(self._messages, start), start):
+            if needle not in raw and not (b"\\u00" in raw and _SPELLED.search(raw)):
                 continue
-            line = decode(messages[at])
+            line = decode(raw)
             if line.get("role") == "system" and type(line.get("kind")) is str:
                 continue
             if line.get("message_id") == id_:
@@ -116,6 +165,35 @@ class Index:
             if isinstance(answers, list) and id_ in answers:
                 final = at
         return Exchange(start, stop, final, self._last_message() < stop and not self._withdrawn(start))
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory the ids of a big transcript take."""
+        return 0 if self._older is None else self._older.weight + 150 * len(self._starts)
+
+    def snapshot(self) -> Callable[[], Older]:
+        """Copy what is known, while nothing grows; what is returned makes one of it, in any thread."""
+        begins = array("Q") if self._older is None else self._older.begins
+        newer, finals, records = dict(self._starts), array("I", self.finals), array("I", self.records)
+        messages, lines, totals, summed = self._messages, len(self._messages), self._totals, self._summed
+
+        def finish() -> Older:
+            more = sorted(checksum(id_) << 32 | at for id_, at in newer.items())
+            sums = sum_up(totals, islice(walk(messages, summed), lines - summed))
+            return Older(lines, array("Q", merge(begins, more)), finals, records, sums)
+
+        return finish
+
+    def _start(self, id_: str) -> int | None:
+        """Return where an id begins: at its newest user line, else at its first line."""
+        start = self._starts.get(id_)
+        if start is not None or self._older is None:
+            return start
+        for at in self._older.candidates(id_):
+            line = decode(self._messages[at])
+            if line.get("message_id") == id_ and (start is None or line.get("role") == "user"):
+                start = at
+        return start
 
     def _withdrawn(self, at: int) -> bool:
         """Say whether a later record withdraws the line at ``at``."""
@@ -137,41 +215,62 @@ class Index:
             at -= 1
         return at
 
-    def ids(self) -> list[str]:
-        """List the message ids, oldest first appearance first."""
-        return list(self._starts)
+    def ends(self) -> dict[str, Exchange]:
+        """Find the newest exchange of each id in one pass, ids by first appearance; ``tail`` stays False."""
+        ends: dict[str, Exchange] = {}
+        for at, raw in enumerate(walk(self._messages, 0)):
+            if b'"message_id"' not in raw and b'"answers"' not in raw and b"\\u00" not in raw:
+                continue
+            line = decode(raw)
+            if line.get("role") == "system" and type(line.get("kind")) is str:
+                continue
+            id_, answers = line.get("message_id"), line.get("answers")
+            if type(id_) is str:
+                is_user = line.get("role") == "user"
+                known = None if is_user else ends.get(id_)
+                ended = line.get("final") is True and not is_user
+                start, final = (at, None) if known is None else (known.start, known.final)
+                ends[id_] = Exchange(start, at + 1, at if ended else final, tail=False)
+            for other in answers if isinstance(answers, list) else ():
+                if isinstance(other, str) and (known := ends.get(other)) is not None:
+                    ends[other] = replace(known, final=at)
+        return ends
 
     def totals(self) -> Totals:
         """Sum up turns, tokens and price; only lines that came since the last call are read."""
-        sums = self._totals
-        turns, prompt, completion, cost = (
-            sums.turns,
-            sums.prompt_tokens,
-            sums.completion_tokens,
-            sums.cost_usd,
-        )
-        while self._summed < len(self._messages):
-            raw = self._messages[self._summed]
-            self._summed += 1
-            if b'"user"' not in raw and b'"usage"' not in raw:
-                continue
-            line = decode(raw)
-            turns += line.get("role") == "user"
-            spent = usage_of(line)
-            prompt += spent.prompt_tokens
-            completion += spent.completion_tokens
-            cost += spent.cost_usd
-        self._totals = Totals(turns, prompt, completion, cost)
+        count = len(self._messages)
+        if self._summed < count:
+            self._totals = sum_up(
+                self._totals, islice(walk(self._messages, self._summed), count - self._summed)
+            )
+            self._summed = count
         return self._totals
+
+
+def sum_up(sums: Totals, lines: Iterable[bytes]) -> Totals:
+    """Add to ``sums`` what ``lines`` say."""
+    turns, prompt, completion, cost = sums.turns, sums.prompt_tokens, sums.completion_tokens, sums.cost_usd
+    for raw in lines:
+        if b'"user"' not in raw and b'"usage"' not in raw:
+            continue
+        line = decode(raw)
+        turns += line.get("role") == "user"
+        used = spent(line.get("usage"))
+        prompt, completion, cost = prompt + used[0], completion + used[1], cost + used[2]
+    return Totals(turns, prompt, completion, cost)
 
 
 def usage_of(line: Mapping[str, Any]) -> Totals:
     """Read what a stored line says that its request cost."""
-    usage = line.get("usage")
-    if not isinstance(usage, Mapping):
-        return Totals()
+    return Totals(0, *spent(line.get("usage")))
+
+
+def spent(usage: object) -> tuple[int, int, float]:
+    """Read tokens and price out of a ``usage``; what cannot be meant counts as 0."""
+    if not isinstance(usage, dict):
+        return 0, 0, 0.0
     prompt, completion = int(_number(usage.get("prompt"))), int(_number(usage.get("completion")))
-    return Totals(0, prompt, completion, _number(usage.get("cost_usd")))
+    return prompt, completion, _number(usage.get("cost_usd"))
 
 
 def _is_plain(id_: str) -> bool:
@@ -180,6 +279,6 @@ def _is_plain(id_: str) -> bool:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
-        return float(value)
+    if type(value) is int or type(value) is float:
+        return float(value) if abs(value) < 1e15 else 0.0
     return 0.0

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from session import archive
-from session.disk import Layout, Seen, read_file, seen
+from session.disk import Layout, Seen, seen
 from session.errors import StoreError
 from session.index import Totals
 from session.key import SessionKey
-from session.transcript import Transcript, decode, parse, read_time, stamp
+from session.loading import load
+from session.transcript import Transcript, decode, read_time, stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,12 @@ class Listing:
             fresh[path] = old
             return old[1]
         try:
-            found = read_file(path)
+            found = load(path, stem, self._layout.index(stem) if active else None)
         except StoreError:
             return None
         if found is None:
             return None
-        row = make_row(parse(found[0], stem=stem), path, self._zone, active=active)
+        row = make_row(found[0], path, self._zone, active=active)
         fresh[path] = (found[1], row)
         return row
 
@@ -170,10 +171,10 @@ def verify(layout: Layout, fix: Fix | None) -> list[dict[str, Any]]:
 def _check(layout: Layout, path: Path, stem: str, fix: Fix | None) -> dict[str, Any] | None:
     row: dict[str, Any] = {"file": str(path.relative_to(layout.workspace)), "problem": "", "repaired": False}
     try:
-        found = read_file(path)
+        found = load(path, stem)
         if found is None:
             return None
-        transcript = parse(found[0], stem=stem)
+        transcript = found[0]
         row["problem"] = "; ".join(problems(transcript))
         if not row["problem"]:
             return None

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from session import archive
-from session.disk import Layout, new_file, private_folder, read_file, sync_folder, write_all
-from session.ending import place_of, recent_ids, remove
+from session.disk import Layout, new_file, private_folder, read_file, sync_folder, write_all, write_lines
+from session.ending import place_of, recent_ids, remove_transcript
 from session.errors import StoreError
 from session.fence import Held, Wait
 from session.hop import start_thread
@@ -64,8 +64,7 @@ def _move_lines(first: Hands, second: Hands, wait: Wait) -> tuple[str, str]:
                         old.keep_original(held, fd)
                     _merge(old.transcript, new, new_held, new_fd)
             book.write(held, book_fd, _ended(old, book))
-            remove(held, old.path)
-            old.forget()
+            remove_transcript(held, old)
 
     again(once)
     old.refresh()
@@ -92,16 +91,15 @@ def _merge(old: Transcript, new: Scribe, held: Held, fd: int | None) -> None:
     if offset == len(old.messages):
         offset += own.last_consolidated
     records = set(own.index.records)
-    messages = old.messages + [
-        _shifted(raw, len(old.messages)) if at in records else raw for at, raw in enumerate(own.messages)
-    ]
+    more = [_shifted(raw, len(old.messages)) if at in records else raw for at, raw in enumerate(own.messages)]
     private_folder(new.path.parent)
     temp = held.temp(new.path.parent)
     with new_file(temp) as target:
         write_all(
             target, Transcript(new.stem, metadata=metadata).head(now=new.clock(), inner=inner, offset=offset)
         )
-        write_all(target, b"".join(raw + b"\n" for raw in messages))
+        write_lines(target, old.messages)
+        write_lines(target, more)
         os.fsync(target)
         held.check()
         if fd is None:

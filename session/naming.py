@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from session.disk import Layout, read_file
+from session.disk import Layout
 from session.fence import Fence
 from session.key import SessionKey, marked_stem, needs_mark, plain_stem
-from session.transcript import parse
+from session.loading import load
 
 
 def resolve(layout: Layout, key: SessionKey) -> str:
@@ -27,8 +27,14 @@ def resolve(layout: Layout, key: SessionKey) -> str:
 
 def owner_of(layout: Layout, stem: str) -> str | None:
     """Return the key to which a stem belongs; None while it is free."""
-    found = read_file(layout.transcript(stem))
-    if found is not None:
-        return parse(found[0], stem=stem).key
+    key = key_in_file(layout, stem)
+    if key is not None:
+        return key
     title = Fence(layout, stem, owner="", freeze_s=0).peek()
     return None if title is None else title.key
+
+
+def key_in_file(layout: Layout, stem: str) -> str | None:
+    """Return the key that an active transcript names; None where there is no such file."""
+    found = load(layout.transcript(stem), stem, layout.index(stem))
+    return None if found is None else found[0].key

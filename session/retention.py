@@ -13,14 +13,14 @@ import structlog
 
 from session import archive, boundary, ended
 from session.archive import Archived
-from session.disk import read_file
 from session.errors import SessionError, StoreError
 from session.fence import Fence
 from session.hop import start_thread
 from session.key import SessionKey, split
 from session.listing import transcripts
+from session.loading import load
 from session.store import Store
-from session.transcript import Transcript, decode, parse, read_time
+from session.transcript import Transcript, decode, read_time
 
 log = structlog.get_logger("retention")
 
@@ -197,8 +197,8 @@ def _from_cron(line: Mapping[str, Any]) -> bool:
 
 def _read_at(path: Path, stem: str) -> Transcript | None:
     try:
-        data = read_file(path)
+        read = load(path, stem)
     except StoreError as error:
         log.warning("session.unreadable", file=path.name, error=str(error))
         return None
-    return parse(data[0], stem=stem) if data is not None else None
+    return read[0] if read is not None else None

@@ -6,10 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
+from itertools import chain
 from typing import Any, TypeVar
 
-import structlog
 from ulid import ULID
 
 from session.disk import (
@@ -20,23 +19,25 @@ from session.disk import (
     begin_sync,
     copy_rest,
     new_file,
-    opened,
     private_folder,
-    read_file,
     seen,
     sync_folder,
+    taken,
     write_all,
+    write_lines,
 )
 from session.errors import Fenced, StoreError
 from session.fence import Busy, Fence, Held, Wait
 from session.hop import Half, finished
+from session.index_file import remove_index
 from session.key import SessionKey, source_of
-from session.transcript import Damage, Transcript, decode, dump, fresh, parse
+from session.lines import HeldFile, Lines
+from session.loading import load
+from session.original import keep_original
+from session.transcript import Damage, Transcript, decode, dump, fresh
 
-log = structlog.get_logger(__name__)
 _TRIES = 20
 _QUICK_BYTES = 2**20  # what may be read or copied beside the short jobs of other keys
-_MAX_NAME_BYTES = 255
 T = TypeVar("T")
 Line = tuple[bytes, Mapping[str, Any]]
 
@@ -93,25 +94,30 @@ class Scribe:
             StoreError: it cannot be read.
         """
         now = seen(self._name)
-        if not self._unread and now == self._seen:
+        if not self._unread and not self._is_broken() and now == self._seen:
             return
         if quick and now is not None and now[1] > _QUICK_BYTES:
             raise Busy
-        found = read_file(self.path)
+        index = None if self._is_broken() else self.layout.index(self.stem)
+        found = load(self.path, self.stem, index)
         if found is None:
             if self._unread or self._seen is not None:
                 self.transcript = self._empty()
             self._seen = None
         else:
-            transcript = parse(found[0], stem=self.stem)
-            if transcript.key != self.key:
+            if found[0].key != self.key:
                 raise Moved
-            self.transcript, self._seen = transcript, found[1]
+            self.transcript, self._seen = found
         self._unread = False
+
+    def _is_broken(self) -> bool:
+        """Say whether the file was found to hold other lines than those that are known of it."""
+        messages = self.transcript.messages
+        return isinstance(messages, Lines) and messages.broken
 
     def current(self) -> bool:
         """Say whether the file is as we left it."""
-        return not self._unread and seen(self._name) == self._seen
+        return not self._unread and not self._is_broken() and seen(self._name) == self._seen
 
     def owned(self) -> int | None:
         """Return the epoch if the key is ours; three calls that touch no disk."""
@@ -140,7 +146,7 @@ class Scribe:
             Busy, Fenced, StoreError.
             Changed: it was not as we left it, and has been read again: enter anew.
         """
-        file = self._open()
+        file = taken(self._kept, self._name)
         try:
             with self.fence.hold(wait) as held:
                 held.prove(epoch)
@@ -166,17 +172,6 @@ class Scribe:
             raise
         if file is not None:
             self._put_back(file)
-
-    def _open(self) -> File | None:
-        """Take the file as it was left open, else open it; None where there is none."""
-        if self._kept is not None and (file := self._kept.take(self._name)) is not None:
-            return file
-        try:
-            return opened(os.open(self._name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreError(f"{self.path.name} cannot be opened: {error.strerror}") from error
 
     def _put_back(self, file: File) -> None:
         """Leave the file open for the next write, where it is still the one that is there."""
@@ -298,7 +293,7 @@ class Scribe:
         with new_file(temp) as target:
             write_all(target, head)
             self.write_body(target, fd)
-            write_all(target, b"".join(raw + b"\n" for raw, _ in more))
+            write_lines(target, (raw for raw, _ in more))
             os.fsync(target)
             held.check()
             if fd is None:
@@ -310,32 +305,46 @@ class Scribe:
             else:
                 temp.rename(self.path)
             self._seen = seen(target)
+            if isinstance(transcript.messages, Lines):
+                moved = HeldFile(os.dup(target))
         sync_folder(self.path.parent)
         if fd is None:
             temp.unlink(missing_ok=True)
         held.check()
+        if isinstance(transcript.messages, Lines):
+            transcript.messages.rebase(moved, len(head))
         self._settle(head, more)
 
-    def begin_anew(self, held: Held, new: Transcript, *, more: Sequence[Line] = ()) -> None:
-        """Put a new transcript in the place of the file, with no messages but ``more``."""
+    def begin_anew(
+        self, held: Held, new: Transcript, *, body: Sequence[bytes] = (), more: Sequence[Line] = ()
+    ) -> None:
+        """Put a new transcript in the place of the file: line 1, the lines of ``body``, then ``more``.
+
+        Where there is a body, what is held is read anew at the next look.
+        """
         temp = held.temp(self.path.parent)
         head = dump(new.metadata) + b"\n"
         with new_file(temp) as target:
-            write_all(target, head + b"".join(raw + b"\n" for raw, _ in more))
+            write_all(target, head)
+            write_lines(target, chain(body, (raw for raw, _ in more)))
             os.fsync(target)
             held.check()
             temp.rename(self.path)
             self._seen = seen(target)
         sync_folder(self.path.parent)
+        remove_index(self.layout.index(self.stem))
         held.check()
+        if body:
+            self.forget()
+            return
         self.transcript = new
         self._settle(head, more)
 
     def write_body(self, target: int, fd: int | None) -> None:
         """Write all messages behind a new line 1: by the kernel where the old file is sound."""
         transcript = self.transcript
-        if fd is None or transcript.needs_checkpoint:
-            write_all(target, b"".join(raw + b"\n" for raw in transcript.messages))
+        if fd is None or (transcript.needs_checkpoint and not isinstance(transcript.messages, Lines)):
+            write_lines(target, transcript.messages)
         elif transcript.keep > transcript.body_at:
             copy_rest(fd, target, transcript.body_at, until=transcript.keep)
             if transcript.open_end:
@@ -354,27 +363,9 @@ class Scribe:
         assert self._seen is not None
         transcript.size = transcript.keep = self._seen[1]
 
-    def keep_original(self, held: Held, fd: int) -> Path:
+    def keep_original(self, held: Held, fd: int) -> None:
         """Keep the file as it was read, beside it, before bytes of it are left out."""
-        suffix = f".corrupt-{ULID.from_datetime(self.clock())}"
-        room = _MAX_NAME_BYTES - len(suffix)
-        name = self.path.name.encode("utf-8", "surrogateescape")[:room].decode("utf-8", "ignore")
-        copy = self.path.with_name(name + suffix)
-        os.fchmod(fd, 0o600)
-        try:
-            os.link(
-                f"/proc/self/fd/{fd}", copy, follow_symlinks=True
-            )  # this very inode, not what is there now
-        except OSError:
-            temp = held.temp(copy.parent)
-            with new_file(temp) as target:
-                copy_rest(fd, target, 0)
-                os.fsync(target)
-                held.check()
-                temp.rename(copy)
-        sync_folder(copy.parent)
-        log.warning("transcript.copied", file=self.path.name, copy=copy.name)
-        return copy
+        keep_original(self.path, held, fd, now=self.clock())
 
 
 def again(once: Callable[[], T]) -> T:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from session import archive
-from session.disk import Layout, read_file
+from session.disk import Layout
 from session.errors import StoreError
+from session.loading import load
 from session.repair import plain_text
-from session.transcript import Transcript, decode, parse
+from session.transcript import Transcript, decode
 
 MAX_BYTES = 256 * 2**20  # of all files that are read
 EXCERPT_CHARS = 160
@@ -67,9 +68,9 @@ def search(layout: Layout, stem: str, key: str, words: str, *, limit: int) -> Fo
 def _sessions(layout: Layout, stem: str, key: str) -> Iterator[tuple[Path, Transcript]]:
     """Yield the sessions of a key, the active one first, then the one that ended last, each once."""
     path, seen = layout.transcript(stem), set[str]()
-    data = read_file(path)
-    if data is not None:
-        transcript = parse(data[0], stem=stem)
+    read = load(path, stem, layout.index(stem))
+    if read is not None:
+        transcript = read[0]
         if transcript.key == key:
             seen.add(transcript.session_id)
             yield path, transcript
@@ -78,10 +79,10 @@ def _sessions(layout: Layout, stem: str, key: str) -> Iterator[tuple[Path, Trans
             continue
         seen.add(found.session_id)
         try:
-            data = read_file(found.path)
+            read = load(found.path, stem)
         except StoreError:
             continue
-        if data is not None and (transcript := parse(data[0], stem=stem)).key == key:
+        if read is not None and (transcript := read[0]).key == key:
             yield found.path, transcript
 
 

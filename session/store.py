@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any, TypeVar
 from ulid import ULID
 
 from session import archive, ending, listing
-from session.cache import Room
-from session.disk import Layout, OpenFiles, read_file
+from session.cache import Room, Rooms
+from session.disk import Layout, OpenFiles
 from session.errors import StoreError
 from session.fence import Busy, Fence, Wait
 from session.hop import Half, Hop, Job, start_thread
@@ -24,10 +23,11 @@ from session.index import Exchange
 from session.journal import Build, Ledger
 from session.key import SessionKey, needs_mark, plain_stem
 from session.listing import SessionRow
+from session.loading import load
 from session.logbook import Logbook
-from session.naming import resolve
+from session.naming import key_in_file, resolve
 from session.scribe import Moved, Scribe
-from session.transcript import encode, parse
+from session.transcript import encode
 from session.view import View
 
 __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
@@ -163,12 +163,10 @@ class Store:
         self.clock = clock
         self.owner = owner or new_owner()
         self._zone = zone
-        self._cache_bytes = cache_bytes
         self._freeze_s = freeze_s
-        self._rooms: OrderedDict[str, Room] = OrderedDict()
+        self._rooms = Rooms(cache_bytes)
         self._hop = Hop()
         self._kept = OpenFiles()
-        self._weight = 0
         self._listing = listing.Listing(self.layout, zone)
 
     @contextlib.asynccontextmanager
@@ -179,12 +177,7 @@ class Store:
             NewerFormat: lock or journal were written by a newer version.
             StoreError: the files cannot be read or locked.
         """
-        room = self._rooms.get(key)
-        if room is None:
-            room = self._rooms[key] = Room(key)
-        else:
-            self._rooms.move_to_end(key)
-        room.pins += 1
+        room = self._rooms.enter(key)
         try:
             epoch = room.owned()
             if epoch is None:
@@ -193,7 +186,7 @@ class Store:
             assert room.book is not None
             yield Session(self, room, room.scribe, room.book, epoch)
         finally:
-            self._let_go(room)
+            self._rooms.leave(room)
 
     async def run(self, room: Room, job: Callable[[Wait | None], T | Half[T]], *, slow: bool = False) -> T:
         """Run one disk job of a key: beside those of others, or in its own thread where it may take long."""
@@ -240,26 +233,13 @@ class Store:
         scribe = Scribe(self.layout, stem, key, fence=fence, clock=self.clock)
         return scribe, Logbook(self.layout, stem, key, fence=fence, clock=self.clock)
 
-    def _let_go(self, room: Room) -> None:
-        """End one use of a room; drop the rooms used longest ago while they are too heavy together."""
-        room.pins -= 1
-        self._weight += room.weight - room.weighed
-        room.weighed = room.weight
-        for key in list(self._rooms) if self._weight > self._cache_bytes else ():
-            if self._weight <= self._cache_bytes:
-                return
-            if self._rooms[key].pins == 0:
-                self._weight -= self._rooms.pop(key).weighed
-
     async def both(self, first: SessionKey, second: SessionKey, job: Callable[[Hands, Hands, Wait], T]) -> T:
         """Run a disk job that claims and writes one or two conversations, ``first``'s lock before.
 
         Raises:
             Fenced, NewerFormat, StoreError: as the job.
         """
-        rooms = [self._rooms.setdefault(key, Room(key)) for key in (first, second)]
-        for room in rooms:
-            room.pins += 1
+        rooms = [self._rooms.enter(key) for key in (first, second)]
 
         def work(wait: Wait | None) -> T:
             for _ in range(_TRIES):
@@ -277,11 +257,11 @@ class Store:
                 return await self.run(rooms[0], work, slow=True)
         finally:
             for room in rooms:
-                self._let_go(room)
+                self._rooms.leave(room)
 
     def cached_bytes(self) -> int:
         """Return about how much memory the conversations take."""
-        return self._weight
+        return self._rooms.weight
 
     # -- reading without a claim ---------------------------------------------------------------------
 
@@ -289,11 +269,11 @@ class Store:
         """Read a conversation as it is now, without owning it; empty where it has no file yet."""
 
         def job() -> View:
-            scribe, book = self._hands(Room(key))
-            with contextlib.suppress(Moved):
-                scribe.refresh()
-            book.refresh()
-            return self._view(scribe, book)
+            hands = self._hands(Room(key))
+            try:
+                return self._looked(*hands)
+            except Moved:
+                return self._view(*hands)
 
         room = self._rooms.get(key)
         if room is not None and room.current() and room.scribe is not None and room.book is not None:
@@ -304,13 +284,9 @@ class Store:
         """Read a transcript by its file name without ``.jsonl``; None where there is none."""
 
         def job() -> View | None:
-            if "/" in stem or (found := read_file(self.layout.transcript(stem))) is None:
+            if "/" in stem or (key := key_in_file(self.layout, stem)) is None:
                 return None
-            key = parse(found[0], stem=stem).key
-            scribe, book = self._writers(SessionKey(key), stem)
-            scribe.refresh()
-            book.refresh()
-            return self._view(scribe, book)
+            return self._looked(*self._writers(SessionKey(key), stem))
 
         return await start_thread(job, name="disk-look")
 
@@ -320,23 +296,27 @@ class Store:
         def job() -> View | None:
             for row in self._listing.rows(ended=False):
                 if row.id == session_id:
-                    scribe, book = self._writers(SessionKey(row.key), row.stem)
-                    scribe.refresh()
-                    book.refresh()
-                    return self._view(scribe, book)
+                    return self._looked(*self._writers(SessionKey(row.key), row.stem))
             found = archive.find(self.layout, session_id)
             return None if found is None else self._archived(found)
 
         return await start_thread(job, name="disk-look")
 
     def _archived(self, found: archive.Archived) -> View | None:
-        data = read_file(found.path)
-        if data is None:
+        read = load(found.path, found.stem)
+        if read is None:
             return None
-        transcript = parse(data[0], stem=found.stem)
+        transcript = read[0]
         view = View(lambda: transcript, Ledger, None, self.clock)
         view.key, view.stem, view.path = SessionKey(transcript.key), found.stem, found.path
         return view
+
+    def _looked(self, scribe: Scribe, book: Logbook) -> View:
+        """Read both files, and leave an index behind where it spares the next look a long time."""
+        book.refresh()
+        scribe.refresh()
+        self._rooms.indexer.offer(scribe)
+        return self._view(scribe, book)
 
     def _view(self, scribe: Scribe, book: Logbook) -> View:
         transcript, ledger = scribe.transcript, book.ledger
@@ -375,8 +355,7 @@ class Store:
         Returns:
             Whether there was a transcript.
         """
-        room = self._rooms.setdefault(key, Room(key))
-        room.pins += 1
+        room = self._rooms.enter(key)
         cleared = list(ids)
 
         def job(wait: Wait | None) -> bool:
@@ -391,9 +370,10 @@ class Store:
         try:
             return await self.run(room, job, slow=True)
         finally:
-            self._let_go(room)
+            self._rooms.leave(room)
 
     async def aclose(self) -> None:
         """End the threads; every change is on disk already."""
         await asyncio.to_thread(self._hop.close)
+        await asyncio.to_thread(self._rooms.close)
         self._kept.close()

@@ -9,13 +9,13 @@ from typing import Any
 
 from session import archive, ended, summary
 from session.archive import Archived
-from session.disk import read_file
 from session.fence import Fence
 from session.hop import start_thread
 from session.key import SessionKey
+from session.loading import load
 from session.notes import Mark
 from session.store import Store
-from session.transcript import Transcript, decode, parse, read_time
+from session.transcript import Transcript, decode, read_time
 
 FREEZE_S = 30.0
 
@@ -144,8 +144,8 @@ class Stretches:
 
 
 def _read(found: Archived) -> Transcript | None:
-    data = read_file(found.path)
-    return parse(data[0], stem=found.stem) if data is not None else None
+    read = load(found.path, found.stem)
+    return read[0] if read is not None else None
 
 
 def _in_group(transcript: Transcript) -> bool:

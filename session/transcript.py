@@ -25,6 +25,7 @@ from session.line import (
     read_time,
     stamp,
 )
+from session.lines import Lines
 from session.rescue import rescue, too_deep
 
 __all__ = [
@@ -73,7 +74,7 @@ class Transcript:
 
     stem: str
     metadata: dict[str, Any] = field(default_factory=dict)
-    messages: list[bytes] = field(default_factory=list)
+    messages: list[bytes] | Lines = field(default_factory=list)
     index: Index = field(init=False)
     damage: Damage = field(default_factory=Damage)
     last_consolidated: int = 0
@@ -81,10 +82,18 @@ class Transcript:
     keep: int = 0  # bytes up to the end of the last whole line: what follows is a torn or NUL tail
     open_end: bool = False  # the last record is whole but lacks its newline
     body_at: int = 0  # where line 2 begins
-    weight: int = 0  # memory held by the lines, in bytes
+    line_bytes: int = 0  # memory held by the lines where all are in memory
+    whole: bool = False  # it was read as a whole since it cannot be read in parts
 
     def __post_init__(self) -> None:
         self.index = Index(self.messages)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        if isinstance(self.messages, Lines):
+            return self.messages.weight + self.index.weight
+        return self.line_bytes
 
     @property
     def key(self) -> str:
@@ -169,7 +178,8 @@ class Transcript:
         """Take in a message line that now stands at the end."""
         self.messages.append(raw)
         self.index.add(len(self.messages) - 1, line)
-        self.weight += len(raw) + 64
+        if not isinstance(self.messages, Lines):
+            self.line_bytes += len(raw) + 64
 
     def head(
         self, *, now: datetime, inner: Mapping[str, Any] | None = None, offset: int | None = None
@@ -251,8 +261,22 @@ def parse(data: bytes, *, stem: str) -> Transcript:
         transcript.keep, transcript.open_end = transcript.size, False  # it is renewed as a whole
     transcript.last_consolidated = _offset_in_force(transcript)
     _convert_records(transcript)
-    transcript.weight = len(plain) + 64 * len(transcript.messages)
+    transcript.line_bytes = len(plain) + 64 * len(transcript.messages)
     return transcript
+
+
+def finish_parts(transcript: Transcript, tail: bytes) -> bool:
+    """Take in what stands behind the last whole line of a transcript that was read in parts.
+
+    Returns:
+        False where its lines would not follow each other without a gap: only ``parse`` can read it.
+    """
+    if tail:
+        _read_tail(tail, len(transcript.messages) + 2, transcript)
+        if transcript.needs_copy or (transcript.open_end and transcript.messages[-1] != tail):
+            return False
+    transcript.last_consolidated = _offset_in_force(transcript)
+    return True
 
 
 def _without_mark(data: bytes, damage: Damage) -> bytes:
@@ -360,11 +384,11 @@ def _converted(offset: int, strays: list[int]) -> int:
 
 def _convert_records(transcript: Transcript) -> None:
     """Let our own records point at the same messages once the strays are gone."""
-    strays = transcript.damage.strays
-    if not strays:
+    strays, messages = transcript.damage.strays, transcript.messages
+    if not strays or isinstance(messages, Lines):
         return
     for at in transcript.index.records:
-        line = decode(transcript.messages[at])
+        line = decode(messages[at])
         changed = False
         for name in ("first_kept", "from"):
             value = line.get(name)
@@ -372,4 +396,4 @@ def _convert_records(transcript: Transcript) -> None:
                 line[name] = new
                 changed = True
         if changed:
-            transcript.messages[at] = dump(line)
+            messages[at] = dump(line)

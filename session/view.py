@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -152,7 +152,7 @@ class View:
         return Place(transcript.session_id, len(transcript.index.finals))
 
 
-def _position(finals: list[int], at: int) -> int:
+def _position(finals: Sequence[int], at: int) -> int:
     """Return which of the final lines stands at ``at``, from 1; 0 for none."""
     for back, final in enumerate(reversed(finals)):
         if final == at:

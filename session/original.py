@@ -1,0 +1,41 @@
+"""Keeps the bytes of a damaged transcript beside it, before any of them is left out."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+from ulid import ULID
+
+from session.disk import copy_rest, new_file, sync_folder
+from session.fence import Held
+
+log = structlog.get_logger(__name__)
+_MAX_NAME_BYTES = 255
+
+
+def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
+    """Keep the open file of ``path`` as it was read; return the copy, which is the same file where possible.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    suffix = f".corrupt-{ULID.from_datetime(now)}"
+    room = _MAX_NAME_BYTES - len(suffix)
+    name = path.name.encode("utf-8", "surrogateescape")[:room].decode("utf-8", "ignore")
+    copy = path.with_name(name + suffix)
+    os.fchmod(fd, 0o600)
+    try:
+        os.link(f"/proc/self/fd/{fd}", copy, follow_symlinks=True)  # this very inode, not what is there now
+    except OSError:
+        temp = held.temp(copy.parent)
+        with new_file(temp) as target:
+            copy_rest(fd, target, 0)
+            os.fsync(target)
+            held.check()
+            temp.rename(copy)
+    sync_folder(copy.parent)
+    log.warning("transcript.copied", file=path.name, copy=copy.name)
+    return copy
