@@ -14,6 +14,7 @@
     │   └── BadAnswer              garbage, nothing at all, or tools without end
     ├── NoSession                  the key has no ended session of this ULID
     ├── NotNow                     background work has to wait, until a time that it names
+    ├── NotCompacted               no summary came of it; nothing was changed
     ├── TurnTimeout                the turn ran longer than limits.turn_timeout_s
     └── ToolError                  becomes an error result for the model, never ends a turn
 """
@@ -24,6 +25,7 @@ from datetime import datetime
 from typing import Literal
 
 AwayCause = Literal["rate_limit", "unreachable", "credentials"]
+CompactionFailure = Literal["resting", "plain", "budget", "away", "slow", "refused", "answer"]
 
 
 class SessionError(Exception):
@@ -101,6 +103,18 @@ class NotNow(SessionError):
         super().__init__(message, hint=hint)
         self.reason = reason
         self.until = until
+
+
+class NotCompacted(SessionError):
+    """A conversation could not be summarised; nothing was changed. ``reason`` says why in one word.
+
+    ``resting`` (a failure was a moment ago), ``plain`` (the model writes no summaries), ``budget`` (that of
+    background calls is used up), ``away``, ``slow``, ``refused`` or ``answer`` (it cannot be used).
+    """
+
+    def __init__(self, message: str, *, reason: CompactionFailure, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class TurnTimeout(SessionError):

@@ -64,7 +64,7 @@ def visible(
     else:
         start = overlay["first_kept"]
         opening = [{"role": "user", "content": summary_text(plain_text(overlay.get("content")))}]
-    sent = set(_sendable(messages)) & set(range(start, len(messages)))
+    sent = set(sendable(messages)) & set(range(start, len(messages)))
     if window is not None:
         sent = _newest(sorted(sent), running, window.messages)
     contents: dict[int, object] = {}
@@ -90,11 +90,16 @@ def is_record(line: Line) -> bool:
     return line.get("role") == "system" and isinstance(line.get("kind"), str)
 
 
-def newest_overlay(messages: Sequence[Line]) -> Line | None:
-    """Return the newest overlay whose ``first_kept`` points at a message before it, or at itself."""
+def newest_overlay(messages: Sequence[Line], *, start: int = 0) -> Line | None:
+    """Return the newest overlay whose ``first_kept`` points at a message before it, or at itself.
+
+    Args:
+        messages: the session's, from ``start`` to its end.
+        start: index of ``messages[0]`` in the session.
+    """
     for i in range(len(messages) - 1, -1, -1):
         line = messages[i]
-        if is_record(line) and line["kind"] == "overlay" and _is_index(line.get("first_kept"), i):
+        if is_record(line) and line["kind"] == "overlay" and _is_index(line.get("first_kept"), start + i):
             return line
     return None
 
@@ -124,13 +129,18 @@ def summary_text(summary: str) -> str:
     return SUMMARY_HEAD + summary + SUMMARY_TAIL
 
 
-def _sendable(messages: Sequence[Line]) -> Iterator[int]:
-    """Yield the places of the lines that are neither our own records nor withdrawn by one."""
+def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
+    """Yield the indexes of the lines that are neither our own records nor withdrawn by one.
+
+    Args:
+        messages: the session's, from ``start`` to its end, since an exchange is withdrawn by a later line.
+        start: index of ``messages[0]`` in the session.
+    """
     withdrawn: set[int] = set()
-    for i, line in enumerate(messages):
+    for i, line in enumerate(messages, start):
         if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
-            withdrawn.update(range(line["from"], i))
-    return (i for i, line in enumerate(messages) if i not in withdrawn and not is_record(line))
+            withdrawn.update(range(max(line["from"], start), i))
+    return (i for i, line in enumerate(messages, start) if i not in withdrawn and not is_record(line))
 
 
 def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:

@@ -79,11 +79,15 @@ class LiteLLM:
         if _library is not None:
             await _library.close_litellm_async_clients()
 
-    async def context_window(self) -> int:
-        """Return how many tokens the model takes, 0 where LiteLLM's table does not know it."""
+    async def context_window(self, name: str = "") -> int:
+        """Return how many tokens a model takes, 0 where LiteLLM's table does not know it.
+
+        Args:
+            name: empty means the one that is configured.
+        """
         await self.warm()
         try:
-            info = _library.get_model_info(self.name)
+            info = _library.get_model_info(name or self.name)
         except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
             return 0
         return int(info.get("max_input_tokens") or 0)

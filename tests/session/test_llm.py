@@ -165,6 +165,7 @@ async def test_usage_and_price(server: ModelServer) -> None:
 
     first, second = await known.ask(prompt("hi")), await unknown.ask(prompt("hi"))
     window = await known.context_window(), await unknown.context_window()
+    other = await unknown.context_window("openai/gpt-4")
     await known.close()
 
     assert first.usage is not None
@@ -173,6 +174,7 @@ async def test_usage_and_price(server: ModelServer) -> None:
     assert first.usage.cost_usd == pytest.approx(1000 * 0.15e-6 + 100 * 0.6e-6)
     assert second.usage.cost_usd == 0.0
     assert window == (128000, 0)
+    assert other == 8192
 
 
 async def test_parallel_calls_are_put_together(llm: LiteLLM, server: ModelServer) -> None:

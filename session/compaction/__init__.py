@@ -1,0 +1,31 @@
+"""Keeps a conversation within the model's window: when, where to cut, what the summary is; no files."""
+
+from session.compaction.compactor import Compactor, Summary
+from session.compaction.counting import Counted, Counts, Estimate, Standing, estimate_request
+from session.compaction.cuts import call_ids, legal_cuts, nearest_cut, next_cut
+from session.compaction.due import Due, Load, due, measure
+from session.compaction.plan import Plan, plan
+from session.compaction.rules import Preset, Rules, Strategy
+
+__all__ = [
+    "Compactor",
+    "Counted",
+    "Counts",
+    "Due",
+    "Estimate",
+    "Load",
+    "Plan",
+    "Preset",
+    "Rules",
+    "Standing",
+    "Strategy",
+    "Summary",
+    "call_ids",
+    "due",
+    "estimate_request",
+    "legal_cuts",
+    "measure",
+    "nearest_cut",
+    "next_cut",
+    "plan",
+]

@@ -1,0 +1,220 @@
+"""Asks a model for the summary of a planned compaction; on any failure nothing comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from session.compaction.audit import audited
+from session.compaction.flat import escaped, first_part, flat, unescaped
+from session.compaction.plan import Line, Plan
+from session.compaction.prompts import Task, question
+from session.compaction.rules import Rules
+from session.errors import (
+    BadAnswer,
+    CompactionFailure,
+    ContextTooLong,
+    ModelAway,
+    ModelError,
+    NotCompacted,
+    NotNow,
+)
+from session.models import Answer, Meter, Model, Prompt, Usage
+
+log = structlog.get_logger("compaction")
+
+MIN_CHARS = 2_000  # of conversation in one request, below which no smaller one is tried
+MAX_RESTING = 1_000
+WORDS_PER_TOKEN = 0.6
+SPARE = 0.8  # of the summary model's window; the rest is for what the estimate may be wrong by
+NOTHING = "(nothing was said)"
+SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A checked summary, as it is stored.
+
+    ``text`` has its lists of files at its end where the preset has them. ``usage`` is what its requests cost.
+    """
+
+    text: str
+    first_kept: int
+    tokens_before: int
+    compacted_turns: int
+    read_files: tuple[str, ...]
+    modified_files: tuple[str, ...]
+    usage: Usage = field(default_factory=Usage)
+
+
+class Compactor:
+    """Turns plans into summaries, and rests for a while with a conversation for which that failed.
+
+    Args:
+        model: who is asked.
+        small: the name of the model for background work; empty: the configured one.
+        take: counts a call of the background; raises NotNow where its budget is used up.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        small: str = "",
+        take: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._small = small
+        self._take = take
+        self._clock = clock
+        self._resting: dict[str, float] = {}
+
+    def rests_s(self, key: str) -> float:
+        """Return how long no automatic try is made for a conversation, after a failure."""
+        return max(self._resting.get(key, 0.0) - self._clock(), 0.0)
+
+    async def summarise(
+        self,
+        plan: Plan,
+        rules: Rules,
+        *,
+        key: str,
+        focus: str = "",
+        asked: bool = False,
+        background: bool = False,
+        meter: Meter | None = None,
+    ) -> Summary:
+        """Ask for the summary of ``plan``, in steps where it is too long for one request.
+
+        Args:
+            plan: what leaves.
+            rules: the numbers in force.
+            key: the conversation, for the cooldown.
+            focus: what a person asked to stress.
+            asked: a person waits for it: no cooldown holds it up.
+            background: no turn waits for it: its calls are counted against the budget of the background.
+            meter: adds up what its requests cost, also where it fails; then ``usage`` is in it already.
+
+        Raises:
+            NotCompacted: there is no summary; after a failure of the model a cooldown has begun.
+            StoreError: the call could not be counted.
+        """
+        if self._model.plain:
+            raise NotCompacted("the model writes no summaries", reason="plain")
+        if not asked and self.rests_s(key) > 0:
+            raise NotCompacted("the last try failed a moment ago", reason="resting")
+        work = _Work(self._model, rules, self._small, take=self._take if background else None, meter=meter)
+        try:
+            text = await work.text(plan, focus)
+        except NotNow as error:
+            raise NotCompacted(str(error), reason="budget", hint=error.hint) from error
+        except (ModelError, TimeoutError) as error:
+            reason, words = _cause(error, rules)
+            self._rest(key, rules.cooldown_s)
+            log.warning("compaction.failed", key=key, reason=reason, error=words, cooldown_s=rules.cooldown_s)
+            raise NotCompacted(words, reason=reason) from error
+        self._resting.pop(key, None)
+        return Summary(
+            text=text,
+            first_kept=plan.first_kept,
+            tokens_before=plan.tokens_before,
+            compacted_turns=plan.compacted_turns,
+            read_files=plan.files.read,
+            modified_files=plan.files.modified,
+            usage=work.spent.usage,
+        )
+
+    def _rest(self, key: str, cooldown_s: float) -> None:
+        now = self._clock()
+        if len(self._resting) >= MAX_RESTING:
+            self._resting = {known: until for known, until in self._resting.items() if until > now}
+        self._resting[key] = now + cooldown_s
+
+
+class _Work:
+    def __init__(
+        self,
+        model: Model,
+        rules: Rules,
+        small: str,
+        *,
+        take: Callable[[], Awaitable[None]] | None,
+        meter: Meter | None,
+    ) -> None:
+        self.spent = Meter()
+        self._meters = [self.spent, meter] if meter is not None else [self.spent]
+        self._model = model
+        self._rules = rules
+        self._small = small
+        self._take = take
+        self._window = rules.summary_window or rules.window
+        self._output = min(rules.max_output_tokens, self._window // 4)
+
+    async def text(self, plan: Plan, focus: str) -> str:
+        """Return the whole summary of a plan."""
+        preset = self._rules.preset
+        parts = [await self._summed(Task(preset, focus=focus), plan.lines, plan.previous)]
+        if plan.prefix:
+            parts.append(await self._summed(Task(preset, prefix=True, focus=focus), plan.prefix, ""))
+        text = SPLIT.join(filter(None, parts)) or NOTHING
+        lists = plan.files.lists() if self._rules.structured else ""
+        return "\n\n".join(filter(None, (escaped(text), lists)))
+
+    async def _summed(self, task: Task, lines: Sequence[Line], previous: str) -> str:
+        """Sum up the lines step by step, each step going on from the summary so far.
+
+        Text is escaped in a question and in a stored summary, in between it is not: nothing piles up.
+        """
+        pieces = await asyncio.to_thread(flat, lines)
+        summary, limit, done = unescaped(previous), self._limit(previous), 0
+        while pieces:
+            part, rest = first_part(pieces, limit)
+            try:
+                answer = await self._ask(task, part, summary)
+            except ContextTooLong:
+                limit = min(limit, len(part)) // 2
+                if limit < MIN_CHARS:
+                    raise
+                continue
+            pieces, done = rest, done + len(part)
+            text = audited(answer, new_chars=done, previous_chars=len(previous), headings=task.headings)
+            summary = unescaped(text)
+            limit = min(limit, self._limit(summary))
+        return summary
+
+    def _limit(self, previous: str) -> int:
+        """Return how many characters of conversation fit into a request beside the previous summary."""
+        room = (self._window - self._output) * SPARE * self._rules.chars_per_token
+        overhead = 4_000  # instructions and form
+        return max(int(room) - overhead - len(previous), MIN_CHARS)
+
+    async def _ask(self, task: Task, conversation: str, previous: str) -> Answer:
+        words = int(self._output * WORDS_PER_TOKEN)
+        text = question(task, conversation, previous=previous, max_words=words)
+        prompt = Prompt(
+            messages=[{"role": "system", "content": task.role}, {"role": "user", "content": text}],
+            max_tokens=self._output,
+            model=self._small,
+        )
+        if self._take is not None:
+            await self._take()
+        async with asyncio.timeout(self._rules.timeout_s):
+            answer = await self._model.ask(prompt)
+        if (usage := answer.usage) is not None:
+            for meter in self._meters:
+                meter.add(usage.prompt, usage.completion, usage.cost_usd)
+        return answer
+
+
+def _cause(error: ModelError | TimeoutError, rules: Rules) -> tuple[CompactionFailure, str]:
+    if isinstance(error, TimeoutError):
+        return "slow", f"no summary within {rules.timeout_s:g} s"
+    if isinstance(error, ModelAway):
+        return "away", str(error)
+    return ("answer" if isinstance(error, BadAnswer) else "refused"), str(error)

@@ -1,0 +1,83 @@
+"""Whether a conversation has to be compacted, and whether that can wait until the turn has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import ceil
+from typing import Any, Literal
+
+from session.compaction.region import region
+from session.compaction.rules import Rules
+from session.line import read_time
+
+Line = Mapping[str, Any]
+Due = Literal["no", "later", "now"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a history weighs, summaries not counted.
+
+    ``since_s``: seconds since the last compaction, None where there was none.
+    """
+
+    tokens: int = 0
+    messages: int = 0
+    chars: int = 0
+    turns: int = 0
+    since_s: float | None = None
+
+
+def measure(
+    lines: Sequence[Line],
+    *,
+    start: int,
+    history_start: int,
+    rules: Rules,
+    now: datetime,
+    opening: Line | None = None,
+) -> Load:
+    """Weigh the history of a session.
+
+    Args:
+        lines: the session's message lines from ``start`` to its end.
+        start: index of ``lines[0]``; the history must not begin before it.
+        history_start: where the history begins unless an overlay says so.
+        rules: for their ``chars_per_token``.
+        now: the time (aware).
+        opening: the ``compact`` line of the session, where it stands before ``start``.
+    """
+    live = region(lines, start=start, history_start=history_start, opening=opening)
+    last = read_time(live.record.get("timestamp")) if live.record is not None else None
+    sizes = live.chars()
+    return Load(
+        tokens=sum(ceil(size / rules.chars_per_token) for size in sizes),
+        messages=len(sizes),
+        chars=sum(sizes),
+        turns=sum(1 for _, line in live.lines if line["role"] == "user"),
+        since_s=None if last is None else (now - last).total_seconds(),
+    )
+
+
+def due(rules: Rules, *, request: int, load: Load | None = None) -> Due:
+    """Say whether to compact: ``no``, ``later`` (after the turn, in the background) or ``now``.
+
+    Args:
+        rules: the numbers in force.
+        request: tokens of the request that is about to be made, its tools included.
+        load: the history's weight; needed where ``rules.by_history``.
+    """
+    if not _over(rules, request, load or Load()):
+        return "no"
+    return "later" if rules.preset != "archive" and rules.fits(request) else "now"
+
+
+def _over(rules: Rules, request: int, load: Load) -> bool:
+    if rules.preset == "annabelle":
+        rested = load.since_s is None or load.since_s >= rules.cooldown_s
+        return load.chars > rules.max_chars and load.turns >= rules.min_turns and rested
+    if rules.preset == "budget":
+        return load.tokens > rules.trigger or load.messages > rules.history_messages
+    return rules.preset != "off" and request > rules.trigger

@@ -1,0 +1,138 @@
+"""What leaves the history, what stays, and what the summary is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from session.compaction.cuts import nearest_cut
+from session.compaction.files import Files, without_lists
+from session.compaction.region import Region, region
+from session.compaction.rules import Rules
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compaction that has been decided on and waits for its summary.
+
+    Args:
+        first_kept: index of the first line that stays; the session's length where none does.
+        previous: the summary so far, without its lists of files.
+        lines: what leaves, oldest first, all since the previous summary; nothing withdrawn, no records.
+        prefix: what leaves of a turn whose end stays; it gets a summary of its own.
+        tokens_before: estimate of ``lines`` and ``prefix``.
+        compacted_turns: how many messages of people leave.
+        files: of the previous summaries and of what leaves.
+        kept: indexes of the lines that stay; nothing withdrawn, no records.
+    """
+
+    first_kept: int
+    previous: str
+    lines: Sequence[Line]
+    prefix: Sequence[Line]
+    tokens_before: int
+    compacted_turns: int
+    files: Files
+    kept: Sequence[int]
+
+
+def plan(
+    lines: Sequence[Line],
+    *,
+    start: int,
+    history_start: int,
+    rules: Rules,
+    running_from: int | None = None,
+    opening: Line | None = None,
+    forced: bool = False,
+) -> Plan | None:
+    """Decide what leaves; None where nothing would.
+
+    Args:
+        lines: the session's message lines from ``start`` to its end.
+        start: index of ``lines[0]``; the history must not begin before it.
+        history_start: where the history begins unless an overlay says so.
+        rules: what to keep.
+        running_from: index of the first line of the running turn, None where no line of it is stored. Its
+            lines stay, unless the turn alone reaches what is kept by tokens: then it is split.
+        opening: the ``compact`` line of the session, where it stands before ``start``.
+        forced: the provider found the request too long, whatever we believe: at most half is kept.
+    """
+    live = region(lines, start=start, history_start=history_start, opening=opening)
+    tokens = live.tokens(rules.chars_per_token)
+    running = _running(live, running_from)
+    if rules.strategy == "overlay":
+        keep = min(rules.keep, sum(tokens) // 2) if forced else rules.keep
+        most = _most(rules, len(tokens), forced=forced)
+        place = _by_tokens(live, tokens, running, keep=keep, most=most)
+        turn = _split_turn(live, tokens, place, keep=keep)
+    else:
+        turn = place = _by_turns(live, running, _turns(rules), forced=forced)
+    if place <= 0:
+        return None
+    leaving = [line for _, line in live.lines[:place]]
+    return Plan(
+        first_kept=live.lines[place][0] if place < len(live.lines) else start + len(lines),
+        previous=without_lists(live.summary),
+        lines=leaving[:turn],
+        prefix=leaving[turn:],
+        tokens_before=sum(tokens[:place]),
+        compacted_turns=sum(1 for line in leaving if line["role"] == "user"),
+        files=Files.of_record(live.record).plus(leaving),
+        kept=[index for index, _ in live.lines[place:]],
+    )
+
+
+def _running(live: Region, running_from: int | None) -> int:
+    """Return the place at which the running turn begins; behind the last line where none is stored."""
+    places = (
+        i for i, (index, _) in enumerate(live.lines) if running_from is not None and index >= running_from
+    )
+    return next(places, len(live.lines))
+
+
+def _turns(rules: Rules) -> int:
+    return rules.keep_recent_turns if rules.strategy == "rewrite" else 0
+
+
+def _most(rules: Rules, count: int, *, forced: bool) -> int:
+    """Return how many lines may stay at most."""
+    most = rules.history_messages // 2 if rules.preset == "budget" else count
+    return min(most, count // 2) if forced else most
+
+
+def _by_turns(live: Region, running: int, keep: int, *, forced: bool) -> int:
+    """Keep the last turns before the running one, which stays whole."""
+    opened = [i for i, (_, line) in enumerate(live.lines[:running]) if line["role"] == "user"]
+    keep = min(keep, len(opened) // 2) if forced else keep
+    if keep == 0:
+        return running
+    return opened[-keep] if keep <= len(opened) else 0
+
+
+def _by_tokens(live: Region, tokens: Sequence[int], running: int, *, keep: int, most: int) -> int:
+    """Walk back to the line at which enough is kept; cut at the first legal place from there on.
+
+    Where no place is legal any more, the cut is the last one before. The end is one only while no turn runs.
+    """
+    count = place = len(tokens)
+    reached = 0
+    while place > 0 and reached < keep and count - place < most:
+        place -= 1
+        reached += tokens[place]
+    if place == count == running:
+        return count
+    return nearest_cut([line for _, line in live.lines], place)
+
+
+def _split_turn(live: Region, tokens: Sequence[int], place: int, *, keep: int) -> int:
+    """Return where the turn begins that is cut in two, if it is larger than the keep; else ``place``."""
+    roles = [line["role"] for _, line in live.lines]
+    if place >= len(roles) or roles[place] == "user" or "user" not in roles[:place]:
+        return place
+    opened = place - 1 - roles[:place][::-1].index("user")
+    closed = roles.index("user", place) if "user" in roles[place:] else len(roles)
+    return opened if sum(tokens[opened:closed]) >= keep else place
