@@ -59,8 +59,9 @@ class Room:
 class Rooms:
     """The rooms of a store; those used longest ago are given up first, never one in use."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, max_files: int = MAX_FILES) -> None:
         self._max_bytes = max_bytes
+        self._max_files = max_files
         self._rooms: OrderedDict[SessionKey, Room] = OrderedDict()
         self.indexer = Indexer()
         self.weight = 0
@@ -95,7 +96,7 @@ class Rooms:
         self.indexer.close()
 
     def _is_full(self) -> bool:
-        return self.weight > self._max_bytes or self._files > MAX_FILES
+        return self.weight > self._max_bytes or self._files > self._max_files
 
     def _count(self, room: Room, weight: int, *, reads: bool) -> None:
         self.weight += weight - room.weighed

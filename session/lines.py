@@ -10,8 +10,8 @@ from typing import overload
 
 from session.errors import StoreError
 
-HOT_BYTES = 2**21  # of the newest lines that stay in memory; up to twice that as they grow
-_BLOCK_BYTES = 2**18  # what is read at once by whoever goes from line to line
+HOT_BYTES = 2**21
+BLOCK_BYTES = 2**18
 _LINE_COST = 64  # what an object of bytes takes beside its bytes
 
 
@@ -33,9 +33,29 @@ class Lines(Sequence[bytes]):
     One thread at a time grows them, any number may read meanwhile: what they share is replaced whole.
     """
 
-    __slots__ = ("_block", "_end", "_hot", "_hot_bytes", "_place", "_starts", "broken", "saved_bytes")
+    __slots__ = (
+        "_block",
+        "_block_bytes",
+        "_end",
+        "_hot",
+        "_hot_bytes",
+        "_max_hot_bytes",
+        "_place",
+        "_starts",
+        "broken",
+        "saved_bytes",
+    )
 
-    def __init__(self, file: HeldFile, body_at: int, starts: array[int], end: int) -> None:
+    def __init__(
+        self,
+        file: HeldFile,
+        body_at: int,
+        starts: array[int],
+        end: int,
+        *,
+        hot_bytes: int = HOT_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
         """Hold the lines of ``file``, whose body begins at byte ``body_at``.
 
         Args:
@@ -43,6 +63,8 @@ class Lines(Sequence[bytes]):
             body_at: where line 2 of the file begins, the first message.
             starts: where each line begins, counted from there.
             end: one past the newline of the last line, counted likewise.
+            hot_bytes: of the newest lines that stay in memory; up to twice that as they grow.
+            block_bytes: what is read at once by whoever goes from line to line.
 
         Raises:
             StoreError: the newest lines cannot be read.
@@ -53,9 +75,11 @@ class Lines(Sequence[bytes]):
         self._block: tuple[int, list[bytes]] = (0, [])  # what was read last
         self._hot: tuple[int, list[bytes]] = (len(starts), [])
         self._hot_bytes = 0
+        self._max_hot_bytes = 2 * hot_bytes
+        self._block_bytes = block_bytes
         self.broken = False  # the file does not hold what it should: it must be read anew as a whole
         self.saved_bytes = 0  # how much of the body an index in the file system covers
-        first = self._first_within(len(starts), HOT_BYTES)
+        first = self._first_within(len(starts), hot_bytes)
         self._take_hot(first, self._read(first, len(starts)))
 
     def __len__(self) -> int:
@@ -102,9 +126,9 @@ class Lines(Sequence[bytes]):
         self._hot_bytes += len(raw) + _LINE_COST
         self._starts.append(self._end)
         self._end += len(raw) + 1
-        if self._hot_bytes > 2 * HOT_BYTES:
+        if self._hot_bytes > self._max_hot_bytes:
             first, hot = self._hot
-            kept = self._first_within(len(self), HOT_BYTES)
+            kept = self._first_within(len(self), self._max_hot_bytes // 2)
             self._take_hot(kept, hot[kept - first :])
 
     def rebase(self, file: HeldFile, body_at: int) -> None:
@@ -119,7 +143,7 @@ class Lines(Sequence[bytes]):
     @property
     def weight(self) -> int:
         """About how many bytes of memory they take."""
-        return self._hot_bytes + self._starts.itemsize * len(self._starts) + _BLOCK_BYTES
+        return self._hot_bytes + self._starts.itemsize * len(self._starts) + self._block_bytes
 
     def snapshot(self) -> tuple[HeldFile, int, bytes, int]:
         """Return file, beginning of the body, starts and end as they are, while nothing grows."""
@@ -139,7 +163,7 @@ class Lines(Sequence[bytes]):
         if at == end and end > begin:
             return at, self._read(at, min(self._stop_within(at), self._hot[0]))
         if at == begin - 1 or at == self._hot[0] - 1:
-            first = self._first_within(at + 1, _BLOCK_BYTES)
+            first = self._first_within(at + 1, self._block_bytes)
             return first, self._read(first, at + 1)
         return at, self._read(at, at + 1)
 
@@ -156,7 +180,7 @@ class Lines(Sequence[bytes]):
 
     def _stop_within(self, first: int) -> int:
         """Return one past the last line of a block that begins with ``first``; at least one line."""
-        low, high, goal = first + 1, len(self._starts), self._starts[first] + _BLOCK_BYTES
+        low, high, goal = first + 1, len(self._starts), self._starts[first] + self._block_bytes
         while low < high:
             middle = (low + high + 1) // 2
             if self._offset(middle) <= goal:
