@@ -33,6 +33,8 @@ class Indexer:
         lines = scribe.transcript.messages
         if not isinstance(lines, Lines) or lines.body_bytes - lines.saved_bytes < STALE_BYTES:
             return
+        if scribe.transcript.open_end:  # its last newline is still to come
+            return
         if (self._thread is not None and self._thread.is_alive()) or not scribe.current():
             return
         work = _work(scribe, lines)

@@ -356,7 +356,7 @@ class Scribe:
         transcript.metadata = decode(head)
         transcript.last_consolidated = transcript.metadata["last_consolidated"]
         transcript.damage = Damage(heads=1)
-        transcript.open_end = False
+        transcript.open_end = transcript.whole = False
         transcript.body_at = len(head)
         for raw, line in more:
             transcript.grow(raw, line)
