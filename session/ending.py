@@ -145,11 +145,13 @@ def recent_ids(
     place = place_of(transcript)
     numbers = {at: ledger.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)}
     ids: dict[str, dict[str, Any]] = {}
-    for id_, found in transcript.index.ends().items():
+
+    def is_recent(line: Mapping[str, Any]) -> bool:
+        at = read_time(line.get("timestamp"))
+        return at is None or now - at <= KEPT
+
+    for id_, found in transcript.index.ends(is_recent).items():
         if stop is not None and found.start >= stop:
-            continue
-        at = read_time(decode(transcript.messages[found.stop - 1]).get("timestamp"))
-        if at is not None and now - at > KEPT:
             continue
         end: dict[str, Any] = {"final": found.final is not None}
         if found.final is not None:

@@ -7,7 +7,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -92,6 +92,27 @@ class _Newest:
         self.stop = at + 1
         self.shared = self.shared or "answers" in line
         if line.get("final") is True and line["role"] != "user":
+            self.final = at
+
+
+class _End:
+    """An exchange of which the last line is known, found line by line towards its beginning."""
+
+    __slots__ = ("begun", "final", "start", "stop")
+
+    def __init__(self, stop: int, final: int | None) -> None:
+        self.start, self.stop, self.final = stop, stop, final
+        self.begun = False  # its user line was found: what stands before is an older exchange
+
+    def go_back(self, at: int, line: Mapping[str, Any]) -> None:
+        if self.begun:
+            return
+        self.start, self.begun = at, line["role"] == "user"
+        if line.get("final") is True and not self.begun:
+            self.end_at(at)
+
+    def end_at(self, at: int) -> None:
+        if not self.begun and self.final is None:
             self.final = at
 
 
@@ -215,26 +236,36 @@ class Index:
             at -= 1
         return at
 
-    def ends(self) -> dict[str, Exchange]:
-        """Find the newest exchange of each id in one pass, ids by first appearance; ``tail`` stays False."""
-        ends: dict[str, Exchange] = {}
-        for at, raw in enumerate(walk(self._messages, 0)):
+    def ends(self, is_recent: Callable[[Mapping[str, Any]], bool]) -> dict[str, Exchange]:
+        """Find the newest exchange of each id whose last line ``is_recent``, in one pass; oldest first.
+
+        ``tail`` stays False.
+        """
+        ends: dict[str, _End] = {}
+        answered: dict[str, int] = {}  # by a later line than any of its own
+        for at in range(len(self._messages) - 1, -1, -1):
+            raw = self._messages[at]
             if b'"message_id"' not in raw and b'"answers"' not in raw and b"\\u00" not in raw:
                 continue
             line = decode(raw)
             if line.get("role") == "system" and type(line.get("kind")) is str:
                 continue
-            id_, answers = line.get("message_id"), line.get("answers")
-            if type(id_) is str:
-                is_user = line.get("role") == "user"
-                known = None if is_user else ends.get(id_)
-                ended = line.get("final") is True and not is_user
-                start, final = (at, None) if known is None else (known.start, known.final)
-                ends[id_] = Exchange(start, at + 1, at if ended else final, tail=False)
+            answers = line.get("answers")
             for other in answers if isinstance(answers, list) else ():
-                if isinstance(other, str) and (known := ends.get(other)) is not None:
-                    ends[other] = replace(known, final=at)
-        return ends
+                if isinstance(other, str):
+                    answered.setdefault(other, at)
+                    if other in ends:
+                        ends[other].end_at(at)
+            id_ = line.get("message_id")
+            if type(id_) is not str:
+                continue
+            end = ends.get(id_)
+            if end is None and is_recent(line):
+                end = ends[id_] = _End(at + 1, answered.get(id_))
+            if end is not None:
+                end.go_back(at, line)
+        found = [(id_, Exchange(end.start, end.stop, end.final, tail=False)) for id_, end in ends.items()]
+        return dict(sorted(found, key=lambda one: one[1].start))
 
     def totals(self) -> Totals:
         """Sum up turns, tokens and price; only lines that came since the last call are read."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC
 from functools import partial
 from pathlib import Path
@@ -188,6 +189,20 @@ _LINES = st.builds(
     st.sampled_from([None, None, ["a"], ["a", "b"]]),
     st.sampled_from([None, "note", "undo"]),
 )
+
+
+@given(st.lists(_LINES, max_size=12))
+def test_the_ends_of_all_ids_are_those_that_are_found_one_by_one(lines: list[Mapping[str, Any]]) -> None:
+    """One pass from the end says of each id what looking it up says; those that are old are left out."""
+    index = Index([encode(line) for line in lines])
+    for at, line in enumerate(lines):
+        index.add(at, line)
+    plain = {id_: index.find(id_) for id_ in ("a", "b", "c")}
+    expected = {id_: replace(found, tail=False) for id_, found in plain.items() if found is not None}
+    recent = {id_: found for id_, found in expected.items() if lines[found.stop - 1]["role"] != "tool"}
+
+    assert index.ends(lambda _: True) == expected
+    assert index.ends(lambda line: line["role"] != "tool").items() >= recent.items()
 
 
 @given(st.lists(_LINES, max_size=12))
