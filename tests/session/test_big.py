@@ -365,6 +365,23 @@ async def test_it_is_written_again_when_much_has_come(tmp_path: Path) -> None:
     assert told(loaded(path, index)) == told(parse(path.read_bytes(), stem=STEM))
 
 
+async def test_a_last_line_without_its_newline_is_in_no_index(tmp_path: Path) -> None:
+    """Its newline is not in the file yet: the index is made once it is."""
+    path, index = path_of(tmp_path), index_of(tmp_path)
+    path.write_bytes(whole(BODY)[:-1])
+
+    async with store_at(tmp_path) as store, store.open(KEY):
+        pass
+    without = index.exists()
+    async with store_at(tmp_path) as store, store.open(KEY) as session:
+        await session.append(exchange(70000))
+    transcript = loaded(path, index)
+
+    assert not without
+    assert is_used(transcript)
+    assert told(transcript) == told(parse(path.read_bytes(), stem=STEM))
+
+
 async def test_renewing_line_1_keeps_every_line_readable(tmp_path: Path) -> None:
     """Older lines are read from the new file then, and it is the file that a small one would have become."""
     path = path_of(tmp_path)
