@@ -261,7 +261,13 @@ def same_bytes_written_anew(path: Path) -> None:
     path.write_bytes(data)
 
 
+def other_words_and_a_line_more(path: Path) -> None:
+    more = orjson.dumps(exchange(5)[0]) + b"\n"
+    path.write_bytes(path.read_bytes().replace("wörter".encode(), "wärter".encode()) + more)
+
+
 STALE = {
+    "other words of the same length, and a line more": other_words_and_a_line_more,
     "another file": other_file,
     "another file of the same size and time": other_of_same_size,
     "the same bytes, written anew": same_bytes_written_anew,
@@ -390,6 +396,9 @@ async def test_renewing_line_1_keeps_every_line_readable(tmp_path: Path) -> None
     async with store_at(tmp_path) as store, store.open(KEY) as session:
         await session.checkpoint(metadata={"name": "a name that makes line 1 longer"}, last_consolidated=100)
         await session.append(exchange(70000))
+        assert (
+            os.fstat(lines_of(session).snapshot()[0].fd).st_ino == path.stat().st_ino
+        )  # the old one is gone
         kept = [session.raw(0), session.raw(len(session) - 3), *session.transcript.messages[1:30]]
         count = len(session)
 
