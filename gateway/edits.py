@@ -6,9 +6,10 @@ import asyncio
 
 from channels.message import Inbound
 from gateway.lanes import Lane
+from session.request import LONG_HISTORY
 from session.store import Session
 from session.transcript import make_line
-from session.turn import LONG_HISTORY, Reply
+from session.turn import Reply
 
 
 def replace(lane: Lane, edit: Inbound) -> None:

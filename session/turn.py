@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
 
-from session import context, transcript
-from session.attachments import Album, Attachment, stored
+from session import transcript
+from session.attachments import Attachment, stored
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, TurnTimeout
-from session.history import Window, visible
 from session.index import usage_of
-from session.key import SessionKey
-from session.models import Answer, Message, Meter, Model, Prompt, ToolCall, Usage
+from session.models import Answer, Meter, Model, ToolCall, Usage
+from session.request import Asking, Limits, Request, Surroundings
 from session.store import Exchange, Session
 from session.switch import StopSwitch, TurnStopped
 from session.tools import Place, Toolbox
@@ -33,29 +32,8 @@ __all__ = [
 ]
 
 QUICK_S = 0.02  # a model that answers within this time has its user line stored together with the answer
-LONG_HISTORY = 500  # messages from which on the request is built in a thread
 INTERRUPTED = "outcome unknown: interrupted"
 STOPPED = "not run: the turn was stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One message as the session package sees it.
-
-    ``id`` is the inbound id, ``platform_id`` the platform's own, ``sender`` its stored form.
-    """
-
-    id: str
-    key: SessionKey
-    text: str
-    platform_id: str | None = None
-    sender: Mapping[str, str] = field(default_factory=dict)
-    group: bool = False
-    source: str = "interactive"
-    cron_job_id: str | None = None
-    attachments: Sequence[Attachment] = ()
-    received_at: datetime | None = None
-    typed: str = ""  # where the text is not what was typed: what was
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +50,6 @@ class Reply:
     usage: Usage | None = None  # of the turn that was run for it, all requests together
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a turn has around it: what the model is told, its files, the tools on offer."""
-
-    parts: Sequence[context.Part]
-    files: Path
-    tools: Collection[str]
-
-
 class Watcher(Protocol):
     """Who looks on while a turn runs; every call returns at once."""
 
@@ -91,18 +60,6 @@ class Watcher(Protocol):
     def tool(self, name: str) -> None:
         """See that a tool begins to run."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What bounds a turn."""
-
-    turn_timeout_s: float = 600
-    max_tool_rounds: int = 25
-    max_output_tokens: int | None = None
-    full_tool_results: int = 2
-    changing_parts: context.ChangingParts = "end"
-    window: Window | None = None  # how much of the history is sent; None: all
 
 
 class Turns:
@@ -185,7 +142,15 @@ class _Turn:
         self._rounds = 0
         self._tools_used: list[str] = []
         self._around = around
-        self._album = Album(house.workspace, house.model)
+        self._asking = Asking(
+            session,
+            request,
+            around,
+            model=house.model,
+            toolbox=house.toolbox,
+            limits=house.limits,
+            workspace=house.workspace,
+        )
         self.meter = meter
 
     async def run(self, *, careful: bool) -> str:
@@ -271,15 +236,15 @@ class _Turn:
         try:
             return await self._ask_once()
         except (ModelRefused, ContextTooLong):
-            if not self._album.shown or self._partial:
+            if not self._asking.album.shown or self._partial:
                 raise
-            self._album.named_only = True
+            self._asking.album.named_only = True
             return await self._ask_once()
 
     async def _ask_once(self) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         self._partial.clear()
-        prompt = await self._prompt()
+        prompt = await self._asking.prompt(self._user)
         if self._user is None:
             return await self._house.model.ask(prompt, self._delta)
         storing: list[asyncio.Future[None]] = []
@@ -291,47 +256,6 @@ class _Turn:
             timer.cancel()
             for store in storing:
                 await store
-
-    async def _prompt(self) -> Prompt:
-        house = self._house
-        if house.model.plain:
-            return Prompt(messages=[{"role": "user", "content": self._request.text}])
-        tools = house.toolbox.specs(self._around.tools)
-        slow = len(self._session) > LONG_HISTORY or self._holds_files()
-        messages = await asyncio.to_thread(self._messages) if slow else self._messages()
-        return Prompt(messages=messages, tools=tools, max_tokens=house.limits.max_output_tokens)
-
-    def _messages(self) -> Sequence[Message]:
-        house, session = self._house, self._session
-        first = self._first()
-        lines = session.lines(first)
-        if self._user is not None:
-            lines.append(self._user)
-        history = visible(
-            lines,
-            last_consolidated=session.history_start - first,
-            running_id=self._request.id,
-            keep_results=house.limits.full_tool_results,
-            show=self._album.show(),
-            window=house.limits.window,
-        )
-        parts = [*self._around.parts, context.earlier(map(session.line, reversed(session.records())))]
-        return context.request(parts, history, changing=house.limits.changing_parts)
-
-    def _holds_files(self) -> bool:
-        """Say whether files may have to be read for the request."""
-        lines = self._session.transcript.messages[self._first() :]
-        return bool(self._request.attachments) or any(b'"attachments"' in raw for raw in lines)
-
-    def _first(self) -> int:
-        """Say where the history begins, so that nothing before it is read; 0 where a record may say more."""
-        session = self._session
-        first = session.history_start
-        if session.records() or not 0 < first < len(session):
-            return 0
-        while first > 0 and session.line(first)["role"] != "user":
-            first -= 1
-        return first
 
     def _count(self, usage: Usage | None) -> None:
         if usage is not None:
