@@ -27,7 +27,7 @@ from session.logbook import Logbook
 from session.scribe import Scribe, again, merged
 from session.transcript import Transcript, decode
 
-_OF_THE_END = ("ended_at", "summary", "history_from", "reopened")
+_OF_THE_END = ("ended_at", "ended_by", "summary", "history_from", "reopened")
 
 
 @dataclass(frozen=True, slots=True)

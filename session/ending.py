@@ -27,6 +27,7 @@ _LEFT_BEHIND = (
     "instructions",
     "summary",
     "ended_at",
+    "ended_by",
     "history_from",
     "reopened",
 )  # what belongs to the ended session alone
@@ -106,9 +107,16 @@ def ended_entry(
 
 
 def write_archive(
-    scribe: Scribe, held: Held, fd: int, metadata: Mapping[str, Any] | None, now: datetime, stop: int
+    scribe: Scribe,
+    held: Held,
+    fd: int,
+    metadata: Mapping[str, Any] | None,
+    now: datetime,
+    stop: int,
+    *,
+    more: Sequence[bytes] = (),
 ) -> Path:
-    """Put the first ``stop`` messages into the archive as an ended session; the transcript stays as it is."""
+    """Put the first ``stop`` messages, then ``more``, into the archive; the transcript stays as it is."""
     transcript = scribe.transcript
     if transcript.needs_copy:
         scribe.keep_original(held, fd)
@@ -128,6 +136,7 @@ def write_archive(
             write_lines(target, islice(transcript.messages, stop))
         else:
             scribe.write_body(target, fd)
+        write_all(target, b"".join(raw + b"\n" for raw in more))
         os.fsync(target)
         held.check()
         temp.rename(path)
@@ -157,8 +166,10 @@ def recent_ids(
         if found.final is not None:
             line = decode(transcript.messages[found.final])
             end["text"] = line.get("content") if isinstance(line.get("content"), str) else ""
-            if line.get("message_id") == id_ and numbers.get(found.final) is not None:
-                end["seq"] = numbers[found.final]
+            before = ledger.known(id_, now)  # it was said before this session began or was opened again
+            seq = numbers.get(found.final) or (before and before.seq)
+            if line.get("message_id") == id_ and seq is not None:
+                end["seq"] = seq
             if line.get("stopped") is True:
                 end["stopped"] = True
         ids[id_] = end

@@ -40,6 +40,7 @@ _TRIES = 20
 _QUICK_BYTES = 2**20  # what may be read or copied beside the short jobs of other keys
 T = TypeVar("T")
 Line = tuple[bytes, Mapping[str, Any]]
+OnlyIf = Callable[[Transcript], bool]
 
 
 class Moved(Exception):
@@ -207,18 +208,23 @@ class Scribe:
         """
         return finished(self.begin_append(epoch, lines, wait))
 
-    def begin_append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int | Half[int]:
+    def begin_append(
+        self, epoch: int, lines: Sequence[Line], wait: Wait | None, *, only_if: OnlyIf | None = None
+    ) -> int | Half[int]:
         """Do the first half of ``append``: the lines are written, the lock is held until the second half.
 
-        Raises:
-            Busy, Fenced, StoreError: as either half may.
+        Where ``only_if`` says no to what the file holds, nothing is written: -1. Raises as ``append``.
         """
-        return again(lambda: self._append(epoch, lines, wait))
+        return again(lambda: self._append(epoch, lines, wait, only_if))
 
-    def _append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int | Half[int]:
+    def _append(
+        self, epoch: int, lines: Sequence[Line], wait: Wait | None, only_if: OnlyIf | None
+    ) -> int | Half[int]:
         with contextlib.ExitStack() as stack:
             held, fd = stack.enter_context(self.writing(epoch, wait))
             transcript = self.transcript
+            if only_if is not None and not only_if(transcript):
+                return -1
             first = len(transcript.messages)
             if fd is None or transcript.needs_checkpoint:
                 if wait is None and transcript.size > _QUICK_BYTES:

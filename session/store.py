@@ -26,7 +26,7 @@ from session.listing import SessionRow
 from session.loading import load
 from session.logbook import Logbook
 from session.naming import key_in_file, resolve
-from session.scribe import Moved, Scribe
+from session.scribe import Moved, OnlyIf, Scribe
 from session.transcript import encode
 from session.view import View
 
@@ -62,11 +62,12 @@ class Session(View):
         self._book = book
         self._epoch = epoch
 
-    async def append(self, lines: Sequence[Mapping[str, Any]]) -> int:
+    async def append(self, lines: Sequence[Mapping[str, Any]], *, only_if: OnlyIf | None = None) -> int:
         """Write message lines in one call and sync them; on return they survive a power cut.
 
         Returns:
-            The index of the first line written.
+            The index of the first line written; -1 where ``only_if``, asked under the lock, says no to the
+            transcript, and nothing was written.
 
         Raises:
             LineTooLong: a line is over MAX_LINE_BYTES; nothing was written.
@@ -81,7 +82,7 @@ class Session(View):
         def job(wait: Wait | None) -> int | Half[int]:
             if not pairs:
                 pairs.extend([(encode(line), line) for line in lines])
-            return scribe.begin_append(epoch, pairs, wait)
+            return scribe.begin_append(epoch, pairs, wait, only_if=only_if)
 
         return await self._store.run(self._room, job)
 

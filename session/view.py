@@ -124,7 +124,9 @@ class View:
         exchange = transcript.index.find(message_id)
         if exchange is not None and exchange.final is not None:
             number = _position(finals, exchange.final)
-            return (number and ledger.seq_of_final(self._place(), number)) or 0
+            seq = number and ledger.seq_of_final(self._place(), number)
+            if seq:
+                return seq  # else it was said before this session began: the journal has its number
         known = self.journal.known(message_id)
         return (known and known.seq) or 0
 

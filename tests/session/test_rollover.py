@@ -1,0 +1,239 @@
+"""A session that ends by a compaction: its lines are parted, each stands once, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session import archive, boundary
+from session.history import visible
+from session.request import lines_from, sent_from
+from session.rollover import roll_over
+from session.store import Session, Store
+from session.transcript import Transcript, decode, make_line, parse
+from tests.session.rollover_victim import KEY, compact, roll
+
+AT = datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store(tmp_path / "w", zone=UTC)
+    yield opened
+    await opened.aclose()
+
+
+async def talk(session: Session, *ids: str) -> None:
+    for id_ in ids:
+        await session.append(
+            [
+                make_line("user", id_, AT, message_id=id_),
+                make_line("assistant", f"re: {id_}", AT, message_id=id_, final=True),
+            ]
+        )
+
+
+async def undo(session: Session, since: int) -> None:
+    await session.append([make_line("system", "", AT, kind="undo", message_id="u", **{"from": since})])
+
+
+def archived(store: Store, session_id: str) -> Transcript:
+    found = archive.find(store.layout, session_id)
+    assert found is not None
+    return parse(found.path.read_bytes(), stem=found.stem)
+
+
+def texts(lines: Any) -> list[str]:
+    return [line["content"] for line in lines]
+
+
+def sent(session: Session) -> list[str]:
+    """What a model would be sent."""
+    first = sent_from(session.transcript)
+    shown = visible(
+        lines_from(session.transcript, first),
+        last_consolidated=session.history_start - first,
+        running_id=None,
+    )
+    return [message["content"] for message in shown]
+
+
+async def test_every_line_stands_once(store: Store) -> None:
+    """What the summary stands for is the archive, what is kept follows the summary."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b", "c", "d")
+        await session.checkpoint(metadata={"name": "Plans", "instructions": "Be brief."})
+        old = session.session_id
+
+        assert await roll(session, 4) == old
+
+        [name] = [path.name for path in store.layout.archive("telegram_1").iterdir()]
+        assert texts(session.lines()) == ["S", "c", "re: c", "d", "re: d"]
+        assert session.line(0)["metadata"] == {"type": "compact", "previousSession": name}
+        assert session.metadata["previous_session"] == old != session.session_id
+        assert (session.metadata["name"], session.metadata["instructions"]) == ("Plans", "Be brief.")
+        assert sent(session) == ["c", "re: c", "d", "re: d"]
+    ended = archived(store, old)
+    assert texts(map(decode, ended.messages)) == ["a", "re: a", "b", "re: b"]
+    assert (ended.inner["ended_by"], "summary" in ended.inner) == ("compaction", False)
+    assert "ended_at" in ended.inner
+
+
+async def test_ids_and_the_numbers_of_replies_go_on(store: Store) -> None:
+    """Archived and kept replies keep their numbers, and a repeat of either is recognised."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b", "c")
+        await session.journal.conclude("n", "notice", text="busy", reason="busy")
+        await talk(session, "d")
+        before = [(told.seq, told.id) for told in session.told()]
+        await roll(session, 4)
+
+        assert [(told.seq, told.id) for told in session.told()] == before
+        assert [session.seq_of(id_) for id_ in "abcd"] == [1, 2, 3, 5]
+        assert (known := session.journal.known("a")) is not None
+        assert (known.kind, known.text) == ("archived", "re: a")
+        assert (found := session.find("d")) is not None
+        assert found.final == 4
+        await talk(session, "e")
+        assert session.seq_of("e") == session.seq == 6
+    again = Store(store.layout.sessions.parent, zone=UTC)
+    view = await again.look(KEY)
+    assert [told.seq for told in view.told()] == [1, 2, 3, 4, 5, 6]
+    await again.aclose()
+
+
+@pytest.mark.parametrize(
+    ("offset", "ended", "goes_on"), [(0, 0, 0), (3, 3, 0), (4, 4, 0), (6, 4, 3), (8, 4, 5)]
+)
+async def test_nothing_is_consolidated_twice_or_never(
+    store: Store, offset: int, ended: int, goes_on: int
+) -> None:
+    """What memory holds is divided with the lines; all that is kept is sent."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b", "c", "d")
+        await session.checkpoint(last_consolidated=offset)
+        old = session.session_id
+        await roll(session, 4)
+
+        assert session.last_consolidated == goes_on
+        assert sent(session) == ["c", "re: c", "d", "re: d"]
+        await talk(session, "e")
+        await session.checkpoint(last_consolidated=5)
+        assert sent(session) == (
+            ["e", "re: e"] if goes_on != 5 else ["c", "re: c", "d", "re: d", "e", "re: e"]
+        )
+    assert archived(store, old).last_consolidated == ended
+
+
+async def test_a_withdrawal_over_the_cut_holds_on_both_sides(store: Store) -> None:
+    """And one behind it counts its lines anew."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b", "c")
+        await undo(session, 2)  # takes b and c
+        await talk(session, "d", "e")
+        await undo(session, 9)  # takes e
+        old = session.session_id
+        await roll(session, 4)
+
+        assert sent(session) == ["d", "re: d"]
+    ended = archived(store, old)
+    assert texts(map(decode, ended.messages)) == ["a", "re: a", "b", "re: b", ""]
+    assert decode(ended.messages[4])["from"] == 2
+    shown = visible([decode(raw) for raw in ended.messages], last_consolidated=0, running_id=None)
+    assert texts(shown) == ["a", "re: a"]
+
+
+async def test_an_overlay_is_taken_in(store: Store) -> None:
+    """It stays with what it stood for, and says nothing in the new session."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b")
+        await session.append([make_line("system", "older", AT, kind="overlay", first_kept=2)])
+        await talk(session, "c")
+        old = session.session_id
+        await roll(session, 2)
+
+        assert sent(session) == ["b", "re: b", "c", "re: c"]
+        assert len(session) == 5
+    assert texts(map(decode, archived(store, old).messages)) == ["a", "re: a", "older"]
+
+
+async def test_a_running_turn_moves_over(store: Store) -> None:
+    """Its lines follow the summary, and it can be gone on with."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b")
+        await session.append([make_line("user", "q", AT, message_id="run")])
+        await roll(session, 4)
+
+        assert texts(session.lines()) == ["S", "q"]
+        assert (found := session.find("run")) is not None
+        assert (found.start, found.tail, found.final) == (1, True, None)
+        assert session.journal.known("run") is None
+
+
+async def test_a_transcript_that_became_another_is_left_alone(store: Store) -> None:
+    """Where the check under the lock says no, not a byte changes."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b")
+        before = session.path.read_bytes()
+
+        refused = await session.change(
+            lambda *hands: roll_over(*hands, first_kept=2, record=compact, still=lambda now: False)
+        )
+
+        assert refused is None
+        assert session.path.read_bytes() == before
+        assert not store.layout.archive("telegram_1").exists()
+
+
+async def test_the_archive_can_be_opened_again(store: Store) -> None:
+    """It becomes the active session as it was, and the one after it is kept."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b", "c")
+        old = session.session_id
+        await roll(session, 4)
+        new = session.session_id
+        await session.change(lambda *hands: boundary.reopen(*hands, session_id=old))
+
+        assert texts(session.lines()) == ["a", "re: a", "b", "re: b"]
+        assert not {"ended_by", "ended_at"} & set(session.metadata)
+        assert [session.seq_of(id_) for id_ in "abc"] == [1, 2, 3]
+    assert texts(map(decode, archived(store, new).messages)) == ["S", "c", "re: c"]
+
+
+async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
+    """Before or after, never between, with every line once; a second try gets to its end."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b", "c")
+        await session.append([make_line("user", "q", AT, message_id="run")])
+        old = session.session_id
+    command = [sys.executable, "-m", "tests.session.rollover_victim", str(tmp_path / "w"), "4"]
+    count = int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+
+    assert count > 10
+    after = 0
+    for number in range(1, count + 1):
+        left = Store(tmp_path / f"w-{number}", zone=UTC)
+        rows = {row.id: (row.active, row.message_count) for row in await left.rows()}
+        assert len(rows) == len(await left.rows())
+        async with left.open(KEY) as session:
+            if rows[old] == (True, 7):
+                assert rows == {old: (True, 7)}
+                assert await roll(session, 4) == old
+            else:
+                after += 1
+                assert rows == {old: (False, 4), session.session_id: (True, 4)}
+            assert texts(session.lines()) == ["S", "c", "re: c", "q"]
+            assert [told.id for told in session.told()] == ["a", "b", "c"]
+            await session.append([make_line("assistant", "re: q", AT, message_id="run", final=True)])
+            assert session.seq_of("run") == 4
+        [path] = left.layout.archive("telegram_1").iterdir()
+        assert json.loads(path.read_bytes().split(b"\n")[0])["metadata"]["session_id"] == old
+        await left.aclose()
+    assert 0 < after < count
