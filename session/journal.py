@@ -153,20 +153,14 @@ class Ledger:
     def _take_ended(self, entry: Entry, at: datetime) -> None:
         """Take in the end of a session: its recent ids, their replies, and the base of the next one."""
         ended = str(entry.get("session", ""))
-        self._bases.setdefault(
-            ended, self._since(ended)[0]
-        )  # it may go on, where a crash cut the ending short
+        self._bases.setdefault(ended, self._since(ended)[0])  # where a crash cut the ending short, it goes on
         self._bases[str(entry.get("next", ""))] = _Base(_count(entry.get("seq")), 0)
         ids = entry.get("ids")
         for id_, end in (ids if isinstance(ids, dict) else {}).items():
             if not isinstance(end, dict):
                 continue
             text, seq = str(end.get("text", "")), end.get("seq")
-            extra = {
-                "archive": entry.get("archive", ""),
-                "session": entry.get("session", ""),
-                "final": end.get("final") is True,
-            }
+            extra = {"archive": entry.get("archive", ""), "session": ended, "final": end.get("final") is True}
             number = seq if type(seq) is int else None
             self._known[id_] = Known("archived", text, "", at, number, extra)
             if number is not None:
