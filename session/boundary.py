@@ -17,7 +17,16 @@ from ulid import ULID
 
 from session import archive
 from session.disk import sync_folder
-from session.ending import end, ended_before, ended_entry, place_of, remove, remove_transcript, write_archive
+from session.ending import (
+    Parted,
+    end,
+    ended_before,
+    ended_entry,
+    place_of,
+    remove,
+    remove_transcript,
+    write_archive,
+)
 from session.errors import NoSession
 from session.fence import Held, Wait
 from session.history import is_record
@@ -101,7 +110,7 @@ def reopen(
             entries = [_aim(now, by, session_id, left)] if by else []
             seq = book.ledger.seq(place_of(old))
             if stop and fd is not None:
-                kept = write_archive(scribe, held, fd, None, now, stop)
+                kept = write_archive(scribe, held, fd, None, now, stop, more=Parted(old, stop).left_behind)
                 entries.append(
                     ended_entry(old, book.ledger, kept, now, stop=stop, following=session_id),
                 )

@@ -16,11 +16,12 @@ from ulid import ULID
 from session import archive
 from session.disk import new_file, private_folder, sync_folder, write_all, write_lines
 from session.fence import Held, Wait
+from session.history import is_record
 from session.index_file import remove_index
 from session.journal import ANY, KEPT, Entry, Ledger, Place
 from session.logbook import Logbook
-from session.scribe import Scribe, again, merged
-from session.transcript import Transcript, decode, fresh, read_time
+from session.scribe import Line, Scribe, again, merged
+from session.transcript import Transcript, decode, encode, fresh, read_time
 
 _LEFT_BEHIND = (
     "name",
@@ -62,10 +63,44 @@ def end(
     return again(once)
 
 
+class Parted:
+    """The lines of a session from ``first_kept`` on, as they stand in the next one behind ``behind`` lines.
+
+    Our own records count anew. A summary among them speaks of what stays behind and does so too, at the
+    archive's end; a withdrawal that reaches over the cut stands on both sides of it. ``offset`` is the next
+    one's ``last_consolidated``.
+    """
+
+    def __init__(self, old: Transcript, first_kept: int, *, behind: int = 0) -> None:
+        self.moved: list[Line] = []
+        self.left_behind: list[bytes] = []
+        places: list[int] = []  # where each line stands in the next session, or the one that follows it there
+        for at, raw in enumerate(old.messages[first_kept:], first_kept):
+            line, written = decode(raw), raw
+            places.append(len(self.moved) + behind)
+            if is_record(line) and line["kind"] in ("overlay", "compact"):
+                self.left_behind.append(raw)
+                continue
+            since = line.get("from")
+            if is_record(line) and line["kind"] == "undo" and type(since) is int and 0 <= since <= at:
+                if since < first_kept:
+                    self.left_behind.append(raw)
+                line = {**line, "from": places[max(since - first_kept, 0)]}
+                written = encode(line)
+            self.moved.append((written, line))
+        known = old.last_consolidated - first_kept
+        self.offset = [*places, len(self.moved) + behind][known] if known > 0 else 0
+
+
 def ended_before(transcript: Transcript, ledger: Ledger, now: datetime) -> int:
     """Return where a turn begins that has not ended, which is the number of messages where none runs."""
     count = len(transcript.messages)
-    id_ = decode(transcript.messages[-1]).get("message_id") if count else None
+    last = count - 1
+    for record in reversed(transcript.index.records):
+        if record != last:
+            break
+        last -= 1  # our own records come at any moment of a turn
+    id_ = decode(transcript.messages[last]).get("message_id") if last >= 0 else None
     found = transcript.index.find(id_) if isinstance(id_, str) else None
     if found is None or id_ is None or found.final is not None or ledger.known(id_, now) is not None:
         return count
@@ -81,13 +116,13 @@ def _end(
     stop: int,
 ) -> Path:
     now, transcript = scribe.clock(), scribe.transcript
-    path = write_archive(scribe, held, fds[0], metadata, now, stop)
+    parted = Parted(transcript, stop)
+    path = write_archive(scribe, held, fds[0], metadata, now, stop, more=parted.left_behind)
     inner = {name: value for name, value in transcript.inner.items() if name not in _LEFT_BEHIND}
     inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": transcript.session_id}
     entry = ended_entry(transcript, book.ledger, path, now, stop=stop, following=str(inner["session_id"]))
     book.write(held, fds[1], entry)
-    running = [(raw, decode(raw)) for raw in transcript.messages[stop:]]
-    scribe.begin_anew(held, fresh(scribe.stem, scribe.key, now=now, inner=inner), more=running)
+    scribe.begin_anew(held, fresh(scribe.stem, scribe.key, now=now, inner=inner), more=parted.moved)
     return path
 
 

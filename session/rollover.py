@@ -13,12 +13,11 @@ from typing import Any
 
 from ulid import ULID
 
-from session.ending import ended_before, ended_entry, write_archive
+from session.ending import Parted, ended_before, ended_entry, write_archive
 from session.fence import Wait
-from session.history import is_record
 from session.logbook import Logbook
-from session.scribe import Line, Scribe, again
-from session.transcript import Transcript, decode, encode, fresh
+from session.scribe import Scribe, again
+from session.transcript import Transcript, encode, fresh
 
 _OF_THE_ENDED = ("summary", "ended_at", "history_from", "reopened")
 ENDED_BY = "compaction"  # in line 1 of the archive: its conversation goes on in the session after it
@@ -60,7 +59,7 @@ def roll_over(
             now, old, ledger = scribe.clock(), scribe.transcript, book.ledger
             if fd is None or not still(old):
                 return None
-            parted = _Parted(old, first_kept)
+            parted = Parted(old, first_kept, behind=1)
             path = write_archive(
                 scribe, held, fd, {"ended_by": ENDED_BY}, now, first_kept, more=parted.left_behind
             )
@@ -76,38 +75,6 @@ def roll_over(
             return old.session_id
 
     return again(once)
-
-
-class _Parted:
-    """The lines of a session from ``first_kept`` on, as they stand in the next one behind its first line.
-
-    Our own records count anew. A summary that the new one takes in stays behind, at the archive's end; a
-    withdrawal that reaches over the cut stands on both sides of it.
-    """
-
-    def __init__(self, old: Transcript, first_kept: int) -> None:
-        self.moved: list[Line] = []
-        self.left_behind: list[bytes] = []
-        self.offset = 0  # last_consolidated of the new session
-        places: list[
-            int
-        ] = []  # where each line up to here stands in the new session, or the next one after it
-        for at, raw in enumerate(old.messages[first_kept:], first_kept):
-            line = decode(raw)
-            places.append(len(self.moved) + 1)
-            if is_record(line) and line["kind"] in ("overlay", "compact"):
-                self.left_behind.append(raw)
-                continue
-            since = line.get("from")
-            if is_record(line) and line["kind"] == "undo" and type(since) is int and 0 <= since <= at:
-                if since < first_kept:
-                    self.left_behind.append(raw)
-                line = {**line, "from": places[max(since - first_kept, 0)]}
-                raw = encode(line)  # noqa: PLW2901
-            self.moved.append((raw, line))
-        known = old.last_consolidated - first_kept
-        if known > 0:
-            self.offset = places[known] if known < len(places) else len(self.moved) + 1
 
 
 def _begun(scribe: Scribe, old: Transcript, now: datetime, *, offset: int) -> Transcript:
