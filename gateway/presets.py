@@ -16,7 +16,7 @@ Preset = Literal["overlay", "archive", "annabelle", "budget", "off"]
 class CompactionNumbers:
     """The numbers in force. Which of them a preset looks at is the preset's own affair.
 
-    ``reserve_tokens`` and ``keep_recent_tokens`` are still to be capped at a quarter of the model's window.
+    In force, ``reserve_tokens`` and ``keep_recent_tokens`` are at most a quarter of the model's window.
     """
 
     preset: Preset = "overlay"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.compaction import build_bounds
 from gateway.presets import effective_history
 from gateway.quota import Quota
 from gateway.settings import Settings
@@ -62,17 +63,9 @@ class Room:
             zone=settings.zone,
         )
         self.jobs = Background(self.memory, state=settings.workspace / "state")
+        self.bounds = build_bounds(settings, self.model, take=self.memory.budget.take, left=self.jobs.left)
         self._library = Library(settings.workspace)
-        self._layers = Layers(
-            settings.workspace,
-            library=self._library,
-            recent=RecentSessions(
-                self.store.layout, most=settings.session.recent_sessions, days=settings.session.recent_days
-            ),
-            zone=settings.zone,
-            zone_name=settings.timezone,
-            clock=lambda: datetime.now(UTC),
-        )
+        self._layers = build_layers(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
             toolbox=Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(self._library)]),
@@ -81,12 +74,14 @@ class Room:
             clock=lambda: datetime.now(UTC),
             surroundings=self._surroundings,
             workspace=settings.workspace,
+            bounds=self.bounds,
         )
         self.commands = Commands(
             status=status,
             memory=self._memory_text,
             ended=self.jobs.ended,
             left=self.jobs.left,
+            compact=self.bounds,
             now=self.turns.now,
         )
         self.retention = Retention(self.store, days=settings.session.retention_days, left=self.jobs.left)
@@ -139,7 +134,9 @@ class Room:
         warm = getattr(self.model, "warm", None)
         if warm is not None:
             await warm()
-        await self.jobs.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.jobs.run(), name="jobs")
+            group.create_task(self.bounds.run(), name="compactions")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""
@@ -149,6 +146,21 @@ class Room:
         self._layers.close()
         await self._spending.aclose()
         await self.store.aclose()
+
+
+def build_layers(settings: Settings, store: Store, library: Library) -> Layers:
+    """Build what gathers the parts of a request."""
+    recent = RecentSessions(
+        store.layout, most=settings.session.recent_sessions, days=settings.session.recent_days
+    )
+    return Layers(
+        settings.workspace,
+        library=library,
+        recent=recent,
+        zone=settings.zone,
+        zone_name=settings.timezone,
+        clock=lambda: datetime.now(UTC),
+    )
 
 
 def memory_rules(settings: Settings) -> MemoryRules:
@@ -172,6 +184,7 @@ def turn_limits(settings: Settings) -> Limits:
         full_tool_results=history.full_tool_results,
         changing_parts=history.changing_parts,
         window=Window(history.last, history.budget_tokens) if history.mode == "last" else None,
+        summary_role="assistant" if settings.compaction.preset == "budget" else "user",
     )
 
 

@@ -269,7 +269,8 @@ class Worker:
                 inbound.id, transcript_held_lines=exchange is not None and exchange.tail
             )
         if command is not None:
-            answer = await self._commands.run(session, command, recognise.request(inbound))
+            request = recognise.request(inbound)
+            answer = await self._commands.run(session, command, request, stop=entry.stop)
             if isinstance(answer, str):
                 known = await session.journal.conclude(inbound.id, "command", text=answer)
                 return Reply(text=answer, seq=known.seq or 0)

@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 
 from session import archive, boundary, withdrawal
 from session.attachments import attachments_of
+from session.bounds import Bounds, Compacted
 from session.disk import Layout
-from session.errors import NoSession
+from session.errors import NoSession, NotCompacted
 from session.hop import start_thread
 from session.line import is_ulid, make_line
 from session.store import Session
+from session.switch import StopSwitch, TurnStopped
 from session.turn import Request
 
 _FORM = re.compile(r"/([A-Za-z][A-Za-z0-9_]*)(?:@[A-Za-z0-9_]+)?(?:\s+(.*))?", re.DOTALL)
@@ -26,6 +28,7 @@ DESCRIPTIONS = {
     "resume": "goes back to the conversation before this one, or to an older one by its number",
     "undo": "withdraws your last message and its answer",
     "retry": "asks your last message again",
+    "compact": "sums up what was said so far, to make room; add what matters most",
     "memory": "shows what is remembered about this chat",
     "help": "shows these commands",
 }
@@ -44,6 +47,10 @@ WITHDRAWN = "Your last message and its answer are withdrawn; the model no longer
 NOTHING_TO_WITHDRAW = (
     "There is nothing to withdraw: no message of this conversation is still sent to the model."
 )
+COMPACTED = "{} summarised now: about {:,} tokens of history became {:,}."
+NOTHING_TO_COMPACT = "There is nothing to compact: all that the model is sent would be kept."
+NOT_COMPACTED = "The conversation could not be summarised just now; nothing was changed. Try again later."
+COMPACTING_STOPPED = "Stopped: nothing was compacted."
 NOTHING_TO_RETRY = (
     "There is nothing to ask again: no message of this conversation is still sent to the model."
 )
@@ -74,6 +81,7 @@ class Commands:
         memory: the MEMORY.md of the scope of session and request, empty where there is none.
         ended: makes the background work for an ended session durable; called with the session that ended it.
         left: the same for the session of this ULID, which ended because an older one was opened again.
+        compact: compacts conversations; None: this model is sent no history.
         now: the timestamp of a line that is written now.
     """
 
@@ -84,16 +92,26 @@ class Commands:
         memory: Callable[[Session, Request], Awaitable[str]],
         ended: Callable[[Session], Awaitable[bool]],
         left: Callable[[str, str], Awaitable[bool]],
+        compact: Bounds | None = None,
         now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
     ) -> None:
         self._status = status
         self._memory = memory
         self._ended = ended
         self._left = left
+        self._bounds = compact
         self._now = now
 
-    async def run(self, session: Session, command: Command, request: Request) -> str | Request:
+    async def run(
+        self, session: Session, command: Command, request: Request, *, stop: StopSwitch | None = None
+    ) -> str | Request:
         """Do what ``command`` says; doing it twice for one request does no harm.
+
+        Args:
+            session: held open.
+            command: as it was typed.
+            request: the message that it came in.
+            stop: ends what takes long.
 
         Returns:
             The answer's text; of ``/retry`` what the model is to be asked, under the command's own id.
@@ -113,6 +131,8 @@ class Commands:
                 return WITHDRAWN if at is not None else NOTHING_TO_WITHDRAW
             case "retry":
                 return await self._retry(session, request)
+            case "compact":
+                return await self._compact(session, command.rest, request.id, stop or StopSwitch())
             case "memory":
                 return (
                     _shortened(await self._memory(session, request))
@@ -122,6 +142,19 @@ class Commands:
                 return "\n".join(f"/{name} {what}" for name, what in DESCRIPTIONS.items())
             case _:
                 return _unknown(command.name)
+
+    async def _compact(self, session: Session, focus: str, id_: str, stop: StopSwitch) -> str:
+        if self._bounds is None:
+            return NOTHING_TO_COMPACT
+        try:
+            async with stop:
+                done = await self._bounds.asked(session, focus, id_)
+        except NotCompacted as error:
+            return NOTHING_TO_COMPACT if error.reason == "plain" else NOT_COMPACTED
+        except TurnStopped:
+            done = await self._bounds.done_by(session, id_)  # it may have been at its end already
+            return _compacted(done) if done is not None else COMPACTING_STOPPED
+        return _compacted(done) if done is not None else NOTHING_TO_COMPACT
 
     async def _resume(self, session: Session, rest: str, id_: str) -> str:
         aim = session.journal.reopening(id_)  # of a command that came again: not the one before *this* one
@@ -172,9 +205,20 @@ async def _choose(session: Session, rest: str) -> str:
     return older[number - 1] if 1 <= number <= len(older) else NO_SUCH_NUMBER.format(len(older), len(older))
 
 
+def _compacted(done: Compacted) -> str:
+    count = "1 turn is" if done.turns == 1 else f"{done.turns} turns are"
+    return COMPACTED.format(count, done.tokens_before, done.tokens_after)
+
+
 def _of_session(session: Session) -> list[str]:
     name = session.metadata.get("name")
-    return [f"session: {session.session_id}{f' ({name})' if name else ''}, {len(session)} messages"]
+    lines = [f"session: {session.session_id}{f' ({name})' if name else ''}, {len(session)} messages"]
+    for at in reversed(session.records()):
+        record = session.line(at)
+        if record["kind"] in ("overlay", "compact"):
+            lines.append(f"compacted: {record.get('compacted_turns')} turns, at {record.get('timestamp')}")
+            break
+    return lines
 
 
 def _shortened(text: str) -> str:

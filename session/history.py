@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from session.attachments import Show, with_references
 from session.repair import ROLES, plain_text, repair, truncate_tool_results
 from session.tokens import estimate_messages
 
 Line = Mapping[str, Any]
+SummaryRole = Literal["user", "assistant"]
 
 FULL_TOOL_RESULTS = 2
 SUMMARY_HEAD = (
@@ -37,6 +38,7 @@ def visible(
     keep_results: int = FULL_TOOL_RESULTS,
     show: Show | None = None,
     window: Window | None = None,
+    summary_role: SummaryRole = "user",
 ) -> list[dict[str, Any]]:
     """Turn the message lines of a transcript into the messages of a request.
 
@@ -51,6 +53,7 @@ def visible(
             named in the text.
         window: sends the newest messages that fit it, from a user line on, the running turn always whole
             (mode ``last``); None: all of them (mode ``all``).
+        summary_role: whose message the summary of an overlay is.
 
     Returns:
         Provider messages, oldest first, repaired; a summary before them where an overlay has one.
@@ -63,7 +66,7 @@ def visible(
         opening: list[dict[str, Any]] = []
     else:
         start = overlay["first_kept"]
-        opening = [{"role": "user", "content": summary_text(plain_text(overlay.get("content")))}]
+        opening = [summary_message(plain_text(overlay.get("content")), summary_role)]
     sent = set(sendable(messages)) & set(range(start, len(messages)))
     if window is not None:
         sent = _newest(sorted(sent), running, window.messages)
@@ -127,6 +130,13 @@ def start_of(messages: Sequence[Line], last_consolidated: int) -> int:
 def summary_text(summary: str) -> str:
     """Wrap a summary in the words by which a model knows it for one."""
     return SUMMARY_HEAD + summary + SUMMARY_TAIL
+
+
+def summary_message(summary: str, role: SummaryRole) -> dict[str, Any]:
+    """Make the message that opens the history after an overlay: told to the model, or as if it said it."""
+    if role == "user":
+        return {"role": role, "content": summary_text(summary)}
+    return {"role": role, "content": f"<summary>\n{summary}{SUMMARY_TAIL}"}
 
 
 def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from session import context
 from session.attachments import Album, Attachment
-from session.history import Window, is_record, visible
+from session.history import SummaryRole, Window, is_record, visible
 from session.key import SessionKey
 from session.line import decode
 from session.models import Message, Model, Prompt
@@ -64,6 +64,7 @@ class Limits:
     full_tool_results: int = 2
     changing_parts: context.ChangingParts = "end"
     window: Window | None = None  # how much of the history is sent; None: all
+    summary_role: SummaryRole = "user"  # whose message the summary of an overlay is
 
 
 class Asking:
@@ -87,6 +88,8 @@ class Asking:
         self._toolbox = toolbox
         self._limits = limits
         self.album = Album(workspace, model)
+        self.summary_role = limits.summary_role
+        self._spoken = False  # the last request began as if the model had said something
 
     async def prompt(self, pending: Line | None) -> Prompt:
         """Build the request, ``pending`` being the user line as long as it is not stored."""
@@ -103,6 +106,13 @@ class Asking:
         tools = self._toolbox.specs(self._around.tools)
         return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
 
+    def summary_as_user(self) -> bool:
+        """Let a summary be told by the person, since some providers want one to begin; False where it is."""
+        if not self._spoken or self.summary_role == "user":
+            return False
+        self.summary_role = "user"
+        return True
+
     def _messages(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
         limits = self._limits
         lines = lines_from(transcript, first)
@@ -113,8 +123,11 @@ class Asking:
             keep_results=limits.full_tool_results,
             show=self.album.show(),
             window=limits.window,
+            summary_role=self.summary_role,
         )
-        parts = [*self._around.parts, context.earlier(_compact_lines(transcript))]
+        self._spoken = bool(history) and history[0]["role"] == "assistant"
+        opening = compact_line(transcript)
+        parts = [*self._around.parts, context.earlier([opening] if opening is not None else [])]
         return context.request(parts, history, changing=limits.changing_parts)
 
     def _holds_files(self, transcript: Transcript, first: int) -> bool:
@@ -130,11 +143,8 @@ def sent_from(transcript: Transcript) -> int:
     """
     messages = transcript.messages
     for at in reversed(transcript.index.records):
-        if b'"overlay"' in messages[at]:
-            line = decode(messages[at])
-            kept = line.get("first_kept")
-            if line.get("kind") == "overlay" and type(kept) is int and 0 <= kept <= at:
-                return kept
+        if b'"overlay"' in messages[at] and (kept := _kept_from(decode(messages[at]), at)) is not None:
+            return kept
     first = transcript.history_start
     while 0 < first < len(messages) and decode(messages[first])["role"] != "user":
         first -= 1
@@ -154,8 +164,21 @@ def lines_from(transcript: Transcript, first: int) -> list[Line]:
     return lines
 
 
-def _compact_lines(transcript: Transcript) -> Iterator[Line]:
-    """Yield our own lines that may be the summary with which the session opens, the newest first."""
+def compact_line(transcript: Transcript) -> Line | None:
+    """Return the summary with which the session opens; None where it has none, or a later one took it in."""
+    messages = transcript.messages
     for at in reversed(transcript.index.records):
-        if b'"compact"' in transcript.messages[at]:
-            yield decode(transcript.messages[at])
+        if b'"compact"' not in messages[at] and b'"overlay"' not in messages[at]:
+            continue
+        line = decode(messages[at])
+        if line.get("kind") == "compact":
+            return line
+        if _kept_from(line, at) is not None:
+            return None
+    return None
+
+
+def _kept_from(line: Line, at: int) -> int | None:
+    """Return ``first_kept`` of an overlay that stands at ``at``; None where it is none, or points nowhere."""
+    kept = line.get("first_kept") if line.get("kind") == "overlay" else None
+    return kept if type(kept) is int and 0 <= kept <= at else None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
 
 from session import transcript
 from session.attachments import Attachment, stored
-from session.errors import BadAnswer, ContextTooLong, ModelRefused, TurnTimeout
+from session.bounded import Bounded
+from session.bounds import Bounds
+from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, TurnTimeout
 from session.index import usage_of
 from session.models import Answer, Meter, Model, ToolCall, Usage
 from session.request import Asking, Limits, Request, Surroundings
@@ -75,8 +77,10 @@ class Turns:
         clock: Callable[[], datetime],
         surroundings: Callable[[Session, Request], Awaitable[Surroundings]],
         workspace: Path | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.workspace = workspace
+        self.bounds = bounds
         self.model = model
         self.toolbox = toolbox
         self.limits = limits
@@ -119,6 +123,8 @@ class Turns:
             return Reply(silent=True, reason="stopped")
         except TimeoutError:
             raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
+        if turn.bounded is not None:
+            turn.bounded.ended()
         return Reply(text=text, seq=session.seq_of(request.id), usage=turn.meter.usage)
 
 
@@ -152,6 +158,9 @@ class _Turn:
             workspace=house.workspace,
         )
         self.meter = meter
+        self.bounded: Bounded | None = None
+        if house.bounds is not None and not house.model.plain:
+            self.bounded = Bounded(house.bounds, session, self._asking, meter)
 
     async def run(self, *, careful: bool) -> str:
         exchange = self._session.find(self._request.id)
@@ -223,6 +232,8 @@ class _Turn:
 
     async def _store(self, *lines: dict[str, Any]) -> None:
         user, self._user = self._user, None
+        if user is None and not lines:
+            return
         try:
             await self._session.append([user, *lines] if user else lines)
         except Exception:
@@ -232,19 +243,37 @@ class _Turn:
     # -- the model ---------------------------------------------------------------------------------
 
     async def _ask(self) -> Answer:
-        """Ask; where the model refuses the files that it was shown, ask again with their names."""
-        try:
-            return await self._ask_once()
-        except (ModelRefused, ContextTooLong):
-            if not self._asking.album.shown or self._partial:
-                raise
-            self._asking.album.named_only = True
-            return await self._ask_once()
+        """Ask; where the model refuses the request, change what can be changed about it and ask again."""
+        while True:
+            try:
+                answer = await self._ask_once()
+            except (ModelRefused, ContextTooLong) as error:
+                if self._partial or not await self._changed(error):
+                    raise
+            else:
+                if self.bounded is not None:
+                    self.bounded.answered(answer.usage)
+                if self._asking.summary_role != self._house.limits.summary_role:
+                    self._house.limits = replace(self._house.limits, summary_role=self._asking.summary_role)
+                return answer
+
+    async def _changed(self, error: ModelError) -> bool:
+        """Change the request that was refused: each way once; False where none is left."""
+        album = self._asking.album
+        if album.shown and not album.named_only:
+            album.named_only = True
+            return True
+        if isinstance(error, ContextTooLong):
+            return self.bounded is not None and await self.bounded.too_long(self._store)
+        return self._asking.summary_as_user()
 
     async def _ask_once(self) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         self._partial.clear()
-        prompt = await self._asking.prompt(self._user)
+        if self.bounded is not None:
+            prompt = await self.bounded.prompt(self._user, self._store)
+        else:
+            prompt = await self._asking.prompt(self._user)
         if self._user is None:
             return await self._house.model.ask(prompt, self._delta)
         storing: list[asyncio.Future[None]] = []

@@ -31,6 +31,7 @@ class View:
     ) -> None:
         self._transcript = transcript
         self._ledger = ledger
+        self.clock = clock
         self.journal = Journal(ledger, record or _refuse, clock)
 
     def __len__(self) -> int:
@@ -68,6 +69,11 @@ class View:
     def transcript(self) -> Transcript:
         """What the file holds, its damage included."""
         return self._transcript()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the key's journal says."""
+        return self._ledger()
 
     def raw(self, index: int) -> bytes:
         """Return the bytes of a message line, without its newline."""

@@ -1,0 +1,152 @@
+"""The requests of one turn, kept within what the model takes: looks before every call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from session.bounds import Bounds
+from session.compaction import Due, Estimate, Rules, Standing, due, estimate_request, measure
+from session.errors import ContextTooLong, NotCompacted
+from session.models import Meter, Prompt, Usage
+from session.request import Asking, sent_from
+from session.snapshot import apart
+from session.store import Session
+from session.transcript import Transcript, decode
+
+TOO_LONG = "the conversation does not fit the model's window, and could not be compacted"
+
+
+class Bounded:
+    """The requests of one turn, kept within bounds."""
+
+    def __init__(self, bounds: Bounds, session: Session, asking: Asking, meter: Meter) -> None:
+        self._bounds = bounds
+        self._session = session
+        self._asking = asking
+        self._meter = meter
+        self._estimate: Estimate | None = None
+        self._failed = False
+        self._forced = False
+        self._later = False
+
+    async def prompt(self, pending: Mapping[str, Any] | None, store: Callable[[], Awaitable[None]]) -> Prompt:
+        """Build the next request; where it is too long, after a compaction.
+
+        Args:
+            pending: the user line as long as it is not stored.
+            store: stores it.
+
+        Raises:
+            ContextTooLong: it does not fit, and there is no summary.
+            StoreError: as an append.
+        """
+        await self._bounds.follow(self._session)
+        prompt = await self._asking.prompt(pending)
+        rules = await self._bounds.rules()
+        verdict = await self._verdict(prompt, rules)
+        if verdict == "now":
+            await store()  # a summary takes its time
+            if await self._bounds.settled(self._session.key):
+                prompt = await self._asking.prompt(None)
+                verdict = await self._verdict(prompt, rules)
+        if verdict == "now" and await self._compacted(rules):
+            prompt = await self._asking.prompt(None)
+            await self._verdict(prompt, rules)
+        self._later = self._later or verdict == "later"
+        if prompt.max_tokens is not None and prompt.max_tokens > rules.output:
+            return replace(prompt, max_tokens=rules.output)
+        return prompt
+
+    async def too_long(self, store: Callable[[], Awaitable[None]]) -> bool:
+        """Compact once, because the provider found the request too long; False where that changed nothing."""
+        if self._forced or self._failed:
+            return False
+        self._forced = True
+        await store()
+        bounds, session = self._bounds, self._session
+        await bounds.settled(session.key, cancel=True)
+        bounds.counts.forget(session.session_id)
+        with contextlib.suppress(NotCompacted):
+            rules = await bounds.rules()
+            return await bounds.compact(session, rules, asked=True, forced=True, meter=self._meter)
+        return False
+
+    def answered(self, usage: Usage | None) -> None:
+        """Take in what the provider counted for the request."""
+        if self._estimate is not None:
+            self._bounds.counts.note(self._estimate.counted(usage))
+
+    def ended(self) -> None:
+        """Let the conversation be compacted behind the turn, where that is due."""
+        if self._later:
+            self._bounds.after_turn(self._session)
+
+    async def _compacted(self, rules: Rules) -> bool:
+        bounds, session = self._bounds, self._session
+        assert self._estimate is not None
+        if self._failed:
+            return False
+        try:
+            return await bounds.compact(session, rules, meter=self._meter)
+        except NotCompacted as error:
+            self._failed = True
+            if rules.fits(self._estimate.tokens) or bounds.was_away(session.key):
+                return False  # the model itself says what it takes, or that it is away
+            raise ContextTooLong(f"{TOO_LONG}: {error}") from error
+
+    async def _verdict(self, prompt: Prompt, rules: Rules) -> Due:
+        """Say whether a compaction is due; what is surely short enough is not even estimated."""
+        transcript = self._session.transcript
+        first = sent_from(transcript)
+        self._estimate = None
+        if not self._asking.album.shown and not _may_be_due(transcript, first, prompt, rules):
+            return "no"
+        count = len(transcript.messages) - first
+        self._estimate, verdict = await apart(count, lambda: self._weighed(transcript, first, prompt, rules))
+        return verdict
+
+    def _weighed(
+        self, transcript: Transcript, first: int, prompt: Prompt, rules: Rules
+    ) -> tuple[Estimate, Due]:
+        weighed = estimate_request(
+            prompt.messages,
+            prompt.tools,
+            standing=_standing(transcript, prompt.model),
+            last=self._bounds.counts.get(transcript.session_id),
+            chars_per_token=rules.chars_per_token,
+        )
+        load = None
+        if rules.by_history:
+            lines = [decode(raw) for raw in transcript.messages[first:]]
+            start = transcript.history_start
+            load = measure(lines, start=first, history_start=start, rules=rules, now=self._bounds.clock())
+        return weighed, due(rules, request=weighed.tokens, load=load)
+
+
+def _may_be_due(transcript: Transcript, first: int, prompt: Prompt, rules: Rules) -> bool:
+    """Say whether the lengths alone leave it open: no text has more tokens than it has bytes."""
+    if rules.preset == "off":
+        return False
+    messages = transcript.messages
+    size = sum(map(len, messages[first:] if first else messages))
+    if rules.preset == "annabelle":
+        return size > rules.max_chars
+    if rules.preset == "budget":
+        return size > rules.trigger or len(messages) - first > rules.history_messages
+    told = [message.get("content") for message in prompt.messages if message["role"] == "system"]
+    size += sum(4 * len(text) for text in told if isinstance(text, str))
+    size += sum(4 * (len(tool.description) + len(str(tool.parameters))) for tool in prompt.tools)
+    return size > rules.trigger
+
+
+def _standing(transcript: Transcript, model: str) -> Standing:
+    """Name what must stay as it is for the provider's count to hold."""
+    record = -1
+    for at in reversed(transcript.index.records):
+        if b'"note"' not in transcript.messages[at] or decode(transcript.messages[at])["kind"] != "note":
+            record = at
+            break
+    return Standing(transcript.session_id, model, transcript.history_start, record)

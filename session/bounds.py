@@ -1,0 +1,271 @@
+"""Compacts conversations, so that they stay within what their model takes.
+
+The summary is asked for over a snapshot; it is stored only where the transcript has done nothing since but
+grow. Until then nothing has changed, whatever dies or is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from session.compaction import Compactor, Counts, Plan, Rules, Summary
+from session.errors import NotCompacted, SessionError
+from session.line import is_ulid, make_line
+from session.models import Meter
+from session.request import compact_line
+from session.rollover import roll_over
+from session.snapshot import Snapshot, apart, weight
+from session.store import Session
+from session.tokens import estimate
+from session.transcript import Transcript
+
+log = structlog.get_logger("compaction")
+
+AT_ONCE = 4  # compactions in the background, side by side
+KNOWN_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did: turns that left, and tokens of the history before and after, as estimated."""
+
+    turns: int
+    tokens_before: int
+    tokens_after: int
+
+
+class Bounds:
+    """Compacts conversations: before a call that must wait for it, in the background, or for a person.
+
+    Args:
+        compactor: writes the summaries.
+        rules: the numbers in force; found once, since the model's window may have to be looked up.
+        left: makes the consolidation of a session durable that has ended (key and ULID).
+        now: the timestamp of a line that is written now.
+    """
+
+    def __init__(
+        self,
+        compactor: Compactor,
+        *,
+        rules: Callable[[], Awaitable[Rules]],
+        left: Callable[[str, str], Awaitable[bool]],
+        now: Callable[[], str],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.counts = Counts()
+        self.rules = rules
+        self.clock = clock
+        self._compactor = compactor
+        self._left = left
+        self._now = now
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._followed: dict[str, None] = {}  # sessions whose archive is known to be on its way into memory
+        self._away: dict[str, None] = {}  # conversations whose last summary failed because the model was away
+
+    async def run(self) -> None:
+        """Compact in the background until cancelled; a summary that is not there by then is dropped."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
+
+    def was_away(self, key: str) -> bool:
+        """Say whether the last summary of a conversation failed because the model was away."""
+        return key in self._away
+
+    async def follow(self, session: Session) -> None:
+        """See that what a compaction archived goes into memory, once for each session of this process.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        id_, transcript = session.session_id, session.transcript
+        if id_ in self._followed:
+            return
+        previous = transcript.inner.get("previous_session")
+        if is_ulid(previous) and compact_line(transcript) is not None:
+            await self._left(session.key, str(previous))
+        _remember(self._followed, id_)
+
+    async def compact(
+        self,
+        session: Session,
+        rules: Rules,
+        *,
+        by: str = "",
+        focus: str = "",
+        asked: bool = False,
+        background: bool = False,
+        forced: bool = False,
+        meter: Meter | None = None,
+    ) -> bool:
+        """Compact a conversation.
+
+        Args:
+            session: held open.
+            rules: the numbers in force.
+            by: the id of the command that asks for it.
+            focus: what it asked to stress.
+            asked: no cooldown holds it up.
+            background: its calls count against the budget of the background.
+            forced: the provider found the request too long: at most half is kept.
+            meter: counts what it cost.
+
+        Returns:
+            False where nothing would leave, or the transcript became another meanwhile; nothing was written.
+
+        Raises:
+            NotCompacted: there is no summary; nothing was written.
+            Fenced, StoreError: as an append.
+        """
+        begun = asyncio.get_running_loop().time()
+        snapshot, decided = await apart(len(session), lambda: _decided(session, rules, forced))
+        if decided is None:
+            return False
+        try:
+            summary = await self._compactor.summarise(
+                decided, rules, key=session.key, focus=focus, asked=asked, background=background
+            )
+        except NotCompacted as error:
+            if error.reason != "resting":
+                self._away.pop(session.key, None)
+            if error.reason == "away":
+                _remember(self._away, session.key)
+            raise
+        self._away.pop(session.key, None)
+        if meter is not None:
+            meter.add(summary.usage.prompt, summary.usage.completion, summary.usage.cost_usd)
+        done = await self._commit(session, rules, snapshot, summary, by)
+        log.info(
+            "compaction.done" if done else "compaction.overtaken",
+            key=session.key,
+            preset=rules.preset,
+            turns=summary.compacted_turns,
+            tokens_before=summary.tokens_before,
+            tokens=estimate(summary.text, chars_per_token=rules.chars_per_token),
+            duration_ms=round((asyncio.get_running_loop().time() - begun) * 1000),
+        )
+        return done
+
+    async def _commit(
+        self, session: Session, rules: Rules, snapshot: Snapshot, summary: Summary, by: str
+    ) -> bool:
+        first = summary.first_kept
+        counted = {"compacted_turns": summary.compacted_turns, "tokens_before": summary.tokens_before}
+        fields: dict[str, Any] = {**counted, "message_id": by or None}
+
+        def still(transcript: Transcript) -> bool:
+            return snapshot.still(transcript, first)
+
+        if rules.strategy == "overlay":
+            files = {
+                "read_files": list(summary.read_files),
+                "modified_files": list(summary.modified_files),
+            }
+            line = make_line(
+                "system", summary.text, self._now(), kind="overlay", first_kept=first, **fields, **files
+            )
+            return await session.append([line], only_if=still) >= 0
+
+        def record(archive: str) -> Mapping[str, Any]:
+            more = {"type": "compact", "previousSession": archive}
+            return make_line("system", summary.text, self._now(), kind="compact", **fields, metadata=more)
+
+        ended = await session.change(
+            lambda *hands: roll_over(*hands, first_kept=first, record=record, still=still)
+        )
+        if ended is None:
+            return False
+        await self._left(session.key, ended)
+        _remember(self._followed, session.session_id)
+        return True
+
+    # -- in the background ---------------------------------------------------------------------------
+
+    def after_turn(self, session: Session) -> None:
+        """Compact a conversation behind its turn; its next one need not wait for that."""
+        key = session.key
+        if self._group is None or key in self._tasks or self._compactor.rests_s(key) > 0:
+            return
+        task = self._group.create_task(self._behind(session), name=f"compaction {key}")
+        self._tasks[key] = task
+        task.add_done_callback(lambda ended: self._tasks.pop(key, None))
+
+    async def _behind(self, session: Session) -> None:
+        try:
+            async with self._gate:
+                await self.compact(session, await self.rules(), background=True)
+        except NotCompacted:
+            pass  # logged where it failed, and tried again after the cooldown
+        except SessionError as error:
+            log.warning("compaction.unstored", key=session.key, error=str(error), hint=error.hint)
+        except Exception:  # one conversation ends here
+            log.exception("compaction.crashed", key=session.key)
+
+    async def settled(self, key: str, *, cancel: bool = False) -> bool:
+        """Wait for a compaction of ``key`` in the background, or end it; False where there is none."""
+        task = self._tasks.get(key)
+        if task is None:
+            return False
+        if cancel:
+            task.cancel()
+        await asyncio.wait([task])
+        return True
+
+    # -- for a person --------------------------------------------------------------------------------
+
+    async def asked(self, session: Session, focus: str, by: str) -> Compacted | None:
+        """Compact at once, whatever trigger and cooldown say; doing it twice for one command does it once.
+
+        Returns:
+            What it did; None where nothing would leave.
+
+        Raises:
+            NotCompacted, Fenced, StoreError: nothing was written.
+        """
+        rules = await self.rules()
+        done = await self.done_by(session, by, rules)
+        if done is not None:
+            return done
+        await self.settled(session.key, cancel=True)
+        if not await self.compact(session, rules, by=by, focus=focus, asked=True):
+            return None
+        return await self.done_by(session, by, rules)
+
+    async def done_by(self, session: Session, by: str, rules: Rules | None = None) -> Compacted | None:
+        """Say what the command with this id did to the conversation; None where it did nothing yet."""
+        lines = [session.line(at) for at in session.records()]
+        own = [
+            line for line in lines if line["kind"] in ("overlay", "compact") and line.get("message_id") == by
+        ]
+        if not own:
+            return None
+        line = own[-1]
+        numbers = rules or await self.rules()
+        after = await apart(len(session), lambda: weight(session.transcript, numbers))
+        before = after - estimate(str(line["content"]), chars_per_token=numbers.chars_per_token)
+        return Compacted(int(line["compacted_turns"]), before + int(line["tokens_before"]), after)
+
+
+def _decided(session: Session, rules: Rules, forced: bool) -> tuple[Snapshot, Plan | None]:
+    snapshot = Snapshot.of(session)
+    return snapshot, snapshot.plan(rules, forced=forced)
+
+
+def _remember(names: dict[str, None], name: str) -> None:
+    """Add a name to the youngest ``KNOWN_MAX``."""
+    names.pop(name, None)
+    names[name] = None
+    while len(names) > KNOWN_MAX:
+        del names[next(iter(names))]
