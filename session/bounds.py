@@ -135,7 +135,13 @@ class Bounds:
             return False
         try:
             summary = await self._compactor.summarise(
-                decided, rules, key=session.key, focus=focus, asked=asked, background=background
+                decided,
+                rules,
+                key=session.key,
+                focus=focus,
+                asked=asked,
+                background=background,
+                meter=meter,
             )
         except NotCompacted as error:
             if error.reason != "resting":
@@ -144,8 +150,6 @@ class Bounds:
                 _remember(self._away, session.key)
             raise
         self._away.pop(session.key, None)
-        if meter is not None:
-            meter.add(summary.usage.prompt, summary.usage.completion, summary.usage.cost_usd)
         done = await self._commit(session, rules, snapshot, summary, by)
         log.info(
             "compaction.done" if done else "compaction.overtaken",
