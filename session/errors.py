@@ -83,7 +83,10 @@ class ModelRefused(ModelError):
 class ContextTooLong(ModelError):
     """The request does not fit the model's context window."""
 
-    said = "This conversation has become too long for the language model. /new begins afresh."
+    said = (
+        "This conversation has become too long for the language model. "
+        "/compact sums it up to make room, /new begins afresh."
+    )
 
 
 class BadAnswer(ModelError):

@@ -68,8 +68,10 @@ def visible(
         start = overlay["first_kept"]
         opening = [summary_message(plain_text(overlay.get("content")), summary_role)]
     sent = set(sendable(messages)) & set(range(start, len(messages)))
+    count = len(sent)
     if window is not None:
         sent = _newest(sorted(sent), running, window.messages)
+    follows = overlay is not None and len(sent) == count  # what is kept may begin with the model's words
     contents: dict[int, object] = {}
     for i in sorted(sent, reverse=True):
         contents[i] = _content(messages[i], show, newest=i >= running)
@@ -78,7 +80,7 @@ def visible(
     shown = truncate_tool_results([*older, *newer], keep=keep_results, running_from=len(older))
     if window is not None:
         room = window.tokens - estimate_messages(opening)
-        shown = shown[_within(shown, len(older), room) :]
+        shown = shown[_within(shown, len(older), room, whole=follows) :]
     return opening + shown
 
 
@@ -160,14 +162,17 @@ def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:
     return {*older[max(len(older) - max(most - len(newer), 0), 0) :], *newer}
 
 
-def _within(shown: Sequence[Line], running: int, room: int) -> int:
-    """Return the first user message from which on all fits ``room`` tokens; ``running`` where none does."""
+def _within(shown: Sequence[Line], running: int, room: int, *, whole: bool) -> int:
+    """Return the first user message from which on all fits ``room`` tokens; ``running`` where none does.
+
+    ``whole``: where all fits, it may begin with any message.
+    """
     first, room = running, room - estimate_messages(shown[running:])
     for i in range(running - 1, -1, -1):
         room -= estimate_messages(shown[i : i + 1])
         if room < 0:
             break
-        if shown[i]["role"] == "user":
+        if shown[i]["role"] == "user" or (whole and i == 0):
             first = i
     return first
 

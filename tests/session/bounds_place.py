@@ -1,0 +1,178 @@
+"""A conversation with bounds, on real files: a model that talks, and sums up what it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from session.bounds import Bounds
+from session.compaction import Compactor, Rules
+from session.context import ChangingParts
+from session.errors import ContextTooLong
+from session.history import SummaryRole, Window
+from session.key import SessionKey
+from session.models import Answer, Meter, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage
+from session.store import Session, Store
+from session.tokens import estimate_messages
+from session.tools import Place, Toolbox
+from session.turn import Limits, Reply, Request, StopSwitch, Surroundings, Turns
+from tests.session.compaction_talk import RULES, STRUCTURED, facts_of, filled
+
+KEY = SessionKey("cli:ada")
+
+
+class Talker:
+    """Answers each message at length; a request for a summary gets one that holds every fact it shows."""
+
+    name = "talker"
+    plain = False
+
+    def __init__(self) -> None:
+        self.prompts: list[Prompt] = []
+        self.summaries: list[Prompt] = []
+        self.tokens = 150  # of an answer
+        self.takes_tokens = 10**9  # what the provider takes
+        self.refuses: Callable[[Prompt], Exception | None] = lambda prompt: None
+        self.sums_up: Callable[[Prompt], Any] = lambda prompt: None  # something else than a good summary
+        self.usage = True
+        self.calls: list[list[ToolCall]] = []
+        self.summing = asyncio.Event()
+        self.hold: asyncio.Event | None = None  # a summary waits for it
+        self._facts = 5_000
+
+    def takes(self, part: PartKind) -> bool:
+        return False
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        if str(prompt.messages[-1].get("content")).startswith("<conversation>"):
+            return await self._sum_up(prompt)
+        self.prompts.append(prompt)
+        if estimate_messages(prompt.messages) > self.takes_tokens:
+            raise ContextTooLong("too long")
+        if (refusal := self.refuses(prompt)) is not None:
+            raise refusal
+        spent = Usage(estimate_messages(prompt.messages), 10) if self.usage else None
+        if self.calls:
+            return Answer("", tool_calls=self.calls.pop(0), finish="tool_calls", usage=spent)
+        self._facts += 1
+        return Answer(filled(f"fact-{self._facts};", self.tokens), usage=spent)
+
+    async def _sum_up(self, prompt: Prompt) -> Answer:
+        self.summaries.append(prompt)
+        self.summing.set()
+        if self.hold is not None:
+            await self.hold.wait()
+        other = self.sums_up(prompt)
+        if isinstance(other, Exception):
+            raise other
+        if isinstance(other, Answer):
+            return other
+        return Answer(
+            f"{STRUCTURED}\n{' '.join(facts_of(json.dumps(prompt.messages)))}", usage=Usage(100, 20)
+        )
+
+
+class Look:
+    """A tool whose result is long."""
+
+    repeatable = True
+    tokens = 300
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec("look", "looks", {"type": "object"})
+
+    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+        return filled(f"fact-{arguments['n']};", self.tokens)
+
+
+class Chat:
+    """One conversation whose turns run as in a daemon."""
+
+    def __init__(
+        self, folder: Path, rules: Rules, *, model: Talker | None = None, store: Store | None = None
+    ) -> None:
+        self.folder = folder
+        self.rules = rules
+        self.model = model or Talker()
+        self.store = store or Store(folder, zone=UTC)
+        self.left: list[str] = []
+        self.seconds = 0.0
+        self.compactor = Compactor(self.model, clock=lambda: self.seconds)
+        self.bounds = Bounds(self.compactor, rules=self._rules, left=self._left, now=lambda: self.turns.now())
+        self.turns = Turns(
+            model=self.model,
+            toolbox=Toolbox([Look()]),
+            limits=limits(rules),
+            zone=UTC,
+            clock=lambda: datetime.now(UTC),
+            surroundings=self._around,
+            bounds=self.bounds,
+        )
+        self.count = 0
+
+    async def _rules(self) -> Rules:
+        return self.rules
+
+    async def _left(self, key: str, session_id: str) -> bool:
+        self.left.append(session_id)
+        return True
+
+    async def _around(self, session: Session, request: Request) -> Surroundings:
+        return Surroundings(parts=(), files=self.folder / "files", tools=("look",))
+
+    async def say(
+        self, text: str = "", *, settle: bool = True, stop: StopSwitch | None = None, id: str = ""
+    ) -> Reply:
+        """Run a turn, and let what it began behind it come to its end."""
+        self.count += 1
+        fact = filled(f"fact-{self.count:04};", 20)
+        asked = Request(id=id or f"m{self.count}", key=KEY, text=text or fact)
+        async with self.store.open(KEY) as session:
+            reply = await self.turns.run(session, asked, stop=stop or StopSwitch(), meter=Meter())
+        if settle:
+            await self.bounds.settled(KEY)
+        return reply
+
+    async def lines(self) -> list[dict[str, Any]]:
+        return (await self.store.look(KEY)).lines()
+
+    async def kinds(self) -> list[str]:
+        return [str(line["kind"]) for line in await self.lines() if "kind" in line]
+
+    def told(self) -> str:
+        """What the model was sent last, as one text."""
+        return json.dumps([*self.model.prompts[-1].messages])
+
+
+def limits(rules: Rules) -> Limits:
+    window = Window(rules.history_messages, rules.history_tokens) if rules.preset == "budget" else None
+    role: SummaryRole = "assistant" if rules.preset == "budget" else "user"
+    changing: ChangingParts = "system" if rules.preset == "annabelle" else "end"
+    return Limits(
+        full_tool_results=1_000,
+        window=window,
+        summary_role=role,
+        changing_parts=changing,
+        max_output_tokens=100,
+    )
+
+
+@asynccontextmanager
+async def chat(folder: Path, preset: str = "overlay", **numbers: Any) -> AsyncIterator[Chat]:
+    """Open a conversation under a preset's rules, changed by ``numbers``, with its background."""
+    fixed = {"summary_window": 100_000, "max_output_tokens": 100, "reserve_tokens": 500}
+    rules = replace(RULES[preset], **fixed | numbers)
+    place = Chat(folder, rules)
+    async with asyncio.TaskGroup() as group:
+        background = group.create_task(place.bounds.run())
+        await asyncio.sleep(0)
+        yield place
+        background.cancel()
+    await place.store.aclose()
