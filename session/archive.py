@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import orjson
+
 from session.disk import Layout
 from session.line import is_ulid
 
+COMPACTION = "compaction"  # ``ended_by`` in line 1
+MAX_HEAD_BYTES = 256 * 1024
 _NAME = re.compile(r"^(\d{8}T\d{6}Z)-([0-7][0-9A-HJKMNP-TV-Z]{25})\.jsonl$")
 
 
@@ -55,6 +59,17 @@ def everywhere(layout: Layout) -> Iterator[Archived]:
     for folder in folders:
         if folder.is_dir():
             yield from of_stem(layout, folder.name)
+
+
+def goes_on(found: Archived) -> bool:
+    """Say whether an ended session goes on in the one after it, because a compaction ended it."""
+    try:
+        with found.path.open("rb") as file:
+            head = orjson.loads(file.readline(MAX_HEAD_BYTES))
+    except (OSError, orjson.JSONDecodeError):
+        return False
+    inner = head.get("metadata") if isinstance(head, dict) else None
+    return isinstance(inner, dict) and inner.get("ended_by") == COMPACTION
 
 
 def find(layout: Layout, session_id: str, *, stem: str | None = None) -> Archived | None:

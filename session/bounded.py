@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from session.bounds import Bounds
+from session.bounds import Bounds, Occasion
 from session.compaction import Due, Estimate, Rules, Standing, due, estimate_request, measure
 from session.errors import ContextTooLong, NotCompacted
 from session.models import Meter, Prompt, Usage
@@ -46,7 +46,7 @@ class Bounded:
         await self._bounds.follow(self._session)
         prompt = await self._asking.prompt(pending)
         rules = await self._bounds.rules()
-        verdict = await self._verdict(prompt, rules)
+        verdict = await self._verdict(prompt, rules, pending)
         if verdict == "now":
             await store()  # a summary takes its time
             if await self._bounds.settled(self._session.key):
@@ -71,7 +71,8 @@ class Bounded:
         bounds.counts.forget(session.session_id)
         with contextlib.suppress(NotCompacted):
             rules = await bounds.rules()
-            return await bounds.compact(session, rules, asked=True, forced=True, meter=self._meter)
+            occasion = Occasion(asked=True, forced=True)
+            return await bounds.compact(session, rules, occasion, meter=self._meter)
         return False
 
     def answered(self, usage: Usage | None) -> None:
@@ -90,26 +91,36 @@ class Bounded:
         if self._failed:
             return False
         try:
-            return await bounds.compact(session, rules, meter=self._meter)
+            return await bounds.compact(session, rules, Occasion(), meter=self._meter)
         except NotCompacted as error:
             self._failed = True
             if rules.fits(self._estimate.tokens) or bounds.was_away(session.key):
                 return False  # the model itself says what it takes, or that it is away
             raise ContextTooLong(f"{TOO_LONG}: {error}") from error
 
-    async def _verdict(self, prompt: Prompt, rules: Rules) -> Due:
+    async def _verdict(self, prompt: Prompt, rules: Rules, pending: Mapping[str, Any] | None = None) -> Due:
         """Say whether a compaction is due; what is surely short enough is not even estimated."""
         transcript = self._session.transcript
         first = sent_from(transcript)
         self._estimate = None
         if not self._asking.album.shown and not _may_be_due(transcript, first, prompt, rules):
             return "no"
-        count = len(transcript.messages) - first
-        self._estimate, verdict = await apart(count, lambda: self._weighed(transcript, first, prompt, rules))
+        raw = transcript.messages[first:]
+
+        def weighed() -> tuple[Estimate, Due]:
+            lines = [*map(decode, raw), *filter(None, [pending])] if rules.by_history else []
+            return self._weighed(transcript, first, prompt, rules, lines)
+
+        self._estimate, verdict = await apart(len(raw), weighed)
         return verdict
 
     def _weighed(
-        self, transcript: Transcript, first: int, prompt: Prompt, rules: Rules
+        self,
+        transcript: Transcript,
+        first: int,
+        prompt: Prompt,
+        rules: Rules,
+        lines: Sequence[Mapping[str, Any]],
     ) -> tuple[Estimate, Due]:
         weighed = estimate_request(
             prompt.messages,
@@ -120,7 +131,6 @@ class Bounded:
         )
         load = None
         if rules.by_history:
-            lines = [decode(raw) for raw in transcript.messages[first:]]
             start = transcript.history_start
             load = measure(lines, start=first, history_start=start, rules=rules, now=self._bounds.clock())
         return weighed, due(rules, request=weighed.tokens, load=load)
@@ -135,7 +145,7 @@ def _may_be_due(transcript: Transcript, first: int, prompt: Prompt, rules: Rules
     if rules.preset == "annabelle":
         return size > rules.max_chars
     if rules.preset == "budget":
-        return size > rules.trigger or len(messages) - first > rules.history_messages
+        return size > rules.trigger or len(messages) - first >= rules.history_messages
     told = [message.get("content") for message in prompt.messages if message["role"] == "system"]
     size += sum(4 * len(text) for text in told if isinstance(text, str))
     size += sum(4 * (len(tool.description) + len(str(tool.parameters))) for tool in prompt.tools)

@@ -40,6 +40,22 @@ class Compacted:
     tokens_after: int
 
 
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What a compaction is for.
+
+    ``by`` is the id of the command that asks for it, ``focus`` what it asked to stress. ``asked``: no cooldown
+    holds it up. ``background``: its calls count against that budget. ``forced``: the provider found the
+    request too long, so that at most half is kept.
+    """
+
+    by: str = ""
+    focus: str = ""
+    asked: bool = False
+    background: bool = False
+    forced: bool = False
+
+
 class Bounds:
     """Compacts conversations: before a call that must wait for it, in the background, or for a person.
 
@@ -99,28 +115,9 @@ class Bounds:
         _remember(self._followed, id_)
 
     async def compact(
-        self,
-        session: Session,
-        rules: Rules,
-        *,
-        by: str = "",
-        focus: str = "",
-        asked: bool = False,
-        background: bool = False,
-        forced: bool = False,
-        meter: Meter | None = None,
+        self, session: Session, rules: Rules, occasion: Occasion, *, meter: Meter | None = None
     ) -> bool:
-        """Compact a conversation.
-
-        Args:
-            session: held open.
-            rules: the numbers in force.
-            by: the id of the command that asks for it.
-            focus: what it asked to stress.
-            asked: no cooldown holds it up.
-            background: its calls count against the budget of the background.
-            forced: the provider found the request too long: at most half is kept.
-            meter: counts what it cost.
+        """Compact a conversation; ``meter`` counts what that costs, also where it fails.
 
         Returns:
             False where nothing would leave, or the transcript became another meanwhile; nothing was written.
@@ -130,7 +127,7 @@ class Bounds:
             Fenced, StoreError: as an append.
         """
         begun = asyncio.get_running_loop().time()
-        snapshot, decided = await apart(len(session), lambda: _decided(session, rules, forced))
+        snapshot, decided = await apart(len(session), lambda: _decided(session, rules, occasion.forced))
         if decided is None:
             return False
         try:
@@ -138,9 +135,9 @@ class Bounds:
                 decided,
                 rules,
                 key=session.key,
-                focus=focus,
-                asked=asked,
-                background=background,
+                focus=occasion.focus,
+                asked=occasion.asked,
+                background=occasion.background,
                 meter=meter,
             )
         except NotCompacted as error:
@@ -150,7 +147,7 @@ class Bounds:
                 _remember(self._away, session.key)
             raise
         self._away.pop(session.key, None)
-        done = await self._commit(session, rules, snapshot, summary, by)
+        done = await self._commit(session, rules, snapshot, summary, occasion.by)
         log.info(
             "compaction.done" if done else "compaction.overtaken",
             key=session.key,
@@ -209,7 +206,7 @@ class Bounds:
     async def _behind(self, session: Session) -> None:
         try:
             async with self._gate:
-                await self.compact(session, await self.rules(), background=True)
+                await self.compact(session, await self.rules(), Occasion(background=True))
         except NotCompacted:
             pass  # logged where it failed, and tried again after the cooldown
         except SessionError as error:
@@ -243,7 +240,7 @@ class Bounds:
         if done is not None:
             return done
         await self.settled(session.key, cancel=True)
-        if not await self.compact(session, rules, by=by, focus=focus, asked=True):
+        if not await self.compact(session, rules, Occasion(by=by, focus=focus, asked=True)):
             return None
         return await self.done_by(session, by, rules)
 

@@ -196,7 +196,11 @@ async def _choose(session: Session, rest: str) -> str:
     if is_ulid(rest.upper()):
         return rest.upper()
     layout, stem = Layout(session.path.parents[1]), session.stem
-    ended = await start_thread(lambda: archive.of_stem(layout, stem), name="disk-look")
+
+    def conversations() -> list[archive.Archived]:
+        return [found for found in archive.of_stem(layout, stem) if not archive.goes_on(found)]
+
+    ended = await start_thread(conversations, name="disk-look")
     older = list(dict.fromkeys(one.session_id for one in reversed(ended)))
     older = [one for one in older if one != session.session_id]
     if not older:

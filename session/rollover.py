@@ -13,6 +13,7 @@ from typing import Any
 
 from ulid import ULID
 
+from session import archive
 from session.ending import Parted, ended_before, ended_entry, write_archive
 from session.fence import Wait
 from session.logbook import Logbook
@@ -20,7 +21,6 @@ from session.scribe import Scribe, again
 from session.transcript import Transcript, encode, fresh
 
 _OF_THE_ENDED = ("summary", "ended_at", "history_from", "reopened")
-ENDED_BY = "compaction"  # in line 1 of the archive: its conversation goes on in the session after it
 
 
 def roll_over(
@@ -61,7 +61,7 @@ def roll_over(
                 return None
             parted = Parted(old, first_kept, behind=1)
             path = write_archive(
-                scribe, held, fd, {"ended_by": ENDED_BY}, now, first_kept, more=parted.left_behind
+                scribe, held, fd, {"ended_by": archive.COMPACTION}, now, first_kept, more=parted.left_behind
             )
             line = record(path.name)
             moved = [(encode(line), line), *parted.moved]

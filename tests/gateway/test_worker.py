@@ -68,9 +68,7 @@ class Rig:
                 mailbox=self.mailbox,
                 store=self.store,
                 turns=self._turns(),
-                chat_commands=Commands(
-                    status=lambda key: ["fine"], memory=self._memory, ended=self._ended, left=self._left
-                ),
+                chat_commands=self._commands(),
                 events=events,
                 rules=self.rules,
                 group=group,
@@ -94,6 +92,9 @@ class Rig:
                 for task in tasks:
                     task.cancel()
         await self.store.aclose()
+
+    def _commands(self) -> Commands:
+        return Commands(status=lambda key: ["fine"], memory=self._memory, ended=self._ended, left=self._left)
 
     def _turns(self) -> Turns:
         async def around(session: Session, request: Request) -> Surroundings:

@@ -1,0 +1,255 @@
+"""``/compact`` as a chat uses it, and a conversation that has become too long as a chat sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.worker import Rules as WorkerRules
+from session import commands
+from session.bounds import Bounds
+from session.commands import Commands
+from session.compaction import Compactor, Rules
+from session.errors import ContextTooLong, ModelAway
+from session.history import visible
+from session.models import Answer, OnDelta, Prompt
+from session.testing import Script
+from session.tools import Toolbox
+from session.turn import Limits, Request, Surroundings, Turns
+from tests.gateway.test_worker import ADA, Rig
+from tests.session.compaction_talk import RULES, STRUCTURED
+
+AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
+
+
+class Summing(Script):
+    """Sums up what is a summary's request, and plays its script for all else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.summary: Any = Answer(STRUCTURED)
+        self.summing = asyncio.Event()
+        self.hold: asyncio.Event | None = None
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        text = str(prompt.messages[-1]["content"])
+        if not text.startswith("<conversation>"):
+            return await super().ask(prompt, on_delta)
+        self.asked.append(text)
+        self.summing.set()
+        if self.hold is not None:
+            await self.hold.wait()
+        if isinstance(self.summary, Exception):
+            raise self.summary
+        assert isinstance(self.summary, Answer)
+        return self.summary
+
+
+class Place(Rig):
+    """A worker whose conversations have bounds."""
+
+    def __init__(self, folder: Path, preset: str, **numbers: Any) -> None:
+        self.summing = Summing()
+        super().__init__(folder, self.summing, WorkerRules())
+        self.bounds_rules: Rules = replace(RULES[preset], window=100_000, **numbers)
+        self.left: list[str] = []
+        self.bounds = Bounds(
+            Compactor(self.model), rules=self._rules, left=self._left, now=self._now, clock=self.clock
+        )
+
+    async def _rules(self) -> Rules:
+        return self.bounds_rules
+
+    async def _left(self, key: str, session_id: str) -> bool:
+        self.left.append(session_id)
+        return True
+
+    def _now(self) -> str:
+        return self.clock().isoformat(timespec="microseconds")
+
+    def _commands(self) -> Commands:
+        return Commands(
+            status=lambda key: ["fine"],
+            memory=self._memory,
+            ended=self._ended,
+            left=self._left,
+            compact=self.bounds,
+        )
+
+    def _turns(self) -> Turns:
+        async def around(session: Any, request: Request) -> Surroundings:
+            return Surroundings(parts=(), files=self.folder / "files", tools=())
+
+        return Turns(
+            model=self.model,
+            toolbox=Toolbox([]),
+            limits=Limits(),
+            zone=self.store._zone,
+            clock=self.clock,
+            surroundings=around,
+            bounds=self.bounds,
+        )
+
+    async def talk(self, count: int) -> None:
+        """Say so much that a compaction has something to take away."""
+        for number in range(count):
+            await self.put(f"question {number} {'x' * 400}", f"q{number}")
+        await self.replies(count)
+
+
+@asynccontextmanager
+async def place(folder: Path, preset: str = "overlay", **numbers: Any) -> AsyncIterator[Place]:
+    built = Place(folder, preset, **numbers)
+    async with built.open():
+        yield built
+
+
+@pytest.mark.parametrize("preset", ["overlay", "budget", "off", "archive", "annabelle"])
+async def test_it_compacts_at_once_and_says_what_it_did(tmp_path: Path, preset: str) -> None:
+    """Whatever the trigger says; the words for the focus reach the summary."""
+    async with place(tmp_path, preset) as here:
+        await here.talk(6)
+        await here.put("/compact the train to Lyon", "c")
+        [said] = await here.texts(1)
+        await here.put("and now?", "n")
+        await here.texts(1)
+
+        assert "summarised" in said
+        assert "tokens" in said
+        assert "the train to Lyon" in here.summing.asked[0]
+        kind = "compact" if preset in ("archive", "annabelle") else "overlay"
+        [record] = [line for line in await here.lines() if line.get("kind")]
+        assert (record["kind"], record["message_id"]) == (kind, "c")
+        assert f"{record['compacted_turns']} turns" in said
+        sent = str(here.model.prompts[-1].messages)
+        assert "leaves at 9" in sent
+        assert "question 0" not in sent
+        assert len(here.left) == (kind == "compact")
+
+
+async def test_delivered_twice_it_does_it_once(tmp_path: Path) -> None:
+    """By the journal, and by its record where it died before the journal knew."""
+    async with place(tmp_path) as here:
+        await here.talk(6)
+        async with here.store.open(ADA) as session:
+            done = await here.bounds.asked(session, "", "c")
+        assert done is not None
+        await here.put("/compact", "c")
+        await here.put("/compact", "c")
+        first = await here.texts(1)
+        await here.put("/compact", "c")
+        second = await here.texts(1)
+
+        assert first == second
+        assert f"{done.turns} turns" in first[0]
+        assert f"{done.tokens_before:,} tokens" in first[0]
+        assert len(here.summing.asked) == 1
+        assert [line.get("kind") for line in await here.lines()].count("overlay") == 1
+
+
+async def test_where_nothing_would_leave_it_says_so(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.put("/compact", "c0")
+        await here.put("hello", "m")
+        await here.put("/compact", "c1")
+        texts = await here.texts(3)
+
+        assert (texts[0], texts[2]) == (commands.NOTHING_TO_COMPACT,) * 2
+        assert here.summing.asked == []
+
+
+async def test_a_failure_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    """It is no outage that holds the lane, and the next one does not wait for a cooldown."""
+    async with place(tmp_path) as here:
+        await here.talk(6)
+        before = await here.lines()
+        here.summing.summary = AWAY
+        await here.put("/compact", "c0")
+        assert await here.texts(1) == [commands.NOT_COMPACTED]
+        assert await here.lines() == before
+
+        here.summing.summary = Answer(STRUCTURED)
+        await here.put("/compact", "c1")
+        assert "summarised" in (await here.texts(1))[0]
+
+
+async def test_stop_ends_it(tmp_path: Path) -> None:
+    """Both commands are answered, and nothing has changed; other chats go on meanwhile."""
+    async with place(tmp_path) as here:
+        await here.talk(6)
+        before = await here.lines()
+        here.summing.hold = asyncio.Event()
+        await here.put("/compact", "c")
+        await here.summing.summing.wait()
+        await here.put("hello", "m", "foreign:bob")
+        assert (await here.texts(1))[0].startswith("script: hello")
+        await here.put("/stop", "s")
+
+        assert sorted(await here.texts(2)) == sorted([commands.STOPPED, commands.COMPACTING_STOPPED])
+        assert await here.lines() == before
+
+
+async def test_status_names_the_last_one(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.talk(6)
+        await here.put("/compact", "c")
+        await here.put("/status", "s")
+        texts = await here.texts(2)
+
+        assert "compacted: " in texts[1]
+
+
+async def test_too_long_is_said_with_what_to_do(tmp_path: Path) -> None:
+    """Where neither the request nor a shorter one fits, the chat is told, and the next message is asked."""
+    async with place(tmp_path) as here:
+        here.model.steps = [ContextTooLong("too long"), "better"]
+        await here.put("hello", "m0")
+        await here.put("again", "m1")
+        notice, reply = await here.replies(2)
+
+        assert notice.kind == "notice"
+        assert "/compact" in notice.text
+        assert "/new" in notice.text
+        assert reply.text == "better"
+
+
+async def test_what_was_compacted_cannot_be_taken_back(tmp_path: Path) -> None:
+    """``/undo`` withdraws what is still sent, and says so where nothing is."""
+    async with place(tmp_path, "archive") as here:
+        await here.talk(3)
+        await here.put("/compact", "c")
+        await here.put("/undo", "u0")
+        await here.put("more", "m")
+        await here.put("/undo", "u1")
+        texts = await here.texts(4)
+
+        assert texts[1] == commands.NOTHING_TO_WITHDRAW
+        assert texts[3] == commands.WITHDRAWN
+
+
+@pytest.mark.parametrize("preset", ["archive", "annabelle"])
+async def test_resume_goes_back_over_a_compaction(tmp_path: Path, preset: str) -> None:
+    """A session that goes on in another one is none to go back to; an ended conversation is."""
+    async with place(tmp_path, preset) as here:
+        await here.talk(4)
+        await here.put("/compact", "c")
+        await here.put("/resume", "r0")
+        texts = await here.texts(2)
+        assert texts[1] == commands.NOTHING_OLDER
+
+        await here.put("/new", "n")
+        await here.put("fresh", "m")
+        await here.put("/resume", "r1")
+        texts = await here.texts(3)
+        assert texts[2].startswith("The conversation goes on")
+        lines = await here.lines()
+        assert lines[0]["kind"] == "compact"
+        shown = visible(lines, last_consolidated=0, running_id=None)
+        assert "fresh" not in str(shown)
