@@ -44,9 +44,9 @@ class Compacted:
 class Occasion:
     """What a compaction is for.
 
-    ``by`` is the id of the command that asks for it, ``focus`` what it asked to stress. ``asked``: no cooldown
-    holds it up. ``background``: its calls count against that budget. ``forced``: the provider found the
-    request too long, so that at most half is kept.
+    ``by`` is the id of the command that asks for it, ``focus`` what it asked to stress. ``asked``: no
+    cooldown holds it up. ``background``: its calls count against that budget. ``forced``: the provider found
+    the request too long, so that at most half is kept.
     """
 
     by: str = ""
