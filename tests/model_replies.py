@@ -17,6 +17,18 @@ ERRORS = {
     "refuse": ("content_policy_violation", "Your request was rejected as a result of our safety system."),
 }
 BLOCK = re.compile(r"\A<gateway-context>.*?</gateway-context>\s*", re.DOTALL)
+SUMMED_UP = """\
+## Goal
+To talk.
+## Progress
+- [x] talked
+## Key Decisions
+- **go on**: it is early
+## Next Steps
+1. talk
+## Critical Context
+"""
+FACT = re.compile(r"fact-\d{4}")
 MARKER = re.compile(r"\[\[(\w+)(?::(.*?))?\]\]", re.DOTALL)
 
 
@@ -59,6 +71,11 @@ class Seen:
     @property
     def text(self) -> str:
         return newest_text(self.messages)
+
+
+def summed_up(seen: Seen) -> Reply:
+    """Sum up a conversation: the form that is asked for, and every ``fact-0000`` that was shown."""
+    return Reply(text=SUMMED_UP + " ".join(dict.fromkeys(FACT.findall(seen.text))))
 
 
 class Markers:

@@ -20,7 +20,9 @@ What a request gets, first that applies:
 2. the next ``Reply`` of ``server.script``.
 3. a forced tool (``save_memory`` or any other): a valid call of it; markers are ignored. With
    ``server.refuses_forced = True`` such a request gets a 400 that says so, until it comes with "auto".
-4. markers anywhere in the text of the newest user message, several may stand together:
+4. what a compaction asks, a text that begins with ``<conversation>``: a summary with every ``fact-0000`` of
+   it, or no answer ever while ``server.holds_summaries``.
+5. markers anywhere in the text of the newest user message, several may stand together:
    ``[[tool:ls {"path": "."}]]`` calls it, in the first round; a second such marker is the second round;
    ``[[tool:ls {} read {"path": "a"}]]`` parallel calls; ``[[tool:ls {oops]]`` arguments that are no JSON;
    ``[[loop]]`` a tool call in every round; ``[[status:503]]``; ``[[status:429 retry-after=2]]``;
@@ -31,7 +33,7 @@ What a request gets, first that applies:
    ``[[toolong]]`` 400 context_length_exceeded; ``[[refuse]]`` 400 content policy; ``[[filter]]`` finish
    reason content_filter; ``[[length]]`` finish reason length; ``[[long:5000]]`` a text of that many
    characters; ``[[say:text]]`` exactly that text.
-5. ``stub: <newest user text, without its markers>``.
+6. ``stub: <newest user text, without its markers>``.
 
 ``server.delay_s`` delays every answer. Usage counts a token for every four characters. ``server.arrived(n)``
 and ``server.finished(n)`` wait until that many requests came or are over.
@@ -58,6 +60,7 @@ from tests.model_replies import (
     deltas,
     finish_of,
     forced_tool,
+    summed_up,
     usage_of,
 )
 
@@ -76,6 +79,8 @@ class ModelServer:
         self.away = False
         self.refuses_forced = False
         self.delay_s = 0.0
+        self.summing = asyncio.Event()  # a summary was asked for
+        self.holds_summaries = False
         self.connections = 0
         self._log: IO[str] | None = log.open("a", encoding="utf-8") if log else None
         self._changed = asyncio.Condition()
@@ -233,6 +238,9 @@ class ModelServer:
             return Reply(status=400, error={"message": message, "type": "invalid_request_error"})
         if forced:
             return Reply(tool_calls=[(forced, json.dumps(arguments_for(seen.body, forced)))])
+        if seen.text.startswith("<conversation>"):
+            self.summing.set()
+            return Reply(kind="hang") if self.holds_summaries else summed_up(seen)
         return self._markers.reply(seen)
 
 

@@ -1,0 +1,118 @@
+"""A running gateway keeps a long conversation within a small window, over both brokers."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Daemon, ask, command, lines_of
+from tests.model_server import ModelServer
+
+KEY = "cli:ada"
+TURNS = 16
+
+
+def small(model: ModelServer, preset: str, **more: Any) -> dict[str, Any]:
+    return {
+        "model.name": "openai/stub",
+        "model.api_base": model.url,
+        "model.context_window": 6_000,
+        "model.max_output_tokens": 300,
+        "compaction.preset": preset,
+        "compaction.max_chars": 8_000,
+        "compaction.min_turns": 3,
+        "compaction.cooldown_s": 0,
+        "history.last": 12,
+        **more,
+    }
+
+
+def fact(number: int) -> str:
+    return f"fact-{number:04} {'a word and ' * 60}"
+
+
+async def talk(daemon: Daemon, first: int, stop: int) -> None:
+    for number in range(first, stop):
+        answer = await ask(daemon, KEY, f"cli:{number}", fact(number))
+        assert answer is not None
+        assert answer["kind"] == "reply", answer
+        assert f"fact-{number:04}" in answer["reply"]
+
+
+def summaries(model: ModelServer) -> int:
+    return sum(seen.text.startswith("<conversation>") for seen in model.seen)
+
+
+@pytest.mark.parametrize("preset", ["budget", "annabelle"])
+async def test_a_long_chat_goes_on_and_forgets_nothing(tmp_path: Path, preset: str) -> None:
+    """With the embedded queue; ``/compact`` by ``chat -m`` says what it did."""
+    async with ModelServer() as model:
+        config = small(model, preset)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await talk(daemon, 0, TURNS)
+            by_itself = summaries(model)
+            words = ("chat", "--key", KEY, "-m")
+            _, said = await command(tmp_path, *words, "/compact the facts", config=config)
+            await talk(daemon, TURNS, TURNS + 1)
+            assert await daemon.stop() == 0
+        told = json.dumps(model.seen[-1].messages)
+
+    assert by_itself >= 1
+    assert "summarised" in said
+    assert [number for number in range(TURNS + 1) if f"fact-{number:04}" not in told] == []
+    lines = lines_of(tmp_path, "cli_ada")
+    asked = [line["content"][:9] for line in lines if line["role"] == "user"]
+    assert asked == [f"fact-{number:04}" for number in range(TURNS + 1)]
+    assert b"compaction.failed" not in daemon.log
+
+
+@pytest.mark.parametrize("preset", ["overlay", "archive"])
+async def test_the_same_over_rabbitmq(tmp_path: Path, broker: Any, broker_name: str, preset: str) -> None:
+    async with ModelServer() as model:
+        queue = {"broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
+        config = small(model, preset, **queue)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await talk(daemon, 0, TURNS)
+            answer = await ask(daemon, KEY, "cli:c", "/compact")
+            await talk(daemon, TURNS, TURNS + 1)
+            assert await daemon.stop() == 0
+        told = json.dumps(model.seen[-1].messages)
+
+    assert answer is not None
+    assert "summarised" in answer["reply"]
+    assert [number for number in range(TURNS + 1) if f"fact-{number:04}" not in told] == []
+
+
+@pytest.mark.parametrize(("preset", "how"), [("overlay", signal.SIGKILL), ("annabelle", signal.SIGTERM)])
+async def test_a_daemon_that_ends_in_a_summary_leaves_nothing_half_done(
+    tmp_path: Path, preset: str, how: signal.Signals
+) -> None:
+    """Neither a drain nor a kill waits for it; the next process asks for it again."""
+    async with ModelServer() as model:
+        config = small(model, preset)
+        model.holds_summaries = True
+        async with Daemon(tmp_path, config=config) as daemon:
+            number = 0
+            while not model.summing.is_set():
+                await talk(daemon, number, number + 1)
+                number += 1
+            daemon.signal(how)
+            assert await daemon.died(within_s=15) == (0 if how is signal.SIGTERM else -how)
+        before = lines_of(tmp_path, "cli_ada")
+        model.holds_summaries = False
+        async with Daemon(tmp_path, config=config) as daemon:
+            while not any(line.get("kind") for line in lines_of(tmp_path, "cli_ada")):
+                assert number < TURNS
+                await talk(daemon, number, number + 1)
+                number += 1
+            await talk(daemon, number, number + 1)
+            told = json.dumps(model.seen[-1].messages)
+            assert await daemon.stop() == 0
+
+    assert not any(line.get("kind") for line in before)
+    assert len(before) % 2 == 0
+    assert [each for each in range(number + 1) if f"fact-{each:04}" not in told] == []
