@@ -103,7 +103,10 @@ class Bounded:
         transcript = self._session.transcript
         first = sent_from(transcript)
         self._estimate = None
-        if not self._asking.album.shown and not _may_be_due(transcript, first, prompt, rules):
+        told = self._asking.told_chars()
+        if not self._asking.album.shown and not _may_be_due(
+            transcript, first, prompt, rules, told_chars=told
+        ):
             return "no"
         raw = transcript.messages[first:]
 
@@ -136,7 +139,7 @@ class Bounded:
         return weighed, due(rules, request=weighed.tokens, load=load)
 
 
-def _may_be_due(transcript: Transcript, first: int, prompt: Prompt, rules: Rules) -> bool:
+def _may_be_due(transcript: Transcript, first: int, prompt: Prompt, rules: Rules, *, told_chars: int) -> bool:
     """Say whether the lengths alone leave it open: no text has more tokens than it has bytes."""
     if rules.preset == "off":
         return False
@@ -146,8 +149,7 @@ def _may_be_due(transcript: Transcript, first: int, prompt: Prompt, rules: Rules
         return size > rules.max_chars
     if rules.preset == "budget":
         return size > rules.trigger or len(messages) - first >= rules.history_messages
-    told = [message.get("content") for message in prompt.messages if message["role"] == "system"]
-    size += sum(4 * len(text) for text in told if isinstance(text, str))
+    size += 4 * told_chars
     size += sum(4 * (len(tool.description) + len(str(tool.parameters))) for tool in prompt.tools)
     return size > rules.trigger
 

@@ -106,6 +106,12 @@ class Asking:
         tools = self._toolbox.specs(self._around.tools)
         return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
 
+    def told_chars(self) -> int:
+        """Count the characters of what is told besides the history."""
+        opening = compact_line(self._session.transcript)
+        summary = len(str(opening.get("content"))) if opening is not None else 0
+        return summary + sum(len(part.text) + len(part.heading) for part in self._around.parts)
+
     def summary_as_user(self) -> bool:
         """Let a summary be told by the person, since some providers want one to begin; False where it is."""
         if not self._spoken or self.summary_role == "user":

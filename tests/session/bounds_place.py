@@ -116,6 +116,7 @@ class Chat:
             bounds=self.bounds,
         )
         self.count = 0
+        self.key = KEY
 
     async def _rules(self) -> Rules:
         return self.rules
@@ -133,15 +134,15 @@ class Chat:
         """Run a turn, and let what it began behind it come to its end."""
         self.count += 1
         fact = filled(f"fact-{self.count:04};", 20)
-        asked = Request(id=id or f"m{self.count}", key=KEY, text=text or fact)
-        async with self.store.open(KEY) as session:
+        asked = Request(id=id or f"m{self.count}", key=self.key, text=text or fact)
+        async with self.store.open(self.key) as session:
             reply = await self.turns.run(session, asked, stop=stop or StopSwitch(), meter=Meter())
         if settle:
-            await self.bounds.settled(KEY)
+            await self.bounds.settled(self.key)
         return reply
 
     async def lines(self) -> list[dict[str, Any]]:
-        return (await self.store.look(KEY)).lines()
+        return (await self.store.look(self.key)).lines()
 
     async def kinds(self) -> list[str]:
         return [str(line["kind"]) for line in await self.lines() if "kind" in line]

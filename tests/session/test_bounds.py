@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from session import archive
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
+from session.key import SessionKey
 from session.models import Answer, ToolCall
 from session.store import Store
 from session.switch import StopSwitch
@@ -18,6 +20,7 @@ from tests.session.bounds_place import KEY, Chat, chat
 from tests.session.compaction_talk import facts_of
 
 AWAY = ModelAway("503", cause="unreachable")
+DATA = Path(__file__).parent.parent / "data"
 PRESETS = ("overlay", "budget", "archive", "annabelle")
 QUICK = {"annabelle": {"max_chars": 4_000, "min_turns": 3, "cooldown_s": 0.0}}
 
@@ -374,3 +377,33 @@ async def test_below_the_trigger_nothing_is_asked(tmp_path: Path) -> None:
             for _ in range(3):
                 await place.say()
             assert place.model.summaries == []
+
+
+FILES = sorted([*(DATA / "edge-sessions").glob("*.jsonl"), *DATA.glob("nanobot-samples/*/sessions/*.jsonl")])
+
+
+@pytest.mark.parametrize("preset", ["overlay", "archive", "annabelle"])
+async def test_files_of_others_are_compacted_whole(tmp_path: Path, preset: str) -> None:
+    """Whatever their damage: what was sent before is summed up or still sent, and the chat goes on."""
+    compacted = 0
+    for number, path in enumerate(FILES):
+        stem, data = path.stem, path.read_bytes()
+        async with chat(tmp_path / str(number), preset, window=10**6, keep_recent_tokens=60) as place:
+            place.key = SessionKey(parse(data, stem=stem).key)
+            file = place.store.layout.transcript(stem)
+            file.parent.mkdir(parents=True)
+            file.write_bytes(data)
+            await place.say()
+            before = [message for message in place.model.prompts[0].messages if message["role"] == "user"]
+            async with place.store.open(place.key) as session:
+                done = await place.bounds.asked(session, "", "c")
+            await place.say()
+
+            compacted += done is not None
+            prompts = [place.model.prompts[-1], *place.model.summaries]
+            shown = "\n".join(str(each.get("content")) for asked in prompts for each in asked.messages)
+            for message in before:
+                assert str(message["content"]).split()[-1] in shown, path.name
+            assert "recovered from broken history" not in json.dumps(list(place.model.prompts[1].messages))
+            assert await place.store.verify() == [], path.name
+    assert compacted > 10
