@@ -237,3 +237,19 @@ async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: P
         assert json.loads(path.read_bytes().split(b"\n")[0])["metadata"]["session_id"] == old
         await left.aclose()
     assert 0 < after < count
+
+
+async def test_a_turn_that_runs_behind_an_overlay_is_known_for_one(store: Store) -> None:
+    """A record at the end hides no turn: ``/new`` leaves it its lines, and takes the summary along."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b")
+        await session.append([make_line("user", "q", AT, message_id="run")])
+        await session.append([make_line("system", "S", AT, kind="overlay", first_kept=2)])
+        old = session.session_id
+        await session.end()
+
+        assert texts(session.lines()) == ["q"]
+        assert (found := session.find("run")) is not None
+        assert found.tail
+    ended = archived(store, old)
+    assert texts(map(decode, ended.messages)) == ["a", "re: a", "b", "re: b", "S"]
