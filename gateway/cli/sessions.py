@@ -240,4 +240,5 @@ def _shown(line: dict[str, Any]) -> str:
     calls = [str((call.get("function") or {}).get("name")) for call in line.get("tool_calls") or []]
     at = str(line.get("timestamp", ""))[:19]
     called = f" [{', '.join(calls)}]" if calls else ""
-    return f"{at} {line.get('role')}{called}: {text}"
+    kind = f" ({line['kind']})" if line.get("role") == "system" and "kind" in line else ""
+    return f"{at} {line.get('role')}{kind}{called}: {text}"
