@@ -13,14 +13,16 @@ from gateway.quota import Quota
 from gateway.settings import Settings
 from session.attachments import Attachment
 from session.commands import Commands
+from session.embeddings import LIMIT_S, Embeddings
 from session.history import Window
 from session.jobs import Background
 from session.layers import Layers
 from session.library import Library
 from session.links import linked_files
 from session.memory import Memory, MemoryRules
-from session.models import Echo, Model
+from session.models import Echo, Embedder, Model
 from session.recent import RecentSessions
+from session.relevance import Relevance
 from session.retention import Retention
 from session.scopes import Scopes
 from session.spending import Spending
@@ -75,6 +77,7 @@ class Room:
             surroundings=self._surroundings,
             workspace=settings.workspace,
             bounds=self.bounds,
+            embeddings=build_embeddings(settings),
         )
         self.commands = Commands(
             status=status,
@@ -129,6 +132,8 @@ class Room:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
         await ready.wait()
         await self._spending.refresh()
+        if self.turns.embeddings is not None:
+            await self.turns.embeddings.open()
         if self.model.plain:
             return
         warm = getattr(self.model, "warm", None)
@@ -143,6 +148,8 @@ class Room:
         close = getattr(self.model, "close", None)
         if close is not None:
             await close()
+        if self.turns.embeddings is not None:
+            await self.turns.embeddings.aclose()
         self._layers.close()
         await self._spending.aclose()
         await self.store.aclose()
@@ -185,6 +192,14 @@ def turn_limits(settings: Settings) -> Limits:
         changing_parts=history.changing_parts,
         window=Window(history.last, history.budget_tokens) if history.mode == "last" else None,
         summary_role="assistant" if settings.compaction.preset == "budget" else "user",
+        relevance=Relevance(
+            candidates=history.candidates,
+            always=history.exchanges_always,
+            most=history.max_messages,
+            threshold=history.relevance,
+        )
+        if history.mode == "relevant"
+        else None,
     )
 
 
@@ -204,6 +219,33 @@ def build_model(settings: Settings) -> Model:
         fallbacks=model.fallbacks,
         small=model.small,
     )
+
+
+def build_embedder(settings: Settings, *, timeout_s: float = LIMIT_S) -> Embedder | None:
+    """Choose the embedding model; None where none is configured.
+
+    Address and key are those of the model where the same provider serves both.
+    """
+    model = settings.model
+    if not model.embedding:
+        return None
+    from session.llm import LiteLLMEmbedder, provider_of
+
+    same = provider_of(model.embedding) == provider_of(model.name)
+    return LiteLLMEmbedder(
+        name=model.embedding,
+        api_base=model.api_base if same else "",
+        api_key=model.api_key.get_secret_value() if same else "",
+        timeout_s=timeout_s,
+    )
+
+
+def build_embeddings(settings: Settings) -> Embeddings | None:
+    """Build what compares messages where the configuration has a use for it."""
+    embedder = build_embedder(settings)
+    if embedder is None or settings.model.name == "echo" or effective_history(settings).mode != "relevant":
+        return None
+    return Embeddings(embedder, settings.state)
 
 
 def build_room(settings: Settings, *, status: Callable[[str], list[str]]) -> Room:

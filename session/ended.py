@@ -16,6 +16,7 @@ from session.errors import StoreError
 from session.fence import Fence, Held, Wait
 from session.loading import load
 from session.transcript import Transcript
+from session.vectors import forget
 
 HeadOf = Callable[[Transcript], bytes | None]
 
@@ -78,6 +79,7 @@ def delete(
         gone = False
         if unless():
             return False
+        forget(layout, stem)
         try:
             for found in archive.of_stem(layout, stem):
                 if found.session_id == session_id:

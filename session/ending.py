@@ -22,6 +22,7 @@ from session.journal import ANY, KEPT, Entry, Ledger, Place
 from session.logbook import Logbook
 from session.scribe import Line, Scribe, again, merged
 from session.transcript import Transcript, decode, encode, fresh, read_time
+from session.vectors import forget
 
 _LEFT_BEHIND = (
     "name",
@@ -217,6 +218,7 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, 
     Raises:
         Moved, NewerFormat, StoreError.
     """
+    forget(scribe.layout, scribe.stem)
     epoch = scribe.claim(wait, anew=True)
 
     def once() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from session.tokens import estimate_messages
 
 Line = Mapping[str, Any]
 SummaryRole = Literal["user", "assistant"]
+Select = Callable[[Sequence[Line]], Iterable[int]]  # of the messages before a turn: the places of those sent
 
 FULL_TOOL_RESULTS = 2
 SUMMARY_HEAD = (
@@ -39,6 +40,7 @@ def visible(
     show: Show | None = None,
     window: Window | None = None,
     summary_role: SummaryRole = "user",
+    select: Select | None = None,
 ) -> list[dict[str, Any]]:
     """Turn the message lines of a transcript into the messages of a request.
 
@@ -54,20 +56,23 @@ def visible(
         window: sends the newest messages that fit it, from a user line on, the running turn always whole
             (mode ``last``); None: all of them (mode ``all``).
         summary_role: whose message the summary of an overlay is.
+        select: chooses among the messages before the running turn (mode ``relevant``), see ``before_turn``.
 
     Returns:
-        Provider messages, oldest first, repaired; a summary before them where an overlay has one.
+        Provider messages, oldest first, repaired, from a user message on (foreign system messages may
+        stand before it); a summary before them where an overlay has one.
     """
     messages = [line for line in lines if is_message(line)]
     running = _running_from(messages, running_id)
     overlay = newest_overlay(messages)
-    if overlay is None:
-        start = start_of(messages, last_consolidated)
-        opening: list[dict[str, Any]] = []
-    else:
-        start = overlay["first_kept"]
+    opening: list[dict[str, Any]] = []
+    if overlay is not None:
         opening = [summary_message(plain_text(overlay.get("content")), summary_role)]
-    sent = set(sendable(messages)) & set(range(start, len(messages)))
+    sent = _since_start(messages, overlay, last_consolidated)
+    if select is not None:
+        earlier = sorted(i for i in sent if i < running)
+        chosen = {earlier[n] for n in select([messages[i] for i in earlier])}
+        sent = {i for i in sent if i >= running} | chosen
     count = len(sent)
     if window is not None:
         sent = _newest(sorted(sent), running, window.messages)
@@ -75,13 +80,27 @@ def visible(
     contents: dict[int, object] = {}
     for i in sorted(sent, reverse=True):
         contents[i] = _content(messages[i], show, newest=i >= running)
-    older = repair(_stripped(messages[i], contents[i], _SENT) for i in sorted(sent) if i < running)
-    newer = repair(_stripped(messages[i], contents[i], _SENT_RUNNING) for i in sorted(sent) if i >= running)
+    older = repair(
+        (_stripped(messages[i], contents[i], _SENT) for i in sorted(sent) if i < running),
+        more_follow=running < len(messages),
+    )
+    newer = repair(
+        (_stripped(messages[i], contents[i], _SENT_RUNNING) for i in sorted(sent) if i >= running),
+        taken=[call["id"] for message in older for call in message.get("tool_calls", ())],
+    )
     shown = truncate_tool_results([*older, *newer], keep=keep_results, running_from=len(older))
     if window is not None:
         room = window.tokens - estimate_messages(opening)
         shown = shown[_within(shown, len(older), room, whole=follows) :]
-    return opening + shown
+    return opening + shown if opening else _from_a_user(shown)
+
+
+def before_turn(lines: Sequence[Line], *, last_consolidated: int, running_id: str | None) -> list[Line]:
+    """List the messages before the running turn that ``visible`` gives its ``select`` to choose from."""
+    messages = [line for line in lines if is_message(line)]
+    running = _running_from(messages, running_id)
+    sent = _since_start(messages, newest_overlay(messages), last_consolidated)
+    return [messages[i] for i in sorted(sent) if i < running]
 
 
 def is_message(line: Line) -> bool:
@@ -141,6 +160,11 @@ def summary_message(summary: str, role: SummaryRole) -> dict[str, Any]:
     return {"role": role, "content": f"<summary>\n{summary}{SUMMARY_TAIL}"}
 
 
+def _since_start(messages: Sequence[Line], overlay: Line | None, last_consolidated: int) -> set[int]:
+    start = start_of(messages, last_consolidated) if overlay is None else overlay["first_kept"]
+    return set(sendable(messages)) & set(range(start, len(messages)))
+
+
 def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
     """Yield the indexes of the lines that are neither our own records nor withdrawn by one.
 
@@ -175,6 +199,12 @@ def _within(shown: Sequence[Line], running: int, room: int, *, whole: bool) -> i
         if shown[i]["role"] == "user" or (whole and i == 0):
             first = i
     return first
+
+
+def _from_a_user(shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what the model said before any person did, which some providers refuse at the start."""
+    first = next((i for i, message in enumerate(shown) if message["role"] == "user"), len(shown))
+    return [message for i, message in enumerate(shown) if i >= first or message["role"] == "system"]
 
 
 def _running_from(messages: Sequence[Line], running_id: str | None) -> int:

@@ -11,15 +11,18 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 from session.assembly import Assembly, Chunk
-from session.errors import ModelAway, ModelError, ModelRefused
+from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused
 from session.failure import classified, cleaned
-from session.models import Answer, Message, OnDelta, PartKind, Prompt, ToolSpec
+from session.models import Answer, Embedded, Message, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.similarity import unit_vectors
 
 CONNECT_S = 10.0
+EMBEDDING_THREADS = 4
 MAX_ID_CHARS = 40  # of a tool call; longer ones come from other providers' files
 _ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the price map of the package, not of the network
@@ -156,11 +159,8 @@ class LiteLLM:
         arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
         arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": True}
         arguments["timeout"] = _timeouts(self._timeout_s)
-        if _provider(model) == _provider(self.name):
-            if self._api_base:
-                arguments["api_base"] = self._api_base
-            if self._api_key or self._api_base:
-                arguments["api_key"] = self._api_key or _DUMMY_KEY
+        if provider_of(model) == provider_of(self.name):
+            arguments |= _access(self._api_base, self._api_key)
         return arguments
 
     def _supports(self, model: str) -> frozenset[str]:
@@ -185,6 +185,62 @@ class LiteLLM:
 
     def _clean(self, text: str) -> str:
         return cleaned(text, secrets=(self._api_key,))
+
+
+class LiteLLMEmbedder:
+    """An embedding model that LiteLLM knows by name."""
+
+    def __init__(self, *, name: str, api_base: str = "", api_key: str = "", timeout_s: float) -> None:
+        """Keep the values; nothing is imported or connected yet.
+
+        Args:
+            name: as LiteLLM writes it, ``provider/model``.
+            api_base: the server's address, empty for the provider's own.
+            api_key: as of ``LiteLLM``.
+            timeout_s: how long the server may be silent; whoever asks bounds the whole.
+        """
+        self.name = f"{name} {api_base}".strip()
+        self._model = name
+        self._api_base = api_base
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embedding")
+
+    async def warm(self) -> None:
+        """Import LiteLLM, as ``LiteLLM.warm`` does."""
+        if _library is None:
+            await asyncio.to_thread(_load)
+
+    async def close(self) -> None:
+        """End the threads; a request that still runs in one is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """Embed ``texts``; see ``Embedder``. In a thread, since reading an answer takes 4 ms a vector."""
+        await self.warm()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._embed, list(texts))
+
+    def _embed(self, texts: list[str]) -> Embedded:
+        arguments: dict[str, Any] = {"model": self._model, "input": texts, "timeout": self._timeout_s}
+        arguments |= {"num_retries": 0, "max_retries": 0, **_access(self._api_base, self._api_key)}
+        try:
+            answer = _library.embedding(**arguments)
+        except Exception as error:
+            raise classified(error, model=self._model, secrets=(self._api_key,)) from error
+        try:
+            vectors = unit_vectors(answer.data, len(texts))
+        except ValueError as error:
+            raise BadAnswer(f"{self._model}: {error}") from error
+        tokens = int(getattr(answer.usage, "prompt_tokens", 0) or 0)
+        return Embedded(vectors, Usage(prompt=tokens, cost_usd=self._cost(tokens)))
+
+    def _cost(self, tokens: int) -> float:
+        """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
+        try:
+            return float(_library.cost_per_token(model=self._model, prompt_tokens=tokens)[0])
+        except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
+            return 0.0
 
 
 class _Written:
@@ -227,8 +283,16 @@ def _described(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _provider(model: str) -> str:
+def provider_of(model: str) -> str:
+    """Return the part of a model's name before the first slash."""
     return model.partition("/")[0] if "/" in model else ""
+
+
+def _access(api_base: str, api_key: str) -> dict[str, str]:
+    """Build the arguments that say where a model is served, and the key; none for the provider's own."""
+    if not api_base:
+        return {"api_key": api_key} if api_key else {}
+    return {"api_base": api_base, "api_key": api_key or _DUMMY_KEY}
 
 
 @asynccontextmanager
@@ -286,6 +350,7 @@ def _load() -> None:
         library.suppress_debug_info = True
         library.telemetry = False
         library.num_retries = None
+        library.DEFAULT_MAX_RETRIES = 0  # an embedding that asks for none gets these
         for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
             logger = logging.getLogger(name)
             logger.handlers.clear()  # its own handler would go around the log of the process

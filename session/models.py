@@ -102,6 +102,44 @@ class Model(Protocol):
         ...
 
 
+Vector = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A vector of length 1 for each text that was asked, in their order, and what they cost."""
+
+    vectors: Sequence[Vector]
+    usage: Usage = Usage()
+
+
+class Embedder(Protocol):
+    """An embedding model: texts in, one vector each out; similar texts have similar vectors."""
+
+    @property
+    def name(self) -> str:
+        """The name it is configured by, and where it is served: vectors of two names are never compared."""
+        ...
+
+    async def warm(self) -> None:
+        """Load what the first request needs, which may take seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds; nothing is asked afterwards."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """Embed ``texts``; one request, no second try.
+
+        Raises:
+            ModelAway: unreachable, rate-limited, or credentials or quota refused.
+            ModelRefused, ContextTooLong: these texts are refused for good.
+            BadAnswer: not one sound vector for each text, all of one length.
+        """
+        ...
+
+
 class Echo:
     """Repeats the newest message as ``echo: <text>`` after ``delay_s`` seconds, without a network."""
 

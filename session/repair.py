@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, NoReturn
 
 ROLES = frozenset({"user", "assistant", "tool", "system"})
@@ -16,36 +17,48 @@ _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _BLOCK_NAMES = {"image_url": "image", "input_image": "image", "input_audio": "audio", "file": "file"}
 
 
-def repair(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def repair(
+    messages: Iterable[Mapping[str, Any]], *, taken: Collection[str] = (), more_follow: bool = False
+) -> list[dict[str, Any]]:
     """Return the messages as a provider accepts them: order kept, nothing made up but lost tool results.
 
     Left out: unknown and missing roles, users and assistants that say nothing (a user who is last
     stays), results that no call of the assistant message right before them asked for, and the second
-    result of a call. A call without a result gets ``LOST_RESULT``. Results belong to a call by
-    their place, so ids may be used again later. Content becomes text, except in user messages, whose
+    result of a call. A call without a result gets ``LOST_RESULT``. Results belong to a call by their
+    place; an id that was used before is sent with a number behind it, since some providers refuse a
+    second call of the same id. Content becomes text, except in user messages, whose
     well-formed blocks stay. Arguments become the JSON text of an object: objects are written out, and
     what is no JSON object is wrapped as ``{"raw": "<the text>"}``, since several providers parse it.
     Repairing twice changes nothing more.
+
+    Args:
+        messages: oldest first.
+        taken: ids of calls that stand before these messages.
+        more_follow: whether other messages come behind these, so that the last user here is not the last.
     """
     known = [message for message in messages if isinstance(message, Mapping) and _role(message) in ROLES]
     last_user = max((i for i, message in enumerate(known) if message["role"] == "user"), default=-1)
     legal: list[dict[str, Any]] = []
-    calls: list[str] = []  # ids that the newest assistant message asked for
+    used = {_as_sent(call_id) for call_id in taken}
+    calls: dict[str, str] = {}  # of the newest assistant message: the ids as written, and as sent
     results: list[dict[str, Any]] = []
     for i, message in enumerate(known):
         if message["role"] == "tool":
             result = _result(message)
-            answered = {known_result["tool_call_id"] for known_result in results}
-            if result["tool_call_id"] in calls and result["tool_call_id"] not in answered:
-                results.append(result)
+            sent = calls.get(result["tool_call_id"])
+            if sent is not None and all(other["tool_call_id"] != sent for other in results):
+                results.append({**result, "tool_call_id": sent})
             continue
-        fixed = _fixed(message, newest=i == last_user)
+        fixed = _fixed(message, newest=i == last_user and not more_follow)
         if fixed is None:
             continue
-        legal += _completed(calls, results)
+        legal += _completed(calls.values(), results)
         legal.append(fixed)
-        calls, results = [call["id"] for call in fixed.get("tool_calls", ())], []
-    return legal + _completed(calls, results)
+        calls, results = {}, []
+        for call in fixed.get("tool_calls", ()):
+            calls[call["id"]] = call["id"] = _unused(call["id"], used)
+            used.add(_as_sent(call["id"]))
+    return legal + _completed(calls.values(), results)
 
 
 def truncate_tool_results(
@@ -143,7 +156,19 @@ def _result(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**result, "content": plain_text(message.get("content"))}
 
 
-def _completed(calls: list[str], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _unused(call_id: str, used: Collection[str]) -> str:
+    """Number an id that was used before; what LiteLLM carries in the rest of some ids stays in its place."""
+    head, mark, tail = call_id.partition("__thought__")
+    numbered = (f"{head}_{number}{mark}{tail}" for number in count(2))
+    return next(each for each in chain((call_id,), numbered) if _as_sent(each) not in used)
+
+
+def _as_sent(call_id: str) -> str:
+    """Write an id as it is compared by the provider that allows the fewest characters in one."""
+    return _NOT_IN_NAME.sub("_", call_id)
+
+
+def _completed(calls: Collection[str], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put a made-up result in the place of each missing one: behind that of the call before it."""
     answered = {result["tool_call_id"] for result in results}
     whole, place = list(results), 0

@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from session import context
 from session.attachments import Album, Attachment
-from session.history import SummaryRole, Window, is_record, visible
+from session.embeddings import Embeddings
+from session.history import Select, SummaryRole, Window, before_turn, is_record, visible
 from session.key import SessionKey
 from session.line import decode
-from session.models import Message, Model, Prompt
+from session.models import Message, Meter, Model, Prompt
+from session.relevance import Relevance, chosen, comparable, compared
 from session.store import Session
 from session.tools import Toolbox
 from session.transcript import Transcript
@@ -63,7 +66,8 @@ class Limits:
     max_output_tokens: int | None = None
     full_tool_results: int = 2
     changing_parts: context.ChangingParts = "end"
-    window: Window | None = None  # how much of the history is sent; None: all
+    window: Window | None = None  # how much of the history is sent (mode ``last``)
+    relevance: Relevance | None = None  # what of it is sent (mode ``relevant``); without both: all
     summary_role: SummaryRole = "user"  # whose message the summary of an overlay is
 
 
@@ -80,6 +84,8 @@ class Asking:
         toolbox: Toolbox,
         limits: Limits,
         workspace: Path | None,
+        embeddings: Embeddings | None,
+        meter: Meter,
     ) -> None:
         self._session = session
         self._request = request
@@ -87,6 +93,9 @@ class Asking:
         self._model = model
         self._toolbox = toolbox
         self._limits = limits
+        self._embeddings = embeddings
+        self._meter = meter
+        self._select: Select | None = None
         self.album = Album(workspace, model)
         self.summary_role = limits.summary_role
         self._spoken = False  # the last request began as if the model had said something
@@ -95,6 +104,7 @@ class Asking:
         """Build the request, ``pending`` being the user line as long as it is not stored."""
         if self._model.plain:
             return Prompt(messages=[{"role": "user", "content": self._request.text}])
+        await self._compare()
         transcript = self._session.transcript
         first = sent_from(transcript)
         slow = len(transcript.messages) - first > LONG_HISTORY or self._holds_files(transcript, first)
@@ -119,6 +129,25 @@ class Asking:
         self.summary_role = "user"
         return True
 
+    async def _compare(self) -> None:
+        """Settle once for the turn how near the old exchanges are, so that its rounds send the same ones."""
+        rules = self._limits.relevance
+        if rules is None or self._select is not None:
+            return
+        similarity = None
+        if self._embeddings is not None:
+            texts = await asyncio.to_thread(self._compared, self._session.transcript, rules)
+            question = comparable(self._request.text)
+            stem = self._session.stem
+            similarity = await self._embeddings.similarity(stem, question, texts, self._meter)
+        self._select = partial(chosen, rules=rules, similarity=similarity)
+
+    def _compared(self, transcript: Transcript, rules: Relevance) -> list[str]:
+        first = sent_from(transcript)
+        offset = transcript.history_start - first
+        lines = lines_from(transcript, first)
+        return compared(before_turn(lines, last_consolidated=offset, running_id=self._request.id), rules)
+
     def _messages(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
         limits = self._limits
         lines = lines_from(transcript, first)
@@ -130,6 +159,7 @@ class Asking:
             show=self.album.show(),
             window=limits.window,
             summary_role=self.summary_role,
+            select=self._select,
         )
         self._spoken = bool(history) and history[0]["role"] == "assistant"
         opening = compact_line(transcript)

@@ -13,6 +13,7 @@ from session import transcript
 from session.attachments import Attachment, stored
 from session.bounded import Bounded
 from session.bounds import Bounds
+from session.embeddings import Embeddings
 from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, TurnTimeout
 from session.index import usage_of
 from session.models import Answer, Meter, Model, ToolCall, Usage
@@ -78,9 +79,11 @@ class Turns:
         surroundings: Callable[[Session, Request], Awaitable[Surroundings]],
         workspace: Path | None = None,
         bounds: Bounds | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         self.workspace = workspace
         self.bounds = bounds
+        self.embeddings = embeddings
         self.model = model
         self.toolbox = toolbox
         self.limits = limits
@@ -156,6 +159,8 @@ class _Turn:
             toolbox=house.toolbox,
             limits=house.limits,
             workspace=house.workspace,
+            embeddings=house.embeddings,
+            meter=meter,
         )
         self.meter = meter
         self.bounded: Bounded | None = None

@@ -35,6 +35,9 @@ What a request gets, first that applies:
    characters; ``[[say:text]]`` exactly that text.
 6. ``stub: <newest user text, without its markers>``.
 
+``/v1/embeddings`` has a script and a list of its own, ``server.vectors`` and ``server.embedded`` (the texts
+of each request): texts that share words of four letters are near to each other.
+
 ``server.delay_s`` delays every answer. Usage counts a token for every four characters. ``server.arrived(n)``
 and ``server.finished(n)`` wait until that many requests came or are over.
 """
@@ -51,6 +54,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from tests.embedding_replies import Vectors, body_of
 from tests.model_replies import (
     Markers,
     Reply,
@@ -64,7 +68,7 @@ from tests.model_replies import (
     usage_of,
 )
 
-__all__ = ["ModelServer", "Reply", "Seen", "model_process", "read_log"]
+__all__ = ["ModelServer", "Reply", "Seen", "Vectors", "model_process", "read_log"]
 
 HTML = "<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>"
 
@@ -76,6 +80,8 @@ class ModelServer:
         self.port = port
         self.seen: list[Seen] = []
         self.script: deque[Reply] = deque()
+        self.vectors: deque[Vectors] = deque()
+        self.embedded: list[list[str]] = []
         self.away = False
         self.refuses_forced = False
         self.delay_s = 0.0
@@ -162,6 +168,9 @@ class ModelServer:
             _send(writer, 200, {"object": "list", "data": [{"id": "stub", "object": "model"}]})
             await writer.drain()
             return
+        if method == "POST" and path.endswith("/embeddings"):
+            await self._embed(json.loads(body), writer, left)
+            return
         if method != "POST" or not path.endswith("/chat/completions"):
             _send(writer, 404, {"error": {"message": f"no route {path}", "type": "not_found"}})
             await writer.drain()
@@ -186,6 +195,24 @@ class ModelServer:
             await self._note(seen, seen.outcome)
         if seen.outcome in ("cut", "aborted"):
             raise ConnectionResetError
+
+    async def _embed(
+        self, body: dict[str, Any], writer: asyncio.StreamWriter, left: asyncio.Task[bytes]
+    ) -> None:
+        self.embedded.append([body["input"]] if isinstance(body["input"], str) else body["input"])
+        if self._log:
+            self._log.write(json.dumps({"event": "embedded", "texts": self.embedded[-1]}) + "\n")
+            self._log.flush()
+        reply = self.vectors.popleft() if self.vectors else Vectors()
+        await asyncio.sleep(reply.delay_s)
+        if reply.kind == "hang":
+            await asyncio.wait({left})
+            raise ConnectionResetError
+        if reply.status != 200:
+            _send(writer, reply.status, {"error": {"message": f"scripted {reply.status}", "type": "error"}})
+        else:
+            _send(writer, 200, body_of(self.embedded[-1], reply))
+        await writer.drain()
 
     async def _note(self, seen: Seen, event: str) -> None:
         if self._log:

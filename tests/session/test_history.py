@@ -185,7 +185,7 @@ def test_system_message_leaves_out_absent_parts() -> None:
 def test_estimate_rounds_up() -> None:
     """Four characters are a token, and so is the rest."""
     assert (estimate(""), estimate("abcd"), estimate("abcde")) == (0, 1, 2)
-    assert estimate_messages(visible(tool_round("a", "12345678"), last_consolidated=0, running_id=None)) == 3
+    assert estimate_messages(tool_round("a", "12345678")) == 3
 
 
 def test_goldens_of_the_format() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
 import pytest
@@ -11,45 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from session.repair import LOST_RESULT, plain_text, repair, truncate_tool_results
-
-JUNK = st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=4) | st.just("\ud800")
-IDS = st.sampled_from(["a", "b", "c", "", None, 5, "x|" * 40])
-BLOCKS = st.sampled_from(
-    [
-        {"type": "text", "text": "hi"},
-        {"type": "image_url", "image_url": {"url": "data:,"}},
-        {"type": "image_url"},
-        {"type": "tool_use", "id": 1},
-        {"text": 3},
-        "loose",
-        None,
-        7,
-    ]
-)
-CONTENT = JUNK | st.sampled_from(["", " \n", "text", {"a": 1}]) | st.lists(BLOCKS, max_size=3)
-ARGUMENTS = JUNK | st.sampled_from(["{}", '{"a": 1}', "[1]", "{oops", '{"a": NaN}', {"a": {"b": 1}}])
-FUNCTIONS = st.fixed_dictionaries(
-    {},
-    optional={"name": st.sampled_from(["ls", "read", "a.b c", "", None]), "arguments": ARGUMENTS},
-)
-CALLS = JUNK | st.lists(
-    st.fixed_dictionaries({}, optional={"id": IDS, "function": FUNCTIONS | JUNK}) | JUNK, max_size=3
-)
-MESSAGES = st.lists(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "role": st.sampled_from(["user", "assistant", "tool", "system", "function", None, 3, []]),
-            "content": CONTENT,
-            "tool_calls": CALLS,
-            "tool_call_id": IDS,
-            "name": st.sampled_from(["ls", "a.b", "", None, 3]),
-            "reasoning_content": JUNK,
-            "thinking_blocks": JUNK | st.just([{"type": "thinking", "thinking": "hm"}]),
-        },
-    ),
-    max_size=12,
-)
+from tests.session.wild_lines import MESSAGES, assert_legal
 
 
 def user(text: str = "hello") -> dict[str, Any]:
@@ -71,37 +32,6 @@ def result(call_id: str, text: str = "ok") -> dict[str, Any]:
 
 def lost(call_id: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": LOST_RESULT}
-
-
-def assert_legal(messages: list[dict[str, Any]]) -> None:
-    """Check what the strictest providers ask for."""
-    waiting: list[str] = []
-    for message in messages:
-        json.dumps(message, ensure_ascii=False, allow_nan=False).encode("utf-8")
-        role, content = message["role"], message["content"]
-        if role == "tool":
-            assert isinstance(content, str)
-            assert message["tool_call_id"] in waiting
-            waiting.remove(message["tool_call_id"])
-            continue
-        assert not waiting, "a call has no result before the next message"
-        assert role in ("user", "assistant", "system")
-        if role == "assistant":
-            calls = message.get("tool_calls")
-            assert (content is None and calls) or content.strip()
-            assert calls is None or calls
-            for call in calls or ():
-                assert call["type"] == "function"
-                assert isinstance(json.loads(call["function"]["arguments"]), dict)
-                assert call["function"]["name"]
-                assert set(call["function"]["name"]) <= set(
-                    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
-                )
-                waiting.append(call["id"])
-            assert len(set(waiting)) == len(waiting)
-        elif isinstance(content, list):
-            assert all(isinstance(block["type"], str) for block in content)
-    assert not waiting
 
 
 @given(MESSAGES)
@@ -192,19 +122,24 @@ def test_the_first_of_two_results_wins() -> None:
 
 
 def test_ids_used_again_are_paired_by_place() -> None:
-    """The same id in two rounds belongs to two calls."""
-    history = [
-        user(),
-        asked("a"),
-        result("a", "one"),
-        said(),
-        user(),
-        asked("a"),
-        result("a", "two"),
-        said(),
-    ]
+    """The same id in two rounds belongs to two calls, and no two calls of a request have one id."""
+    first = [user(), asked("a", "a_2"), result("a", "one"), result("a_2", "two"), said()]
+    second = [user(), asked("a", "b"), result("b", "three"), result("a", "four"), said()]
 
-    assert repair(history) == history
+    renamed = [user(), asked("a_3", "b"), result("b", "three"), result("a_3", "four"), said()]
+
+    assert repair(first + second) == first + renamed
+    assert repair(second, taken=["a", "a_2"]) == renamed
+
+
+def test_ids_that_are_one_to_a_strict_provider_are_told_apart() -> None:
+    """Some write every odd character of an id as a line; what LiteLLM hides in an id keeps its place."""
+    hidden = "c__thought__c2ln"
+
+    legal = repair([user(), asked("a.b", "a b", hidden), user("more"), asked(hidden)])
+
+    ids = [call["id"] for message in legal for call in message.get("tool_calls", ())]
+    assert ids == ["a.b", "a b_2", hidden, "c_2__thought__c2ln"]
 
 
 def test_what_is_left_out_does_not_part_call_and_result() -> None:

@@ -1,0 +1,105 @@
+"""A running gateway in mode ``relevant`` sends the old exchanges that are near to the new message."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.harness import Daemon, ask, command, lines_of
+from tests.model_server import ModelServer, Vectors
+
+KEY = "web:a"
+
+
+async def talk(daemon: Daemon, texts: list[str]) -> None:
+    for n, text in enumerate(texts):
+        assert await ask(daemon, KEY, f"{len(text)}-{n}", text)
+
+
+def config_of(model: ModelServer) -> dict[str, Any]:
+    return {
+        "model.name": "openai/stub",
+        "model.api_base": model.url,
+        "model.embedding": "openai/stub-embedding",
+        "compaction.preset": "annabelle",
+    }
+
+
+async def test_a_near_exchange_is_sent_and_a_far_one_is_not(tmp_path: Path) -> None:
+    """Over five old topics, with a restart: the one asked about goes along, the others stay at home."""
+    topics = [
+        "sourdough bread needs warm water",
+        "granite kitchen counters scratch easily",
+        "violin strings break when tuned high",
+        "penguins colony counted near glacier",
+        "railway timetable changes next sunday",
+    ]
+
+    async with ModelServer() as model:
+        config = config_of(model)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await talk(daemon, topics)
+            assert await daemon.stop() == 0
+        embedded = len(model.embedded)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await ask(daemon, KEY, "new", "warm water sourdough bread again")
+            assert await daemon.stop() == 0
+        sent = [message["content"] for message in model.seen[-1].messages if message["role"] == "user"]
+        asked_again = [text for texts in model.embedded[embedded:] for text in texts]
+
+    assert [any(topic in text for text in sent) for topic in topics] == [True, False, True, True, True]
+    assert sent[-1] == "warm water sourdough bread again"
+    assert topics[0] not in asked_again
+    assert not any(topic.encode() in file.read_bytes() for file in state_files(tmp_path) for topic in topics)
+
+
+async def test_without_its_embedding_model_a_turn_goes_on(tmp_path: Path) -> None:
+    """A dead embedding model costs one request, then it is left alone; the newest exchanges are sent."""
+    topics = [f"topic number {name}" for name in ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot")]
+
+    async with ModelServer() as model:
+        model.vectors.extend([Vectors(status=503)] * 9)
+        async with Daemon(tmp_path, config=config_of(model)) as daemon:
+            await talk(daemon, topics)
+            assert await daemon.stop() == 0
+        sent = [message["content"] for message in model.seen[-1].messages if message["role"] == "user"]
+        requests = len(model.embedded)
+
+    assert sent == topics
+    assert requests == 1
+
+
+async def test_usage_counts_embeddings_and_clearing_forgets_them(tmp_path: Path) -> None:
+    """What vectors cost is the turn's; ``sessions clear`` leaves none of the conversation."""
+    texts = [f"these words make topic {name}" for name in ("alpha", "bravo", "charlie", "delta", "echo")]
+
+    async with ModelServer() as model:
+        config = config_of(model)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await talk(daemon, texts)
+            shown = json.loads((await command(tmp_path, "status", "--json", config=config))[1])
+            assert await daemon.stop() == 0
+        answers = [line for line in lines_of(tmp_path, "web_a") if line["role"] == "assistant"]
+        kept = vectors_in(tmp_path)
+        code, _ = await command(tmp_path, "sessions", "clear", KEY, config=config)
+
+    assert shown["usage_today"]["prompt_tokens"] > sum(line["usage"]["prompt"] for line in answers)
+    assert kept > 0
+    assert code == 0
+    assert vectors_in(tmp_path) == 0
+
+
+def state_files(workspace: Path) -> list[Path]:
+    return [path for path in (workspace / "state").glob("vectors*") if path.is_file()]
+
+
+def vectors_in(workspace: Path) -> int:
+    import sqlite3
+
+    file = sqlite3.connect(workspace / "state" / "vectors.db")
+    try:
+        (rows,) = file.execute("SELECT count(*) FROM vectors").fetchone()
+        return int(rows)
+    finally:
+        file.close()
