@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from zlib import crc32
 
 import pytest
 
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
-from session.models import Answer, Model, OnDelta, PartKind, Prompt, ToolSpec
+from session.models import Answer, Embedded, Embedder, Model, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.similarity import cosine, unit_vectors
 
 Step = Answer | ModelError | str | Callable[[Prompt], Answer | str]
 
@@ -59,6 +61,82 @@ class Script:
 def prompt(text: str, **fields: object) -> Prompt:
     """Make a prompt of one user message."""
     return Prompt(messages=[{"role": "user", "content": text}], **fields)  # type: ignore[arg-type]
+
+
+class WordEmbedder:
+    """Puts every word at a place of its own: texts that share words are near. Keeps what it was asked.
+
+    A step is an error to raise, or what to do first; ``dimensions`` may change between two requests.
+    """
+
+    name = "words"
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.steps: list[ModelError | Callable[[], Awaitable[None]]] = []
+        self.dimensions = 64
+
+    async def warm(self) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """Play the next step, then embed."""
+        self.asked.append(list(texts))
+        step = self.steps.pop(0) if self.steps else None
+        if isinstance(step, ModelError):
+            raise step
+        if step is not None:
+            await step()
+        rows = [{"embedding": self._counts(text)} for text in texts]
+        return Embedded(unit_vectors(rows, len(texts)), Usage(prompt=len(texts)))
+
+    def _counts(self, text: str) -> list[int]:
+        counts = [0] * self.dimensions
+        for word in text.split() or [""]:
+            counts[crc32(word.encode()) % self.dimensions] += 1
+        return counts
+
+
+class EmbedderContract:
+    """What every embedding model keeps to; a subclass gives the fixture ``embedder``."""
+
+    @pytest.fixture
+    def embedder(self) -> Embedder:
+        """Return the model under test; texts that share words must be near to each other."""
+        raise NotImplementedError
+
+    async def arrange(self, what: str) -> None:
+        """Make the next request end in ``away``, ``refused`` or ``bad``."""
+        raise NotImplementedError
+
+    async def test_a_unit_vector_for_each_text_in_their_order(self, embedder: Embedder) -> None:
+        """Equal texts are equal, texts of other words are not; the cosine of a text to itself is 1."""
+        await embedder.warm()
+
+        answer = await embedder.embed(["fresh bread", "stone wall", "fresh bread"])
+
+        one, other, again = answer.vectors
+        assert cosine(one, again) == pytest.approx(1, abs=1e-4)
+        assert cosine(one, other) < 0.9
+        assert answer.usage.prompt > 0
+        assert embedder.name
+
+    @pytest.mark.parametrize(
+        ("what", "kind"), [("away", ModelAway), ("refused", ModelRefused), ("bad", BadAnswer)]
+    )
+    async def test_embedding_fails_in_the_promised_ways(
+        self, embedder: Embedder, what: str, kind: type[ModelError]
+    ) -> None:
+        """Each failure is of its own class, and the next request is not touched by it."""
+        await self.arrange(what)
+
+        with pytest.raises(kind):
+            await embedder.embed(["fresh bread"])
+
+        assert len((await embedder.embed(["fresh bread"])).vectors) == 1
 
 
 class ModelContract:
