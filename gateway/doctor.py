@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from channels import registry
-from gateway import doctor_cron
+from gateway import doctor_cron, doctor_embedding
 from gateway.adapters import standing
 from gateway.errors import GatewayError, StateInUse
 from gateway.house import enabled, open_mailbox
@@ -53,6 +53,8 @@ async def examine(settings: Settings) -> AsyncIterator[Check]:
         yield check
     yield await _broker(settings)
     yield await _model(settings)
+    for level, text, cure in await doctor_embedding.check(settings):
+        yield Check("embedding", level, text, cure)
     yield await asyncio.to_thread(_locks, settings.workspace)
     yield _clock(settings.workspace)
     async for check in _transcripts(settings):

@@ -15,7 +15,7 @@ DIMENSIONS = 256
 class Vectors:
     """One scripted answer.
 
-    ``kind``: hang | fewer | nan | zero | words | mixed (two lengths in one answer) | backwards (in another
+    ``kind``: hang | fewer | nan | zero | mixed (two lengths in one answer) | backwards (in another
     order, with the right index).
     """
 
@@ -45,8 +45,6 @@ def body_of(texts: list[str], reply: Vectors) -> bytes:
         rows[-1]["embedding"][0] = float("nan")
     elif reply.kind == "zero":
         rows[-1]["embedding"] = [0.0] * reply.dimensions
-    elif reply.kind == "words":
-        rows[-1]["embedding"] = ["no", "numbers"]
     elif reply.kind == "mixed":
         rows[-1]["embedding"] = [1.0, 2.0]
     elif reply.kind == "backwards":

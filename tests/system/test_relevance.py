@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ async def test_usage_counts_embeddings_and_clearing_forgets_them(tmp_path: Path)
         config = config_of(model)
         async with Daemon(tmp_path, config=config) as daemon:
             await talk(daemon, texts)
+            _, doctor = await command(tmp_path, "doctor", "--json", config=config)
             shown = json.loads((await command(tmp_path, "status", "--json", config=config))[1])
             assert await daemon.stop() == 0
         answers = [line for line in lines_of(tmp_path, "web_a") if line["role"] == "assistant"]
@@ -85,6 +87,7 @@ async def test_usage_counts_embeddings_and_clearing_forgets_them(tmp_path: Path)
         code, _ = await command(tmp_path, "sessions", "clear", KEY, config=config)
 
     assert shown["usage_today"]["prompt_tokens"] > sum(line["usage"]["prompt"] for line in answers)
+    assert ("embedding", "ok") in {(check["name"], check["level"]) for check in json.loads(doctor)}
     assert kept > 0
     assert code == 0
     assert vectors_in(tmp_path) == 0
@@ -95,8 +98,6 @@ def state_files(workspace: Path) -> list[Path]:
 
 
 def vectors_in(workspace: Path) -> int:
-    import sqlite3
-
     file = sqlite3.connect(workspace / "state" / "vectors.db")
     try:
         (rows,) = file.execute("SELECT count(*) FROM vectors").fetchone()

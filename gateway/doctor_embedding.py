@@ -1,0 +1,52 @@
+"""Asks the embedding model once, and says whether mode ``relevant`` can count on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Literal
+
+from gateway.presets import effective_history
+from gateway.room import build_embedder
+from gateway.settings import Settings
+from session.embeddings import LIMIT_S
+from session.errors import ModelAway, SessionError
+from session.models import Embedder
+
+Finding = tuple[Literal["ok", "warn", "fail"], str, str]
+ASK_S = 30.0
+
+
+async def check(settings: Settings) -> list[Finding]:
+    """Return level, text and cure; nothing where no embedding model is set and none is missed."""
+    embedder = build_embedder(settings, timeout_s=ASK_S)
+    if embedder is not None:
+        return [await _asked(embedder, settings.model.embedding)]
+    if settings.model.name == "echo" or effective_history(settings).mode != "relevant":
+        return []
+    text = "none: history.mode is relevant, and the newest exchanges are sent instead of the nearest"
+    return [("warn", text, 'set model.embedding, e.g. "openai/text-embedding-3-small"')]
+
+
+async def _asked(embedder: Embedder, name: str) -> Finding:
+    await embedder.warm()
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(ASK_S):
+            await embedder.embed(["Say ok."])
+    except ModelAway as error:
+        return "fail", f"{name}: {error}", error.hint or "chat-gateway config show"
+    except SessionError as error:
+        return "fail", f"{name}: {error}", error.hint or "check model.embedding"
+    except TimeoutError:
+        return "fail", f"{name}: no answer in {ASK_S:g} s", "check model.api_base"
+    finally:
+        await embedder.close()
+    took_s = time.monotonic() - began
+    if took_s > LIMIT_S:
+        return (
+            "warn",
+            f"{name} took {took_s:.1f} s: a turn waits {LIMIT_S:g} s, then goes on",
+            "use a quicker one",
+        )
+    return "ok", f"{name} answers", ""
