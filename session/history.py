@@ -59,8 +59,8 @@ def visible(
         select: chooses among the messages before the running turn (mode ``relevant``), see ``before_turn``.
 
     Returns:
-        Provider messages, oldest first, repaired, from a user message on (foreign system messages may
-        stand before it); a summary before them where an overlay has one.
+        Provider messages, oldest first, repaired; before them the summary where an overlay has one, else
+        from a user message on, foreign system messages apart.
     """
     messages = [line for line in lines if is_message(line)]
     running = _running_from(messages, running_id)
@@ -70,9 +70,7 @@ def visible(
         opening = [summary_message(plain_text(overlay.get("content")), summary_role)]
     sent = _since_start(messages, overlay, last_consolidated)
     if select is not None:
-        earlier = sorted(i for i in sent if i < running)
-        chosen = {earlier[n] for n in select([messages[i] for i in earlier])}
-        sent = {i for i in sent if i >= running} | chosen
+        sent = _selected(messages, sent, running, select)
     count = len(sent)
     if window is not None:
         sent = _newest(sorted(sent), running, window.messages)
@@ -177,6 +175,13 @@ def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
         if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
             withdrawn.update(range(max(line["from"], start), i))
     return (i for i, line in enumerate(messages, start) if i not in withdrawn and not is_record(line))
+
+
+def _selected(messages: Sequence[Line], sent: set[int], running: int, select: Select) -> set[int]:
+    """Return what ``select`` chooses of the places before the running turn, and all of the turn."""
+    earlier = sorted(i for i in sent if i < running)
+    chosen = {earlier[n] for n in select([messages[i] for i in earlier])}
+    return {i for i in sent if i >= running} | chosen
 
 
 def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:

@@ -197,34 +197,25 @@ def said_in(older: Sequence[Any], exchange: range) -> list[str]:
     return compared([older[i] for i in exchange], Relevance(candidates=len(exchange), always=0))
 
 
-@given(LINES, OFFSETS, RUNNING, st.integers(0, 3))
+@given(LINES, LINES, OFFSETS, st.integers(0, 3))
 @settings(max_examples=400, deadline=None)
-def test_only_old_tool_results_are_truncated(
-    lines: Lines, offset: Any, running: str | None, keep: int
-) -> None:
+def test_only_old_tool_results_are_truncated(before: Lines, since: Lines, offset: Any, keep: int) -> None:
     """The last ones before the running turn stay whole, those of the turn too; none becomes longer."""
-    full = sent_in(lines, offset, running, None, keep=UNCUT)
+    question = {"role": "user", "content": "now", "message_id": "running"}
+    lines = [*before, question, *[line for line in since if line.get("kind") != "undo"]]
+    full = sent_in(lines, offset, "running", None, keep=UNCUT)
 
-    sent = sent_in(lines, offset, running, None, keep=keep)
+    sent = sent_in(lines, offset, "running", None, keep=keep)
 
-    older = len(full) - len(running_part(lines, offset, running))
-    results = [i for i, message in enumerate(full) if message["role"] == "tool"]
-    before = [i for i in results if i < older]
-    cut = set(before[: max(len(before) - keep, 0)])
+    older = next((i for i, message in enumerate(full) if message["content"] == "now"), 0)
+    results = [i for i, message in enumerate(full[:older]) if message["role"] == "tool"]
+    cut = set(results[: max(len(results) - keep, 0)])
     for i, (whole, short) in enumerate(zip(full, sent, strict=True)):
-        if i not in cut or whole == short:
-            assert whole == short
-            assert i not in cut or len(whole["content"]) <= len(placeholder(whole))
-        else:
+        if i in cut and len(whole["content"]) > len(placeholder(whole)):
             assert short == {**whole, "content": placeholder(whole)}
-            assert len(short["content"]) < len(whole["content"])
+        else:
+            assert short == whole
     assert truncate_tool_results(sent, keep=keep, running_from=older) == sent
-
-
-def running_part(lines: Lines, offset: Any, running: str | None) -> Lines:
-    """Return what a request of mode ``relevant`` that chooses nothing holds beside the summary."""
-    alone = visible(lines, last_consolidated=offset, running_id=running, select=lambda _: ())
-    return alone[1:] if alone and str(alone[0]["content"]).startswith(SUMMARY_HEAD) else alone
 
 
 def placeholder(result: dict[str, Any]) -> str:
