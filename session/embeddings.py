@@ -102,7 +102,6 @@ class Embeddings:
         known = await self._hop.start(lambda: self._vectors.read(name, stem, asked))
         await self._ask(stem, [text for text in asked if text not in known], known, meter)
         if _lengths(known) > 1:  # the server has another model under the same name
-            known = {}
             await self._ask(stem, asked, known, meter)
         if _lengths(known) > 1:
             raise BadAnswer(f"{name}: vectors of several lengths")

@@ -81,6 +81,7 @@ def test_candidates_are_the_last_thirty_messages() -> None:
     scores = {f"ask {name}": 0.9 for name in "abcdefghijklmnop"}
 
     assert asked(older, chosen(older, Relevance(most=99), scores)) == "bcdefghijklmnop"
+    assert asked(older, chosen(older, Relevance(candidates=29, most=99), scores)) == "cdefghijklmnop"
     assert "ask a" not in compared(older, RULES)
     assert len(compared(older, RULES)) == 24
 

@@ -14,6 +14,7 @@ from session.key import SessionKey
 from session.retention import EVERY_S, Retention
 from session.store import Store
 from session.transcript import make_line
+from session.vectors import Vectors
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ADA, BOB = SessionKey("telegram:1"), SessionKey("telegram:2")
@@ -110,6 +111,24 @@ async def test_an_archive_that_a_summary_stands_for_stays(world: World) -> None:
 
     assert await world.pruned() == []
     assert {first, second} < set(await world.sessions())
+
+
+async def test_vectors_go_with_an_ended_session(world: World) -> None:
+    """What is left of its texts in a derived file goes with it; other conversations keep theirs."""
+    for text in ("a", "b"):
+        await world.say(text)
+        await world.end()
+    await world.say("c")
+    await world.say("d", BOB)
+    vectors = Vectors(world.store.layout.workspace / "state")
+    for stem in ("telegram_1", "telegram_2"):
+        vectors.write("words", stem, {"a": [1.0, 0.0]})
+    world.clock.pass_(days=31)
+
+    await world.retention.prune()
+
+    assert vectors.read("words", "telegram_1", ["a"]) == {}
+    assert vectors.read("words", "telegram_2", ["a"]).keys() == {"a"}
 
 
 async def test_an_active_session_that_nobody_uses_is_archived(world: World) -> None:

@@ -28,7 +28,7 @@ def config_of(model: ModelServer) -> dict[str, Any]:
 
 
 async def test_a_near_exchange_is_sent_and_a_far_one_is_not(tmp_path: Path) -> None:
-    """Over five old topics, with a restart: the one asked about goes along, the others stay at home."""
+    """Over five old topics, with a restart: the one asked about goes along, in every round of the turn."""
     topics = [
         "sourdough bread needs warm water",
         "granite kitchen counters scratch easily",
@@ -44,14 +44,19 @@ async def test_a_near_exchange_is_sent_and_a_far_one_is_not(tmp_path: Path) -> N
             assert await daemon.stop() == 0
         embedded = len(model.embedded)
         async with Daemon(tmp_path, config=config) as daemon:
-            await ask(daemon, KEY, "new", "warm water sourdough bread again")
+            await ask(daemon, KEY, "new", 'warm water sourdough bread again [[tool:ls {"path": "."}]]')
             assert await daemon.stop() == 0
-        sent = [message["content"] for message in model.seen[-1].messages if message["role"] == "user"]
+        first, second = (
+            [message["content"] for message in seen.messages if message["role"] == "user"]
+            for seen in model.seen[-2:]
+        )
         asked_again = [text for texts in model.embedded[embedded:] for text in texts]
 
-    assert [any(topic in text for text in sent) for topic in topics] == [True, False, True, True, True]
-    assert sent[-1] == "warm water sourdough bread again"
+    assert [any(topic in text for text in first) for topic in topics] == [True, False, True, True, True]
+    assert first[-1].startswith("warm water sourdough bread again")
+    assert second == first
     assert topics[0] not in asked_again
+    assert len(model.embedded) == embedded + 1
     assert not any(topic.encode() in file.read_bytes() for file in state_files(tmp_path) for topic in topics)
 
 
