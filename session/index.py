@@ -115,6 +115,12 @@ class _End:
         if not self.begun and self.final is None:
             self.final = at
 
+    def exchange(self) -> Exchange:
+        final = self.final if self.final is not None and self.final >= self.start else None
+        return Exchange(
+            self.start, self.stop, final, tail=False
+        )  # what came before it answered no line of it
+
 
 class Index:
     """Grows with the transcript; keeps where each id begins, and looks the rest up in the raw lines."""
@@ -264,8 +270,7 @@ class Index:
                 end = ends[id_] = _End(at + 1, answered.get(id_))
             if end is not None:
                 end.go_back(at, line)
-        found = [(id_, Exchange(end.start, end.stop, end.final, tail=False)) for id_, end in ends.items()]
-        return dict(sorted(found, key=lambda one: one[1].start))
+        return {id_: end.exchange() for id_, end in sorted(ends.items(), key=lambda one: one[1].start)}
 
     def totals(self) -> Totals:
         """Sum up turns, tokens and price; only lines that came since the last call are read."""

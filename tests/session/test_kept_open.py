@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from session.disk import OpenFiles, opened
@@ -191,6 +191,7 @@ _LINES = st.builds(
 )
 
 
+@settings(max_examples=500)
 @given(st.lists(_LINES, max_size=12))
 def test_the_ends_of_all_ids_are_those_that_are_found_one_by_one(lines: list[Mapping[str, Any]]) -> None:
     """One pass from the end says of each id what looking it up says; those that are old are left out."""
