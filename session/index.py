@@ -18,6 +18,7 @@ from session.line import decode
 from session.lines import walk
 
 _SPELLED = re.compile(rb"\\u00[2-7]")  # how a writer may spell an ASCII character that needs no escape
+_MAX = 1e15  # a number beyond it counts as 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +306,10 @@ def spent(usage: object) -> tuple[int, int, float]:
     """Read tokens and price out of a ``usage``; what cannot be meant counts as 0."""
     if not isinstance(usage, dict):
         return 0, 0, 0.0
-    prompt, completion = int(_number(usage.get("prompt"))), int(_number(usage.get("completion")))
-    return prompt, completion, _number(usage.get("cost_usd"))
+    prompt, completion, cost = usage.get("prompt"), usage.get("completion"), usage.get("cost_usd")
+    if not (type(prompt) is int and type(completion) is int and abs(prompt) + abs(completion) < _MAX):
+        prompt, completion = int(_number(prompt)), int(_number(completion))
+    return prompt, completion, cost if type(cost) is float and -_MAX < cost < _MAX else _number(cost)
 
 
 def _is_plain(id_: str) -> bool:
@@ -316,5 +319,5 @@ def _is_plain(id_: str) -> bool:
 
 def _number(value: object) -> float:
     if type(value) is int or type(value) is float:
-        return float(value) if abs(value) < 1e15 else 0.0
+        return float(value) if abs(value) < _MAX else 0.0
     return 0.0
