@@ -324,10 +324,7 @@ class Scribe:
     def begin_anew(
         self, held: Held, new: Transcript, *, body: Sequence[bytes] = (), more: Sequence[Line] = ()
     ) -> None:
-        """Put a new transcript in the place of the file: line 1, the lines of ``body``, then ``more``.
-
-        Where there is a body, what is held is read anew at the next look.
-        """
+        """Put a new transcript in the place of the file: line 1, the lines of ``body``, then ``more``."""
         temp = held.temp(self.path.parent)
         head = dump(new.metadata) + b"\n"
         with new_file(temp) as target:
@@ -342,6 +339,7 @@ class Scribe:
         held.check()
         if body:
             self.forget()
+            self.refresh()
             return
         self.transcript = new
         self._settle(head, more)
