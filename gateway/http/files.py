@@ -165,6 +165,9 @@ class Files:
         cleared = await self._desk.store.clear(SessionKey(key), ids=ids, of=of)
         if (cleared or of is None) and running is not None and lane is not None and lane.running is running:
             running.stop.pull()
+        room = self._desk.house.room
+        if cleared and room is not None:
+            await room.bounds.settled(key, cancel=True)
         return cleared
 
     async def _left(self, key: str, session_id: str) -> None:

@@ -379,6 +379,24 @@ async def test_below_the_trigger_nothing_is_asked(tmp_path: Path) -> None:
             assert place.model.summaries == []
 
 
+async def test_a_person_who_asks_does_not_wait_for_the_background(tmp_path: Path) -> None:
+    """What is under way there is given up, and nothing of it comes later."""
+    async with chat(tmp_path) as place:
+        place.model.hold = asyncio.Event()
+        while not place.model.summaries:
+            await place.say(settle=False)
+            await asyncio.sleep(0)
+        await place.model.summing.wait()
+        place.model.hold = None
+        async with place.store.open(KEY) as session:
+            done = await place.bounds.asked(session, "", "c")
+
+        assert done is not None
+        assert not await place.bounds.settled(KEY)
+        [overlay] = [line for line in await place.lines() if line.get("kind")]
+        assert overlay["message_id"] == "c"
+
+
 FILES = sorted([*(DATA / "edge-sessions").glob("*.jsonl"), *DATA.glob("nanobot-samples/*/sessions/*.jsonl")])
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from session import archive, boundary
 from session.history import visible
+from session.lines import Lines
 from session.request import lines_from, sent_from
 from session.rollover import roll_over
 from session.store import Session, Store
-from session.transcript import Transcript, decode, make_line, parse
+from session.transcript import Transcript, decode, encode, make_line, parse
 from tests.session.rollover_victim import KEY, compact, roll
 
 AT = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -253,3 +254,31 @@ async def test_a_turn_that_runs_behind_an_overlay_is_known_for_one(store: Store)
         assert found.tail
     ended = archived(store, old)
     assert texts(map(decode, ended.messages)) == ["a", "re: a", "b", "re: b", "S"]
+
+
+async def test_a_big_session_is_parted_without_reading_it_whole(store: Store) -> None:
+    """Its archive holds its lines byte for byte, and the next session the newest."""
+    lines = [
+        encode(make_line("user" if n % 2 == 0 else "assistant", f"{n} {'x' * 900}", AT)) for n in range(9_000)
+    ]
+    path = store.layout.transcript("telegram_1")
+    path.parent.mkdir(parents=True)
+    head = {
+        "_type": "metadata",
+        "key": KEY,
+        "created_at": "2026-03-01T10:00:00.000001",
+        "last_consolidated": 8_000,
+    }
+    path.write_bytes(b"\n".join([json.dumps(head).encode(), *lines, b""]))
+    async with store.open(KEY) as session:
+        await talk(session, "a")  # the file gets a line 1 of ours
+    reopened = Store(store.layout.sessions.parent, zone=UTC)
+    async with reopened.open(KEY) as session:
+        assert isinstance(session.transcript.messages, Lines)
+        old = session.session_id
+        assert await roll(session, 8_998) == old
+        assert [text[:5] for text in texts(session.lines())] == ["S", "8998 ", "8999 ", "a", "re: a"]
+    await reopened.aclose()
+    ended = archived(store, old)
+    assert list(ended.messages) == lines[:8_998]
+    assert ended.last_consolidated == 8_000
