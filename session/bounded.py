@@ -62,11 +62,11 @@ class Bounded:
 
     async def too_long(self, store: Callable[[], Awaitable[None]]) -> bool:
         """Compact once, because the provider found the request too long; False where that changed nothing."""
-        if self._forced or self._failed:
+        bounds, session = self._bounds, self._session
+        if self._forced or (self._failed and not bounds.was_away(session.key)):
             return False
         self._forced = True
         await store()
-        bounds, session = self._bounds, self._session
         await bounds.settled(session.key, cancel=True)
         bounds.counts.forget(session.session_id)
         with contextlib.suppress(NotCompacted):

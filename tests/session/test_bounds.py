@@ -259,6 +259,20 @@ async def test_an_outage_is_not_told_as_too_long(tmp_path: Path) -> None:
         assert await place.kinds() == []
 
 
+async def test_after_an_outage_a_request_that_does_not_fit_is_compacted_at_once(tmp_path: Path) -> None:
+    """The model answers again, and says itself that it is too long: no cooldown stands in its way."""
+    async with chat(tmp_path) as place:
+        place.model.sums_up = lambda prompt: AWAY
+        while place.compactor.rests_s(KEY) == 0:
+            await place.say()
+        place.model.sums_up = lambda prompt: None
+        place.model.takes_tokens = place.rules.window
+        reply = await place.say("x" * 3_000)
+
+        assert reply.text
+        assert await place.kinds() == ["overlay"]
+
+
 async def test_a_slow_summary_is_given_up(tmp_path: Path) -> None:
     async with chat(tmp_path, timeout_s=0.01) as place:
         place.model.hold = asyncio.Event()
