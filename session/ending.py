@@ -22,13 +22,17 @@ from session.logbook import Logbook
 from session.scribe import Scribe, again, merged
 from session.transcript import Transcript, decode, fresh, read_time
 
-_LEFT_BEHIND = (
+LEFT_BEHIND = (
     "name",
     "instructions",
     "summary",
     "ended_at",
+    "last_words",
     "history_from",
     "reopened",
+    "resumed_at",
+    "parted_from",
+    "parted_by",
 )  # what belongs to the ended session alone
 
 
@@ -81,7 +85,7 @@ def _end(
 ) -> Path:
     now, transcript = scribe.clock(), scribe.transcript
     path = write_archive(scribe, held, fds[0], metadata, now, stop)
-    inner = {name: value for name, value in transcript.inner.items() if name not in _LEFT_BEHIND}
+    inner = {name: value for name, value in transcript.inner.items() if name not in LEFT_BEHIND}
     inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": transcript.session_id}
     entry = ended_entry(transcript, book.ledger, path, now, stop=stop, following=str(inner["session_id"]))
     book.write(held, fds[1], entry)
