@@ -107,6 +107,9 @@ class Ledger:
         at = _read_at(entry.get("at"))
         self._ages.append((at, size))
         self.size += size
+        if entry.get("do") == "ended":  # it counts on from where it did, should a crash cut its ending short
+            ended = str(entry.get("session", ""))
+            self._bases.setdefault(ended, self._since(ended)[0])
         self._top = max(self._top, _count(entry.get("seq")))
         id_ = entry.get("id")
         match entry.get("do"), id_:
