@@ -61,7 +61,7 @@ class Room:
             rules=memory_rules(settings),
             zone=settings.zone,
         )
-        self.jobs = Background(self.memory, state=settings.workspace / "state")
+        self.jobs = Background(self.memory, store=self.store, state=settings.workspace / "state")
         self._library = Library(settings.workspace)
         self._layers = Layers(
             settings.workspace,

@@ -1,8 +1,8 @@
 """Opens an older session again, closes one or ends one for a message, in children that die at each step.
 
-``python -m tests.session.boundary_victim DIR reopen|close|part ULID``: the workspace in DIR is copied for each
-one; the one with number n is killed at its n-th change of the disk, and its copy is named by it. The last
-one is the first that got to its end. Prints how many there are.
+``python -m tests.session.boundary_victim DIR reopen|close|part ULID``: the workspace in DIR is copied for
+each one; the one with number n is killed at its n-th change of the disk, and its copy is named by it. The
+last one is the first that got to its end. Prints how many there are.
 """
 
 from __future__ import annotations
