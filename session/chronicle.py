@@ -59,16 +59,11 @@ class Chronicle:
             transcript = await asyncio.to_thread(self._to_summarise, key, view.stem, session_id)
             if transcript is None:
                 return
-            lines = await asyncio.to_thread(lambda: [decode(raw) for raw in transcript.messages])
-
-            def prompt(max_chars: int) -> Prompt | None:
-                rules, zone = self._memory.rules, self._memory.zone
-                return prose.summary_prompt(lines, zone=zone, max_chars=max_chars, model=rules.small_model)
-
+            prompt = await asyncio.to_thread(self._question, transcript)
             text = await self._asked(desk, f"summary:{session_id}", prompt, prose.read_summary)
             if not text:
                 return
-            if await self._write_summary(view.stem, session_id, text, count=len(lines)):
+            if await self._write_summary(view.stem, session_id, text, count=len(transcript.messages)):
                 self.totals["summaries"] += 1
                 log.info("session.summarised", key=key, session=session_id, chars=len(text))
 
@@ -145,8 +140,21 @@ class Chronicle:
     def _to_summarise(self, key: str, stem: str, session_id: str) -> Transcript | None:
         found = ended.find(self._store.layout, stem, session_id)
         if found is None or found[1].key != key or found[1].inner.get("summary"):
-            return None
+            return None  # it is gone, or was summarised before a crash, or by another process
         return None if self._compacted(stem, session_id) else found[1]
+
+    def _question(self, transcript: Transcript) -> Ask:
+        rules, zone = self._memory.rules, self._memory.zone
+        records = [decode(transcript.messages[at]) for at in transcript.index.records]
+        start, earlier = prose.beginning(records, len(transcript.messages))
+        lines = [decode(raw) for raw in transcript.messages[start:]]
+
+        def prompt(max_chars: int) -> Prompt | None:
+            return prose.summary_prompt(
+                lines, start=start, earlier=earlier, zone=zone, max_chars=max_chars, model=rules.small_model
+            )
+
+        return prompt
 
     def _compacted(self, stem: str, session_id: str) -> bool:
         """Say whether a session ended by a compaction: the one behind it opens with what it was about."""

@@ -107,10 +107,6 @@ class Ledger:
         at = _read_at(entry.get("at"))
         self._ages.append((at, size))
         self.size += size
-        if entry.get("do") == "ended":  # it counts on from where it did, should a crash cut its ending short
-            ended = str(entry.get("session", ""))
-            self._bases.setdefault(ended, self._since(ended)[0])
-        self._top = max(self._top, _count(entry.get("seq")))
         id_ = entry.get("id")
         match entry.get("do"), id_:
             case ("begin" | "strike" | "unpark") as do, str():
@@ -134,6 +130,7 @@ class Ledger:
                 self._take_ended(entry, at)
             case _:
                 pass
+        self._top = max(self._top, _count(entry.get("seq")))
 
     def _take_try(self, do: str, id_: str, entry: Entry, at: datetime) -> None:
         tries = self._tries.setdefault(id_, _Tries())
@@ -155,17 +152,15 @@ class Ledger:
 
     def _take_ended(self, entry: Entry, at: datetime) -> None:
         """Take in the end of a session: its recent ids, their replies, and the base of the next one."""
+        ended = str(entry.get("session", ""))
+        self._bases.setdefault(ended, self._since(ended)[0])  # where a crash cut the ending short, it goes on
         self._bases[str(entry.get("next", ""))] = _Base(_count(entry.get("seq")), 0)
         ids = entry.get("ids")
         for id_, end in (ids if isinstance(ids, dict) else {}).items():
             if not isinstance(end, dict):
                 continue
             text, seq = str(end.get("text", "")), end.get("seq")
-            extra = {
-                "archive": entry.get("archive", ""),
-                "session": entry.get("session", ""),
-                "final": end.get("final") is True,
-            }
+            extra = {"archive": entry.get("archive", ""), "session": ended, "final": end.get("final") is True}
             number = seq if type(seq) is int else None
             self._known[id_] = Known("archived", text, "", at, number, extra)
             if number is not None:
