@@ -38,6 +38,7 @@ from session.scribe import Line, Scribe, again, merged
 from session.transcript import Transcript, decode, dump, fresh
 
 _OF_THE_END = ("ended_at", "summary", "last_words", "history_from", "reopened")
+JOINED_MAX = 2_000  # messages of a session that are moved behind those of another
 _PLACES = ("from", "first_kept")  # what in a record of ours counts the messages of its session
 
 
@@ -177,9 +178,10 @@ def reopen(
 
 def _goes_on_from(transcript: Transcript, path: Path) -> bool:
     """Say whether a session began for silence behind this very archive, and nothing of it was left behind."""
+    if transcript.inner.get("parted_from") != path.name or len(transcript.messages) > JOINED_MAX:
+        return False
     kinds = {decode(transcript.messages[at]).get("kind") for at in transcript.index.records}
-    began = transcript.inner.get("parted_from") == path.name
-    return began and transcript.last_consolidated == 0 and not kinds & {"overlay", "compact"}
+    return transcript.last_consolidated == 0 and not kinds & {"overlay", "compact"}
 
 
 def _moved(transcript: Transcript, count: int) -> list[Line]:

@@ -15,7 +15,7 @@ from session.ending import remove
 from session.errors import StoreError
 from session.fence import Fence, Held, Wait
 from session.loading import load
-from session.transcript import Transcript
+from session.transcript import Transcript, parse
 
 BEGINNING_BYTES = 256 * 1024
 HeadOf = Callable[[Transcript], bytes | None]

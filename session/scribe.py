@@ -320,7 +320,7 @@ class Scribe:
     ) -> None:
         """Put a new transcript in the place of the file: line 1, the lines of ``body``, then ``more``.
 
-        Where there is a body, what is held is read anew at the next look.
+        Where there is a body, what is held is read anew, so that whoever asks next sees what stands there now.
         """
         temp = held.temp(self.path.parent)
         head = dump(new.metadata) + b"\n"
@@ -336,6 +336,7 @@ class Scribe:
         held.check()
         if body:
             self.forget()
+            self.refresh()
             return
         self.transcript = new
         self._settle(head, more)
