@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
@@ -61,7 +62,7 @@ class IdleBoundary:
             received = read_time(inbound.received_at)
             return is_idle(transcript, received_at=received, now=self._clock(), limit=self._limit)
 
-        if due(session.transcript):
+        if await asyncio.to_thread(due, session.transcript):  # lines of others may stand before the newest
             parted = await session.change(lambda *hands: boundary.part(*hands, by=inbound.id, due=due))
             if parted:
                 log.info("session.parted", previous=session.metadata.get("previous_session"))
