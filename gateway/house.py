@@ -118,6 +118,7 @@ class House:
                 attempts=limits.attempts,
                 outage_hours=limits.outage_hours,
                 pending_per_chat=limits.pending_per_chat,
+                idle_hours=self.settings.session.idle_hours,
             ),
             group=group,
             quota=room.quota,

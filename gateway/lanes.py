@@ -26,6 +26,7 @@ class Entry:
     told: bool = False  # the chat knows that the disk is full
     begun_at: float = 0.0  # loop time of its first try, seconds
     admitted: bool = False  # it is within the limits of its person and day
+    parted: bool = False  # a session ended before it, and its chat was told
     away_at: datetime | None = None  # when a try first met an outage
     asked: Request | None = None  # what a command has the model asked
     verdict: tuple[str, str] | None = None  # reason and sentence, once it is to be parked

@@ -7,7 +7,7 @@ import structlog
 from channels.message import Inbound
 from session import moving
 from session.hop import start_thread
-from session.jobs import move_jobs
+from session.jobfiles import move_jobs
 from session.key import SessionKey, split
 from session.store import Session, Store
 from session.turn import Reply

@@ -64,7 +64,7 @@ class Room:
             rules=memory_rules(settings),
             zone=settings.zone,
         )
-        self.jobs = Background(self.memory, state=settings.workspace / "state")
+        self.jobs = Background(self.memory, store=self.store, state=settings.workspace / "state")
         self.bounds = build_bounds(settings, self.model, take=self.memory.budget.take, left=self.jobs.left)
         self._library = Library(settings.workspace)
         self._layers = build_layers(settings, self.store, self._library)

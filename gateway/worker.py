@@ -14,9 +14,10 @@ import structlog
 
 from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
-from gateway import answers, edits, moves, recognise
-from gateway.errors import LetterLost, MailboxDown, MailboxError
+from gateway import answers, edits, moves, recognise, unreadable
+from gateway.errors import LetterLost, MailboxError
 from gateway.events import EventKind, Events, Onlooker
+from gateway.idle import IdleBoundary
 from gateway.lanes import Again, Entry, Lanes
 from gateway.mailbox import INBOUND, Letter, Mailbox, Post
 from gateway.notices import Notices
@@ -51,6 +52,7 @@ class Rules:
     attempts: int = 3
     outage_hours: float = 24
     pending_per_chat: int = 50
+    idle_hours: float = 0
 
 
 class Worker:
@@ -102,6 +104,9 @@ class Worker:
             spawn=self._spawn,
         )
         self.outage = self._patience.outage
+        self._idle = IdleBoundary(
+            rules.idle_hours, notices=self._notices, ended=chat_commands.ended, clock=clock
+        )
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -122,7 +127,8 @@ class Worker:
         try:
             inbound, ignored = read_inbound(letter.body)
         except Unreadable as error:
-            self._spawn(self._park_unreadable(letter, error), "park unreadable")
+            parking = unreadable.park(letter, error, mailbox=self._mailbox, notices=self._notices)
+            self._spawn(parking, "park unreadable")
             return
         if ignored:
             log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)
@@ -160,27 +166,6 @@ class Worker:
                 log.exception("side_work.crashed", work=name)
 
         self._group.create_task(guarded(), name=name)
-
-    async def _park_unreadable(self, letter: Letter, error: Unreadable) -> None:
-        """Park a letter that is no Inbound; tell its chat where its address is sound."""
-        tries = 0
-        address = error.address
-        while letter.begin():
-            try:
-                if address is not None:
-                    text = f"This message cannot be read: {error}."
-                    await self._notices.put(address, "unreadable", text)
-                await self._mailbox.park(
-                    letter, key=address.key if address else None, reason=f"unreadable: {error}", attempts=0
-                )
-            except LetterLost:
-                return
-            except MailboxDown:
-                tries += 1
-                await asyncio.sleep(back_off_s(tries))
-            else:
-                log.warning("letter.parked", id=letter.id, reason="unreadable", error=str(error))
-                return
 
     # -- one try of a letter -----------------------------------------------------------------------
 
@@ -275,6 +260,8 @@ class Worker:
                 known = await session.journal.conclude(inbound.id, "command", text=answer)
                 return Reply(text=answer, seq=known.seq or 0)
             entry.asked = answer
+        else:
+            await self._idle.before(entry, session)
         return await self._turn(entry, session, begun=begun)
 
     async def _turn(self, entry: Entry, session: Session, *, begun: int) -> Reply | Again | None:

@@ -97,7 +97,7 @@ class Commands:
     ) -> None:
         self._status = status
         self._memory = memory
-        self._ended = ended
+        self.ended = ended
         self._left = left
         self._bounds = compact
         self._now = now
@@ -119,7 +119,7 @@ class Commands:
         match command.name:
             case "new":
                 await session.end()
-                return BEGUN if await self._ended(session) else BEGUN_EMPTY
+                return BEGUN if await self.ended(session) else BEGUN_EMPTY
             case "stop":
                 return NOTHING_RUNS  # a running turn was stopped out of line, before this letter's turn came
             case "status":

@@ -15,9 +15,10 @@ from session.ending import remove
 from session.errors import StoreError
 from session.fence import Fence, Held, Wait
 from session.loading import load
-from session.transcript import Transcript
+from session.transcript import Transcript, parse
 from session.vectors import forget
 
+BEGINNING_BYTES = 256 * 1024
 HeadOf = Callable[[Transcript], bytes | None]
 
 
@@ -26,6 +27,22 @@ def find(layout: Layout, stem: str, session_id: str) -> tuple[Archived, Transcri
     found = archive.find(layout, session_id, stem=stem)
     read = load(found.path, stem) if found is not None else None
     return (found, read[0]) if found is not None and read is not None else None
+
+
+def read_beginning(path: Path, stem: str) -> Transcript | None:
+    """Read line 1 and the first whole messages of a session, active or ended; None where it is gone.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(BEGINNING_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path.name} cannot be read: {error.strerror}") from error
+    return parse(data[: data.rfind(b"\n") + 1], stem=stem)
 
 
 def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> bool:

@@ -24,14 +24,18 @@ from session.scribe import Line, Scribe, again, merged
 from session.transcript import Transcript, decode, encode, fresh, read_time
 from session.vectors import forget
 
-_LEFT_BEHIND = (
+LEFT_BEHIND = (
     "name",
     "instructions",
     "summary",
     "ended_at",
     "ended_by",
+    "last_words",
     "history_from",
     "reopened",
+    "resumed_at",
+    "parted_from",
+    "parted_by",
 )  # what belongs to the ended session alone
 
 
@@ -119,7 +123,7 @@ def _end(
     now, transcript = scribe.clock(), scribe.transcript
     parted = Parted(transcript, stop)
     path = write_archive(scribe, held, fds[0], metadata, now, stop, more=parted.left_behind)
-    inner = {name: value for name, value in transcript.inner.items() if name not in _LEFT_BEHIND}
+    inner = {name: value for name, value in transcript.inner.items() if name not in LEFT_BEHIND}
     inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": transcript.session_id}
     entry = ended_entry(transcript, book.ledger, path, now, stop=stop, following=str(inner["session_id"]))
     book.write(held, fds[1], entry)

@@ -1,14 +1,15 @@
-"""Background work that survives a restart: consolidation after turns, and of sessions that have ended.
+"""Background work that survives a restart: consolidation, summaries and names of sessions.
 
 What follows a turn needs no record: it is due again after the next one. An ended session is due once, so its
-job is a file in ``state/jobs/``, there before ``/new`` is answered, gone when memory holds the whole session.
-With a model that cannot do it (``echo``) the files wait until one is configured that can.
+jobs are files in ``state/jobs/``, there before ``/new`` is answered: one is gone when memory holds the whole
+session, the other when its summary is written. With a model that cannot do it (``echo``) the files wait until
+one is configured that can.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,29 +19,22 @@ from typing import Any
 
 import structlog
 
-from session.disk import private_folder, sync_folder
-from session.errors import ModelAway, NewerFormat, NotNow, SessionError, StoreError
+from session.chronicle import Chronicle
+from session.errors import ModelAway, NewerFormat, NotNow, SessionError
 from session.hop import start_thread
-from session.key import mark_of
+from session.jobfiles import Job, JobFiles
 from session.line import is_ulid
 from session.memory import Memory
 from session.notes import Notes
-from session.state import read_state, write_state
+from session.store import Store
 from session.view import View
 
 log = structlog.get_logger("jobs")
 
-AT_ONCE = 4  # consolidations side by side; those of one scope go one after the other
+AT_ONCE = 4  # jobs side by side; those of one scope go one after the other
 LOOK_S = 300.0  # how often to look for jobs that another process left
 FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A consolidation to do: of an ended session by its ULID, or of a key's active one."""
-
-    key: str
-    session_id: str | None = None
+NAMED_MAX = 10_000  # sessions of which is remembered that a name was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,8 @@ class Background:
     """Does the jobs, each once over all processes, and keeps those that cannot be done yet.
 
     Args:
-        memory: does the work.
+        memory: does consolidations.
+        store: the conversations, for summaries and names.
         state: the folder ``state/`` of the workspace.
         clock: the time now, aware.
         sleep: waits that many seconds.
@@ -77,28 +72,34 @@ class Background:
         self,
         memory: Memory,
         *,
+        store: Store,
         state: Path,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self._memory = memory
-        self._folder = state / "jobs"
+        self._chronicle = Chronicle(memory, store)
+        self._files = JobFiles(state)
         self._clock = clock
         self._sleep = sleep
         self._due: dict[Job, _Due] = {}
         self._running: set[Job] = set()
+        self._named: OrderedDict[str, None] = OrderedDict()
         self._changed = asyncio.Event()
         self._away_until: datetime | None = None
         self._away_tries = 0
         self._last_error = ""
 
     def turn_ended(self, session: View) -> None:
-        """See whether enough messages wait; a key that is due already is not put in twice."""
+        """See whether enough messages wait, and whether a name is missing; what is due stays so."""
         if len(session) - session.last_consolidated >= self._memory.rules.window:
             self._put(Job(session.key))
+        unnamed = not session.metadata.get("name") and session.session_id not in self._named
+        if unnamed and session.finals():
+            self._put(Job(session.key, session.session_id, "name"))
 
     async def ended(self, session: View) -> bool:
-        """Make the consolidation of the session before this one durable; doing it twice does no harm.
+        """Make the work on the session before this one durable; doing it twice does no harm.
 
         Returns:
             Whether there was one.
@@ -110,18 +111,19 @@ class Background:
         return is_ulid(previous) and await self.left(session.key, str(previous))
 
     async def left(self, key: str, session_id: str) -> bool:
-        """Make the consolidation of an ended session durable, as ``ended`` does, by its ULID.
+        """Make the work on an ended session durable, as ``ended`` does, by its ULID.
 
         Raises:
             StoreError: it could not be made durable.
         """
-        job = Job(key, session_id)
-        stretch = await self._memory.stretches.load(job.key, job.session_id)
+        stretch = await self._memory.stretches.load(key, session_id)
         if stretch is None or not stretch.ended:
             return False
+        jobs = [Job(key, session_id, "summary")]
         if stretch.lines:
-            content = {"kind": "consolidate", "key": job.key, "session": job.session_id}
-            await start_thread(lambda: write_state(self._path(job), content), name="job")
+            jobs.append(Job(key, session_id))
+        for job in jobs:
+            await start_thread(partial(self._files.keep, job), name="job")
             self._put(job)
         return True
 
@@ -133,7 +135,7 @@ class Background:
         """
         try:
             await self._memory.budget.load()
-            await asyncio.to_thread(self._left)
+            await asyncio.to_thread(self._files.left)
         except NewerFormat:
             raise
         except (SessionError, OSError) as error:
@@ -144,7 +146,7 @@ class Background:
                 self._changed.clear()
                 for job in self._ready():
                     self._running.add(job)
-                    group.create_task(self._do(job), name="consolidation")
+                    group.create_task(self._do(job), name=job.kind)
                 await self._next_change()
 
     async def at_once(self, key: str) -> Report:
@@ -157,12 +159,12 @@ class Background:
         """
         notes = Notes((await self._memory.scope_of(key)).memory)
         before = await asyncio.to_thread(_sizes, notes)
-        ended = [job for job in await asyncio.to_thread(self._left) if job.key == key]
+        left = await asyncio.to_thread(self._files.left)
+        ended = [job for job in left if job.key == key and job.kind == "consolidate"]
         messages = raw = calls = 0
         for job in [*ended, Job(key)]:
             done = await self._memory.consolidate(key, session_id=job.session_id, asked=True)
-            if job.session_id is not None:
-                await start_thread(partial(self._strike, job), name="job")
+            await start_thread(partial(self._files.strike, job), name="job")
             messages, raw, calls = messages + done.messages, raw + done.raw, calls + done.calls
         after = await asyncio.to_thread(_sizes, notes)
         return Report(messages, raw, calls, before[0], after[0], before[1], after[1])
@@ -178,6 +180,7 @@ class Background:
             "reasons": sorted({reason for _, reason in waits if reason}),
             "last_error": self._last_error,
             "consolidated": dict(self._memory.totals),
+            "written": dict(self._chronicle.totals),
             "budget": self._memory.budget.shown(),
         }
 
@@ -218,7 +221,7 @@ class Background:
 
     async def _look_once(self) -> None:
         try:
-            for job in await asyncio.to_thread(self._left):
+            for job in await asyncio.to_thread(self._files.left):
                 self._put(job)
         except (SessionError, OSError) as error:
             log.warning("jobs.unread", error=str(error))
@@ -229,9 +232,7 @@ class Background:
         """Do one job; what cannot be done now is put off, and nothing that it raises ends the others."""
         due = self._due[job]
         try:
-            await self._memory.consolidate(job.key, session_id=job.session_id)
-            if job.session_id is not None:
-                await start_thread(lambda: self._strike(job), name="job")
+            await self._work(job)
         except NotNow as error:
             self._put_off(job, due, error.until, error.reason, error)
         except ModelAway as error:
@@ -248,6 +249,19 @@ class Background:
         finally:
             self._running.discard(job)
             self._changed.set()
+
+    async def _work(self, job: Job) -> None:
+        if job.kind == "consolidate" or job.session_id is None:
+            await self._memory.consolidate(job.key, session_id=job.session_id)
+        elif job.kind == "summary":
+            await self._chronicle.summarise(job.key, job.session_id)
+        else:
+            await self._chronicle.name(job.key, job.session_id)
+            self._named[job.session_id] = None
+            while len(self._named) > NAMED_MAX:
+                self._named.popitem(last=False)
+            return
+        await start_thread(partial(self._files.strike, job), name="job")
 
     def _put_off(self, job: Job, due: _Due, until: datetime, reason: str, error: Exception) -> None:
         due.at, due.tries = until, due.tries + 1
@@ -267,51 +281,6 @@ class Background:
 
     def _wait_s(self, tries: int) -> float:
         return min(FIRST_WAIT_S * 2.0 ** min(tries, 16), LONGEST_WAIT_S)
-
-    # -- the files ---------------------------------------------------------------------------------------
-
-    def _path(self, job: Job) -> Path:
-        return self._folder / file_name(str(job.session_id), job.key)
-
-    def _left(self) -> list[Job]:
-        """Read the jobs on disk, the oldest session first."""
-        found = []
-        for path in sorted(self._folder.glob("*.json")):
-            try:
-                content = read_state(path)
-            except NewerFormat:
-                raise
-            except StoreError as error:
-                log.warning("job.unreadable", file=path.name, error=str(error))
-                continue
-            key, session_id = content.get("key"), content.get("session")
-            if content.get("kind") == "consolidate" and isinstance(key, str) and is_ulid(session_id):
-                found.append(Job(key, str(session_id)))
-        return found
-
-    def _strike(self, job: Job) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._path(job).unlink()
-            private_folder(self._folder)
-            sync_folder(self._folder)
-
-
-def file_name(session_id: str, key: str) -> str:
-    """Name the file of a job in ``state/jobs/``."""
-    return f"{session_id}-{mark_of(key)}.json"
-
-
-def move_jobs(state: Path, old: str, new: str) -> None:
-    """Give the jobs of one key to another; blocks, for threads. Done again after a crash it ends the same.
-
-    Raises:
-        NewerFormat, StoreError: call it again.
-    """
-    for path in sorted((state / "jobs").glob("*.json")):
-        content = read_state(path)
-        if content.get("key") == old and is_ulid(content.get("session")):
-            write_state(path.with_name(file_name(str(content["session"]), new)), {**content, "key": new})
-            path.unlink(missing_ok=True)
 
 
 def _sizes(notes: Notes) -> tuple[int, int]:

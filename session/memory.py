@@ -106,7 +106,7 @@ class Memory:
         self.totals = {"messages": 0, "raw": 0, "failures": 0}
         self.zone = zone
         self._notes = notes
-        self._desks = Desks(state / "memory", clock=clock)
+        self.desks = Desks(state / "memory", clock=clock)
         self._cache: dict[Path, tuple[Seen | None, str]] = {}
 
     async def text(self, scope: Scope) -> str:
@@ -153,7 +153,7 @@ class Memory:
         if first is None:
             return Done()
         scope = self._scope(first)
-        async with self._desks.open(scope.name) as desk:
+        async with self.desks.open(scope.name) as desk:
             work = _Work(self, desk, self._notes(scope.memory), asked)
             await work.put_through()
             return replace(await work.run(key, session_id), scope=scope)

@@ -74,13 +74,14 @@ class RecentSessions:
 
 
 def _head(path: Path, data: bytes) -> tuple[str, str]:
-    """Read the key and the summary that line 1 names; empty where it says none, or cannot be read."""
+    """Read the key and the summary that line 1 names, else the last words; empty where it says none."""
     line, newline, _ = data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
     try:
         head = json.loads(line) if newline or len(data) < MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         head = None
     inner = head.get("metadata") if isinstance(head, dict) else None
-    summary = inner.get("summary") if isinstance(inner, dict) else None
+    inner = inner if isinstance(inner, dict) else {}
+    summary = inner.get("summary") or inner.get("last_words")
     owner = head.get("key") if isinstance(head, dict) else None
     return owner if isinstance(owner, str) else "", summary.strip() if isinstance(summary, str) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,11 +16,12 @@ from session.archive import Archived
 from session.errors import SessionError, StoreError
 from session.fence import Fence
 from session.hop import start_thread
-from session.key import SessionKey, split
+from session.idle import fresh_at
+from session.key import SessionKey
 from session.listing import transcripts
 from session.loading import load
 from session.store import Store
-from session.transcript import Transcript, decode, read_time
+from session.transcript import Transcript, decode
 
 log = structlog.get_logger("retention")
 
@@ -155,24 +156,6 @@ class Retention:
         )
 
 
-def fresh_at(transcript: Transcript) -> datetime | None:
-    """Return when a person or the model last said something; system messages and cron do not count.
-
-    Where there is nothing else, the newest line counts, in a cron job's own conversation any line. None for
-    a session without messages, and where no line says when it was written.
-    """
-    newest: datetime | None = None
-    of_cron = split(transcript.key)[0] == "cron"
-    for line in _backwards(transcript.messages):
-        at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
-        if at is None:
-            continue
-        if of_cron or not (line.get("role") == "system" or _from_cron(line)):
-            return at
-        newest = newest or at
-    return newest
-
-
 def named_by(transcript: Transcript) -> Iterator[str]:
     """Yield the ULIDs of the sessions that an open one needs: its own, the one before, one it continues."""
     yield transcript.session_id
@@ -184,15 +167,6 @@ def named_by(transcript: Transcript) -> Iterator[str]:
         name = more.get("previousSession") if isinstance(more, Mapping) else None
         if isinstance(name, str):
             yield name.removesuffix(".jsonl").rpartition("-")[2]
-
-
-def _backwards(messages: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    return (decode(raw) for raw in reversed(messages))
-
-
-def _from_cron(line: Mapping[str, Any]) -> bool:
-    id_ = line.get("message_id")
-    return isinstance(id_, str) and id_.startswith("cron:")
 
 
 def _read_at(path: Path, stem: str) -> Transcript | None:

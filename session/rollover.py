@@ -20,7 +20,16 @@ from session.logbook import Logbook
 from session.scribe import Scribe, again
 from session.transcript import Transcript, encode, fresh
 
-_OF_THE_ENDED = ("summary", "ended_at", "history_from", "reopened")
+_OF_THE_ENDED = (
+    "summary",
+    "last_words",
+    "ended_at",
+    "history_from",
+    "reopened",
+    "resumed_at",
+    "parted_from",
+    "parted_by",
+)
 
 
 def roll_over(

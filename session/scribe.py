@@ -324,7 +324,10 @@ class Scribe:
     def begin_anew(
         self, held: Held, new: Transcript, *, body: Sequence[bytes] = (), more: Sequence[Line] = ()
     ) -> None:
-        """Put a new transcript in the place of the file: line 1, the lines of ``body``, then ``more``."""
+        """Put a new transcript in the place of the file: line 1, the lines of ``body``, then ``more``.
+
+        Where there is a body, what is held is read anew: whoever asks next sees what stands there now.
+        """
         temp = held.temp(self.path.parent)
         head = dump(new.metadata) + b"\n"
         with new_file(temp) as target:

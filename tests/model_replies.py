@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from session.prose import NAME_INSTRUCTIONS, SUMMARY_INSTRUCTIONS
+
 ERRORS = {
     "toolong": (
         "context_length_exceeded",
@@ -71,6 +73,12 @@ class Seen:
     @property
     def text(self) -> str:
         return newest_text(self.messages)
+
+    @property
+    def aside(self) -> str:
+        """What the background asks for beside all turns: ``summary``, ``name``, or nothing."""
+        told = str(self.messages[0].get("content")) if self.messages else ""
+        return {SUMMARY_INSTRUCTIONS: "summary", NAME_INSTRUCTIONS: "name"}.get(told, "")
 
 
 def summed_up(seen: Seen) -> Reply:

@@ -38,6 +38,10 @@ What a request gets, first that applies:
 ``/v1/embeddings`` has a script and a list of its own, ``server.vectors`` and ``server.embedded`` (the texts
 of each request): texts that share words of four letters are near to each other.
 
+A request for a session's summary or name, which the background makes when it likes, is none of all these: it
+is answered with ``Summary <n>`` or ``Name <n>``, or with what ``server.aside`` says, is found in
+``server.asides`` instead of ``server.seen``, and is an ``aside`` in the log.
+
 ``server.delay_s`` delays every answer. Usage counts a token for every four characters. ``server.arrived(n)``
 and ``server.finished(n)`` wait until that many requests came or are over.
 """
@@ -79,6 +83,8 @@ class ModelServer:
     def __init__(self, *, port: int = 0, log: Path | None = None) -> None:
         self.port = port
         self.seen: list[Seen] = []
+        self.asides: list[Seen] = []
+        self.aside: deque[Reply] = deque()
         self.script: deque[Reply] = deque()
         self.vectors: deque[Vectors] = deque()
         self.embedded: list[list[str]] = []
@@ -176,6 +182,9 @@ class ModelServer:
             await writer.drain()
             return
         seen = Seen(len(self.seen) + 1, time.time(), json.loads(body), headers)
+        if seen.aside:
+            await self._answer_aside(seen, writer)
+            return
         self.seen.append(seen)
         await self._note(seen, "arrived")
         answer = asyncio.ensure_future(self._answer(seen, writer))
@@ -214,10 +223,17 @@ class ModelServer:
             _send(writer, 200, body_of(self.embedded[-1], reply))
         await writer.drain()
 
+    async def _answer_aside(self, seen: Seen, writer: asyncio.StreamWriter) -> None:
+        self.asides.append(seen)
+        seen.n = len(self.asides)
+        await self._note(seen, "aside")
+        reply = self.aside.popleft() if self.aside else Reply(text=f"{seen.aside.capitalize()} {seen.n}")
+        await self._say(seen, reply, writer)
+
     async def _note(self, seen: Seen, event: str) -> None:
         if self._log:
             row: dict[str, Any] = {"event": event, "n": seen.n, "at": time.time()}
-            if event == "arrived":
+            if event in ("arrived", "aside"):
                 row |= {"text": seen.text, "messages": seen.messages, "tools": seen.tools}
                 row |= {"tool_choice": seen.body.get("tool_choice"), "stream": bool(seen.body.get("stream"))}
             else:
@@ -228,7 +244,9 @@ class ModelServer:
             self._changed.notify_all()
 
     async def _answer(self, seen: Seen, writer: asyncio.StreamWriter) -> str:
-        reply = self._reply(seen)
+        return await self._say(seen, self._reply(seen), writer)
+
+    async def _say(self, seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> str:
         if wait := reply.delay_s + self.delay_s:
             await asyncio.sleep(wait)
         if reply.kind == "hang":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from session.journal import Told
 
 TOLD = ("reply", "notice")
-WAITING = frozenset({"busy", "model_away", "storage"})  # notices after which the answer still comes
+WAITING = frozenset({"busy", "idle", "model_away", "storage"})  # notices after which the answer still comes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from gateway import moves
 from gateway.mailbox import INBOUND
-from session.jobs import file_name, move_jobs
+from session.jobfiles import file_name, move_jobs
 from session.key import SessionKey
 from session.state import read_state, write_state
 from tests.gateway.test_worker import Rig, letter, rig, until

@@ -1,8 +1,8 @@
-"""Opens an older session again, or closes one, in children that die at each step.
+"""Opens an older session again, closes one or ends one for a message, in children that die at each step.
 
-``python -m tests.session.boundary_victim DIR reopen|close ULID``: the workspace in DIR is copied for each
-one; the one with number n is killed at its n-th change of the disk, and its copy is named by it. The last
-one is the first that got to its end. Prints how many there are.
+``python -m tests.session.boundary_victim DIR reopen|close|part ULID``: the workspace in DIR is copied for
+each one; the one with number n is killed at its n-th change of the disk, and its copy is named by it. The
+last one is the first that got to its end. Prints how many there are.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ async def done(workspace: Path, what: str, session_id: str) -> None:
     async with store.open(KEY) as session:
         if what == "reopen":
             await session.change(lambda *hands: boundary.reopen(*hands, session_id=session_id, by="cmd"))
+        elif what == "part":
+            await session.change(lambda *hands: boundary.part(*hands, by="late", due=lambda _: True))
         else:
             await session.change(lambda *hands: boundary.close(*hands, of=session_id))
     await store.aclose()

@@ -11,7 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from session.jobs import Background, Job
+from session.jobfiles import Job
+from session.jobs import Background
 from session.key import SessionKey
 from session.line import make_line, stamp
 from session.memory import Memory, MemoryRules
@@ -56,15 +57,23 @@ class Scripted:
     def __init__(self, *steps: Step) -> None:
         self.steps = list(steps)
         self.seen: list[Prompt] = []
+        self.prose: list[Prompt] = []  # requests for a summary or a name, which are no steps
+        self.wrote: list[Step] = []
         self._changed = asyncio.Condition()
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        if not prompt.force_tool:
+            self.prose.append(prompt)
+            return await self._done(self.wrote.pop(0) if self.wrote else Answer("They talked."), prompt)
         self.seen.append(prompt)
         async with self._changed:
             self._changed.notify_all()
         step: Any = (
             self.steps.pop(0) if self.steps else saved(f"Talk {len(self.seen)}.", f"- fact {len(self.seen)}")
         )
+        return await self._done(step, prompt)
+
+    async def _done(self, step: Any, prompt: Prompt) -> Answer:
         if isinstance(step, Exception):
             raise step
         if callable(step):
@@ -187,7 +196,7 @@ async def place(
     scopes = Scopes(workspace, kind=kind)
     bounds = MemoryRules(**{"window": 10, **rules})
     memory = Memory(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock)
-    jobs = Watched(memory, state=workspace / "state", clock=clock, sleep=clock.sleep)
+    jobs = Watched(memory, store=store, state=workspace / "state", clock=clock, sleep=clock.sleep)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:
         yield Place(store, memory, jobs, model, clock, workspace)

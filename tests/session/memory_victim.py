@@ -2,7 +2,7 @@
 
 TASK is ``live`` (a full window), ``ended`` (what ``/new`` does, then the background) or ``rest`` (only the
 background). POINT is ``target.before`` or ``target.after``, see ``TARGETS``; ``none`` lets it live. Each call
-of the model adds a line to ``WORKSPACE/calls``.
+of the model adds a line to ``WORKSPACE/calls``, one for a summary to ``WORKSPACE/summaries``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ TARGETS = {
     "pointer": "session.stretch:Stretches.move_pointer",
     "end": "session.store:Session.end",
     "job": "session.jobs:Background.ended",
-    "strike": "session.jobs:Background._strike",
-    "ask": "tests.session.memory_victim:Counting.ask",
+    "strike": "session.jobfiles:JobFiles.strike?kind='consolidate')",
+    "ask": "tests.session.memory_victim:Counting.note",
+    "write": "tests.session.memory_victim:Counting.write",
+    "renew": "session.chronicle:Chronicle._write_summary",
+    "forget": "session.jobfiles:JobFiles.strike?kind='summary')",
 }
 
 
@@ -33,9 +36,17 @@ class Counting(Scripted):
     workspace = Path()
 
     async def ask(self, prompt: Prompt, on_delta: object = None) -> Answer:
+        return await (self.note() if prompt.force_tool else self.write())
+
+    async def note(self) -> Answer:
         with (self.workspace / "calls").open("a") as file:
             file.write("call\n")
         return saved("They talked.", "- remembered")
+
+    async def write(self) -> Answer:
+        with (self.workspace / "summaries").open("a") as file:
+            file.write("call\n")
+        return Answer("Ada and the assistant talked.")
 
 
 async def main(workspace: Path, task: str, point: str, number: int) -> None:

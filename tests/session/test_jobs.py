@@ -21,7 +21,9 @@ AWAY = ModelAway("gone", cause="unreachable")
 
 
 def jobs_in(workspace: Path) -> list[Path]:
-    return sorted((workspace / "state/jobs").glob("*.json"))
+    """The consolidations that wait."""
+    found = (workspace / "state/jobs").glob("*.json")
+    return sorted(path for path in found if ".summary." not in path.name)
 
 
 # -- after turns -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from session import boundary
 from session.key import SessionKey
 from session.retention import EVERY_S, Retention
 from session.store import Store
@@ -182,3 +183,17 @@ async def test_it_runs_at_start_and_daily_and_survives_a_bad_file(world: World) 
 
     assert world.naps == [EVERY_S, EVERY_S]
     assert (await world.sessions())[idle] is False
+
+
+async def test_a_session_that_was_opened_again_is_as_fresh_as_that(world: World) -> None:
+    """Who goes back to an old session is not left without it on the next day."""
+    old = await world.say("a")
+    await world.end()
+    world.clock.pass_(20)
+    async with world.store.open(ADA) as session:
+        await session.change(lambda *hands: boundary.reopen(*hands, session_id=old))
+    world.clock.pass_(20)
+    assert await world.pruned() == []
+
+    world.clock.pass_(11)
+    assert await world.pruned() == [("archive", old)]
