@@ -20,6 +20,7 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
         "---\nname: Ship\npatterns: ['\\bship\\b']\n---\nAsk for a version.",
     )
     write(tmp_path / "playbooks" / "broken.md", "no head")
+    write(tmp_path / "skills" / "lost" / "SKILL.md", "---\nname: lost\n")
     write(tmp_path / "skills" / "tax" / "SKILL.md", "---\nname: tax\ndescription: Sums\n---\nStep one.")
     write(tmp_path / "files" / "chats" / "web_a" / "a.txt", "red\ngreen\n")
     edit = '[[tool:edit {"path": "a.txt", "old": "red", "new": "blue"}]]'
@@ -51,8 +52,9 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
         "Step one.",
     ]
     skipped = [check for check in json.loads(doctor) if check["name"] == "instructions"]
-    assert [check["level"] for check in skipped] == ["warn"]
+    assert [check["level"] for check in skipped] == ["warn", "warn"]
     assert "playbooks/broken.md is skipped" in skipped[0]["text"]
+    assert "skills/lost/SKILL.md is skipped" in skipped[1]["text"]
 
 
 def write(path: Path, text: str) -> None:
