@@ -97,6 +97,8 @@ class Room:
     async def _surroundings(self, session: Session, request: Request) -> Surroundings:
         if self.model.plain:
             return Surroundings(parts=(), files=self._files, tools=())
+        if session.metadata.get("model") != self.model.name:
+            await session.checkpoint(metadata={"model": self.model.name})
         scope = self.scopes.of(session.key, stem=session.stem, group=request.group)
         tools = self._tools.groups if request.group else self._tools.direct
         notes = await self.memory.text(scope)

@@ -31,6 +31,7 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
         config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": model.url}
         async with Daemon(tmp_path, config=config) as daemon:
             answer = await ask(daemon, KEY, "0", f"ship it {edit}{look}{read}")
+            _, listed = await command(tmp_path, "sessions", "list", "--json", config=config)
             _, doctor = await command(tmp_path, "doctor", "--json", config=config)
             assert await daemon.stop() == 0
         system, user = model.seen[0].messages[:2]
@@ -44,6 +45,7 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
     assert user["content"].startswith("<gateway-context>\n")
     assert "Ask for a version." in user["content"]
     assert user["content"].count("chat: web:a\n") == 1
+    assert [row["model"] for row in json.loads(listed)] == ["openai/stub"]
     lines = lines_of(tmp_path, "web_a")
     assert lines[0]["content"].startswith("ship it")
     assert [line["content"] for line in lines if line["role"] == "tool"] == [
