@@ -18,6 +18,7 @@ from ulid import ULID
 
 from session.key import SessionKey
 from session.line import make_line, stamp
+from session.loading import WHOLE_BYTES
 from session.models import Answer, ToolCall
 from session.store import Session, Store
 from session.testing import Script
@@ -294,6 +295,18 @@ async def test_a_missing_or_damaged_archive_is_said_and_the_turn_goes_on(
     assert await world.ask("what was it?") == "so be it"
 
     assert said in str(world.model.prompts[-1].messages[-1]["content"])
+
+
+async def test_a_big_archive_is_read_in_its_midst(world: World) -> None:
+    """One that is not held in memory as a whole shows the lines that were asked for."""
+    await world.say([line("user", f"no. {number} " + "x" * 1000) for number in range(1, 6001)])
+    path = await world.compact()
+
+    text = (await world.read(line=5990)).text
+
+    assert path.stat().st_size > WHOLE_BYTES
+    assert [f"]: no. {number} " in text for number in (5989, 5990, 6000)] == [False, True, True]
+    assert "lines 5990 to 6000 of 6000" in text
 
 
 async def test_a_page_beyond_the_end_is_refused(world: World) -> None:
