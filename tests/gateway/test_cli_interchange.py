@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from gateway import config_edit
 from gateway.__main__ import main
 from gateway.cli.parser import parse
+from gateway.errors import GatewayError
 from session.interchange.formats import FORMATS
+from tests.gateway.embedded_place import files_at_most
 from tests.harness import ROOT
 
 SAMPLES = ROOT / "tests" / "data" / "nanobot-samples"
@@ -406,6 +409,19 @@ def test_a_table_that_takes_nothing_in_is_left_alone(tmp_path: Path, nanobot: Pa
     assert done.code == 1
     assert 'try: write scope = "workspace" there by hand' in done.err
     assert config.read_text() == "memory = { window = 60 }\n"
+
+
+def test_a_full_disk_leaves_the_configuration(tmp_path: Path) -> None:
+    """It says that it was not written, and nothing else is left behind."""
+    config = tmp_path / "c.toml"
+    config.write_bytes(MINE + b"\n" + b"# x\n" * 500)
+    before = config.read_bytes()
+
+    with files_at_most(1000), pytest.raises(GatewayError, match="cannot be written"):
+        config_edit.put(config, ("memory", "scope"), '"workspace"')
+
+    assert config.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [config]
 
 
 def test_only_a_whole_workspace_has_a_scope_to_write(tmp_path: Path) -> None:
