@@ -14,8 +14,7 @@ from channels.cron_file import CronFile
 from channels.cron_job import letter_slot
 from channels.errors import ChannelError
 from channels.message import Inbound
-from gateway.errors import MailboxDown
-from gateway.intake import Intake
+from gateway.intake import Intake, until_durable
 from gateway.policy import back_off_s
 from gateway.settings import Settings
 
@@ -72,15 +71,7 @@ class Clock:
 
     async def _put(self, inbound: Inbound) -> None:
         """Return when the letter is durable, however long the queue is away."""
-        tries = 0
-        while True:
-            try:
-                await self._intake.accept(inbound)
-            except MailboxDown:
-                tries += 1
-                await asyncio.sleep(back_off_s(tries))
-            else:
-                return
+        await until_durable(lambda: self._intake.accept(inbound))
 
     def part(self) -> dict[str, Any]:
         """Say whether it runs, since when, and its last error."""

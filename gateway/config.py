@@ -27,6 +27,7 @@ __all__ = [
     "effective_history",
     "find_file",
     "load",
+    "usual_file",
     "with_tables",
 ]
 
@@ -72,8 +73,13 @@ def find_file(config_file: Path | None = None, environ: Mapping[str, str] | None
         return config_file
     if named := environ.get(f"{PREFIX}CONFIG"):
         return _expand(named, environ)
-    usual = (Path("chat-gateway.toml"), _expand("~/.config/chat-gateway/config.toml", environ))
+    usual = (Path("chat-gateway.toml"), usual_file(environ))
     return next((path for path in usual if os.path.lexists(path)), None)
+
+
+def usual_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Say where a person's configuration is made when there is none yet."""
+    return _expand("~/.config/chat-gateway/config.toml", os.environ if environ is None else environ)
 
 
 def with_tables(tables: Mapping[str, type[Table]]) -> type[Settings]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 
 from channels.errors import Unreadable
 from channels.message import Outbound, read_outbound
-from gateway.errors import LetterLost, MailboxDown
+from gateway.errors import LetterLost
 from gateway.events import EventKind, Events
+from gateway.intake import until_durable
 from gateway.mailbox import Letter, Mailbox, outbound
-from gateway.policy import back_off_s
 
 log = structlog.get_logger("delivery")
 
@@ -54,22 +55,18 @@ class LocalDelivery:
         self._group.create_task(self._settle(letter, unreadable=unreadable), name="settle delivery")
 
     async def _settle(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
-        tries = 0
-        while letter.begin():
-            try:
-                if unreadable is None:
-                    await self._mailbox.settle(letter)
-                else:
-                    reason = f"unreadable: {unreadable}"
-                    await self._mailbox.park(letter, key=None, reason=reason, attempts=0)
-                    log.warning("letter.parked", id=letter.id, reason=reason)
-            except LetterLost:
+        async def once() -> None:
+            if not letter.begin():
                 return
-            except MailboxDown:
-                tries += 1
-                await asyncio.sleep(back_off_s(tries))
+            if unreadable is None:
+                await self._mailbox.settle(letter)
             else:
-                return
+                reason = f"unreadable: {unreadable}"
+                await self._mailbox.park(letter, key=None, reason=reason, attempts=0)
+                log.warning("letter.parked", id=letter.id, reason=reason)
+
+        with contextlib.suppress(LetterLost):
+            await until_durable(once)
 
 
 def _seq(message: Outbound) -> int:

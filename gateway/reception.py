@@ -31,9 +31,8 @@ from channels.message import Attachment, Inbound, Sender, now_text
 from channels.tables import Platform
 from gateway import answers
 from gateway.errors import GatewayError, MailboxDown
-from gateway.intake import Intake
+from gateway.intake import Intake, until_durable
 from gateway.mailbox import Mailbox
-from gateway.policy import back_off_s
 from session import commands
 
 T = TypeVar("T")
@@ -214,21 +213,19 @@ class Reception:
 
     async def _until_done(self, arrival: Arrival, work: Callable[[], Awaitable[T]]) -> T:
         """Try until it is done: what was not made durable is nowhere else than with the platform."""
-        tries = 0
-        while True:
-            try:
-                return await work()
-            except (MailboxDown, ChannelError, OSError) as error:
-                tries += 1
-                if tries == 1:
-                    log.warning("arrival.waits", channel=self._name, id=arrival.id, error=str(error))
-            except Exception:  # one message ends here, and its chat waits for whoever reads the log
-                tries += 1
+
+        def told(error: Exception, tries: int) -> None:
+            if not isinstance(error, (MailboxDown, ChannelError, OSError)):
+                # one message ends here, and its chat waits for whoever reads the log
                 log.exception("arrival.failed", channel=self._name, id=arrival.id)
-            await self._pause(back_off_s(tries, spread=random.random()))
+            elif tries == 1:
+                log.warning("arrival.waits", channel=self._name, id=arrival.id, error=str(error))
+
+        return await until_durable(work, retried=(Exception,), told=told, pause=self._pause)
 
     async def _pause(self, after_s: float) -> None:
-        """Wait; when the queue comes back while it is away, not a moment longer."""
+        """Wait a little less; when the queue comes back while it is away, not a moment longer."""
+        after_s *= 1 - 0.2 * random.random()  # so that many that wait do not come back all at once
         if self._mailbox.health().up:  # and yet it failed
             await asyncio.sleep(after_s)
             return

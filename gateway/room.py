@@ -13,6 +13,7 @@ from gateway.quota import Quota
 from gateway.settings import Settings
 from session.attachments import Attachment
 from session.commands import Commands
+from session.disk import Layout
 from session.embeddings import LIMIT_S, Embeddings
 from session.history import Window
 from session.jobs import Background
@@ -27,7 +28,8 @@ from session.retention import Retention
 from session.scopes import Scopes
 from session.spending import Spending
 from session.store import Session, Store
-from session.tools import Toolbox
+from session.tools import Place, Toolbox
+from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
 from session.tools.skills import SkillRead
@@ -70,7 +72,7 @@ class Room:
         self._layers = build_layers(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(self._library)]),
+            toolbox=build_toolbox(settings, library=self._library, layout=self.store.layout),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -95,10 +97,13 @@ class Room:
     async def _surroundings(self, session: Session, request: Request) -> Surroundings:
         if self.model.plain:
             return Surroundings(parts=(), files=self._files, tools=())
+        if session.metadata.get("model") != self.model.name:
+            await session.checkpoint(metadata={"model": self.model.name})
         scope = self.scopes.of(session.key, stem=session.stem, group=request.group)
         tools = self._tools.groups if request.group else self._tools.direct
         notes = await self.memory.text(scope)
-        offered = [spec.name for spec in self.turns.toolbox.specs(tools)]
+        place = Place(scope.files, request.key, session.stem, session.previous_archive)
+        offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
         return Surroundings(parts=parts, files=scope.files, tools=tools)
 
@@ -168,6 +173,12 @@ def build_layers(settings: Settings, store: Store, library: Library) -> Layers:
         zone_name=settings.timezone,
         clock=lambda: datetime.now(UTC),
     )
+
+
+def build_toolbox(settings: Settings, *, library: Library, layout: Layout) -> Toolbox:
+    """Put together the tools that come with the daemon."""
+    archives = SessionArchiveRead(layout, zone=settings.zone)
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -43,6 +44,19 @@ def read_name(path: Path) -> Archived | None:
     except ValueError:
         return None
     return Archived(path, path.parent.name, match[2], ended_at)
+
+
+def previous_in(line: Mapping[str, Any]) -> str | None:
+    """Return the archive that a ``compact`` line names; None where it names none."""
+    more = line.get("metadata")
+    name = more.get("previousSession") if isinstance(more, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def session_in(name: str) -> str:
+    """Return the ULID in the name of an archive, which it keeps when it is renamed; empty without one."""
+    found = name.removesuffix(".jsonl").rpartition("-")[2]
+    return found if is_ulid(found) else ""
 
 
 def of_stem(layout: Layout, stem: str) -> list[Archived]:

@@ -19,7 +19,7 @@ from session.line import decode
 from session.models import Message, Meter, Model, Prompt
 from session.relevance import Relevance, chosen, comparable, compared
 from session.store import Session
-from session.tools import Toolbox
+from session.tools import Place, Toolbox
 from session.transcript import Transcript
 
 Line = Mapping[str, Any]
@@ -113,8 +113,13 @@ class Asking:
             if slow
             else self._messages(transcript, first, pending)
         )
-        tools = self._toolbox.specs(self._around.tools)
+        tools = self._toolbox.specs(self._around.tools, self.place())
         return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
+
+    def place(self) -> Place:
+        """Say where a tool acts; a compaction within the turn leaves an archive behind."""
+        session = self._session
+        return Place(self._around.files, self._request.key, session.stem, session.previous_archive)
 
     def told_chars(self) -> int:
         """Count the characters of what is told besides the history."""

@@ -163,10 +163,9 @@ def named_by(transcript: Transcript) -> Iterator[str]:
     if isinstance(previous, str):
         yield previous
     for at in transcript.index.records:
-        more = decode(transcript.messages[at]).get("metadata")
-        name = more.get("previousSession") if isinstance(more, Mapping) else None
-        if isinstance(name, str):
-            yield name.removesuffix(".jsonl").rpartition("-")[2]
+        name = archive.previous_in(decode(transcript.messages[at]))
+        if name is not None:
+            yield archive.session_in(name)
 
 
 def _read_at(path: Path, stem: str) -> Transcript | None:

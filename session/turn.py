@@ -20,7 +20,7 @@ from session.models import Answer, Meter, Model, ToolCall, Usage
 from session.request import Asking, Limits, Request, Surroundings
 from session.store import Exchange, Session
 from session.switch import StopSwitch, TurnStopped
-from session.tools import Place, Toolbox
+from session.tools import Toolbox
 
 __all__ = [
     "INTERRUPTED",
@@ -315,7 +315,7 @@ class _Turn:
             self._tools_used.append(call.name)
             if self._watcher is not None:
                 self._watcher.tool(call.name)
-            result = await self._house.toolbox.run(call, self._place(), self._around.tools)
+            result = await self._house.toolbox.run(call, self._asking.place(), self._around.tools)
             await self._store(self._result(call, result.text, is_error=result.is_error))
 
     async def _resume(self, exchange: Exchange) -> None:
@@ -331,7 +331,7 @@ class _Turn:
             if tool is not None and not tool.repeatable:
                 await self._store(self._result(call, INTERRUPTED, is_error=True))
             else:
-                result = await self._house.toolbox.run(call, self._place(), self._around.tools)
+                result = await self._house.toolbox.run(call, self._asking.place(), self._around.tools)
                 await self._store(self._result(call, result.text, is_error=result.is_error))
 
     def _open_calls(self, exchange: Exchange) -> list[ToolCall]:
@@ -342,9 +342,6 @@ class _Turn:
             elif line.get("role") == "tool":
                 waiting.pop(str(line.get("tool_call_id")), None)
         return list(waiting.values())
-
-    def _place(self) -> Place:
-        return Place(folder=self._around.files, key=self._request.key)
 
 
 def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from session.archive import previous_in
 from session.errors import StoreError
 from session.index import Exchange, Totals
 from session.journal import Build, Journal, Ledger, Place, Record, Told
@@ -90,6 +91,15 @@ class View:
     def records(self) -> list[int]:
         """List the indexes of our own ``role: system`` lines: overlay, undo, note, compact."""
         return list(self._transcript().index.records)
+
+    @property
+    def previous_archive(self) -> str | None:
+        """The archive of what a compaction summarised, as the newest ``compact`` line names it; else None."""
+        for at in reversed(self._transcript().index.records):
+            line = self.line(at)
+            if line.get("kind") == "compact":
+                return previous_in(line)
+        return None
 
     def find(self, message_id: str) -> Exchange | None:
         """Return what the session shows of a message id: its last occurrence; None where it shows nothing."""

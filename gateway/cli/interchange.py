@@ -14,6 +14,7 @@ from ulid import ULID
 
 from gateway.cli import attach, output, takeover
 from gateway.cli.config import settings_of
+from gateway.config import find_file, usual_file
 from gateway.errors import GatewayError
 from gateway.room import Room, build_room
 from gateway.settings import Settings
@@ -41,6 +42,9 @@ def import_(args: argparse.Namespace) -> int:
     if whole and args.key is not None:
         output.error("a workspace has many conversations", "name one of its files to give it a --key")
         return USAGE
+    if args.write_config and not whole:
+        output.error("--write-config goes with a whole workspace", "--from nanobot FOLDER --write-config")
+        return USAGE
     if not path.exists():
         raise GatewayError(f"there is no {path}", hint="name a file or a folder")
     settings = settings_of(args)
@@ -50,6 +54,10 @@ def import_(args: argparse.Namespace) -> int:
     place = takeover.look(path, settings.workspace)
     attach.complete(_import(settings, _sound(place.sessions, args.format), again=True))
     refused = [*takeover.take_memory(place, settings), *takeover.take_cron(place, settings)]
+    if args.write_config:
+        refused += takeover.write_scope(find_file(args.config) or usual_file(), settings)
+    else:
+        takeover.say_scope(place, settings)
     takeover.say_left(place)
     for problem, cure in refused:
         output.error(problem, cure)

@@ -250,6 +250,11 @@ def _add_interchange(tree: _Tree) -> None:
     take.add_argument(
         "--key", help="conversation it becomes (default: the source's, else cli:<id or file stem>)"
     )
+    take.add_argument(
+        "--write-config",
+        action="store_true",
+        help='of a whole workspace: put memory.scope = "workspace" into the configuration file',
+    )
     give = tree.verb(
         "export", "gateway.cli.interchange:export", "write a session in the format of another program"
     )

@@ -13,12 +13,16 @@ from channels import cron_text
 from channels.cron_file import CronFile
 from channels.cron_left import merged
 from channels.errors import ChannelError
+from gateway import config_edit
 from gateway.cli import output
+from gateway.config import PREFIX
 from gateway.errors import GatewayError
 from gateway.settings import Settings
 from session.disk import new_file, private_folder, sync_folder, write_all
+from session.scopes import WORKSPACE
 
 Refused = tuple[str, str]  # what was not taken over, and the cure
+SCOPE = ("memory", "scope")
 _HASH = re.compile(r"[0-9a-f]{32}")
 _OTHERS = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md", "HEARTBEAT.md", "skills")
 
@@ -98,7 +102,7 @@ def _notes(folder: Path) -> list[Path]:
 
 
 def take_memory(place: Place, settings: Settings) -> list[Refused]:
-    """Copy the notes where there are none of that name yet; say what keeps them in use."""
+    """Copy the notes where there are none of that name yet."""
     refused: list[Refused] = []
     folder = settings.workspace / "memory"
     taken = []
@@ -111,11 +115,34 @@ def take_memory(place: Place, settings: Settings) -> list[Refused]:
             refused.append((f"memory/{note.name} is another one here, and stays", cure))
     if taken:
         output.words(f"memory: {', '.join(taken)}")
-    if place.notes and settings.memory.scope != "workspace":
-        output.words(
-            'memory.scope = "workspace" in the configuration keeps this memory in use (now: one a chat)'
-        )
     return refused
+
+
+def say_scope(place: Place, settings: Settings) -> None:
+    """Say what keeps the notes in use."""
+    if place.notes and settings.memory.scope != WORKSPACE:
+        output.words(
+            'memory.scope = "workspace" in the configuration keeps this memory in use (now: one a chat); '
+            "--write-config puts it there"
+        )
+
+
+def write_scope(file: Path, settings: Settings) -> list[Refused]:
+    """Put ``memory.scope = "workspace"`` into the configuration file, where nothing else stands."""
+    if settings.memory.scope == WORKSPACE:
+        output.words("memory.scope is workspace already")
+        return []
+    found = config_edit.standing(file, SCOPE) if file.exists() else None
+    if found is not None:
+        problem = f'{file}:{found[1]}: memory.scope = "{found[0]}" stands there, and stays'
+        return [(problem, 'change it to "workspace", if that is meant')]
+    if (variable := f"{PREFIX}MEMORY__SCOPE") in os.environ:
+        return [(f"{variable} is set, and goes before what {file} says", f"unset {variable}")]
+    config_edit.put(file, SCOPE, f'"{WORKSPACE}"')
+    output.words(
+        f'{file}: memory.scope = "workspace" is written; a running daemon reads it when it starts anew'
+    )
+    return []
 
 
 def _put(target: Path, data: bytes) -> bool:

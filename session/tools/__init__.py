@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
@@ -31,10 +31,16 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tool acts: ``folder`` is the files folder of the scope, relative paths start there."""
+    """Where a tool acts: ``folder`` is the files folder of the scope, relative paths start there.
+
+    ``stem`` names the files of the conversation; ``previous`` is the archive that a compaction left behind,
+    by the name in the session's ``compact`` line, None without one.
+    """
 
     folder: Path
     key: str
+    stem: str = ""
+    previous: str | None = None
 
 
 class Tool(Protocol):
@@ -59,6 +65,15 @@ class Tool(Protocol):
         ...
 
 
+@runtime_checkable
+class Choosy(Protocol):
+    """A tool that is not on offer everywhere."""
+
+    def serves(self, place: Place) -> bool:
+        """Say whether there is anything for it to do at ``place``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What goes back to the model: at most ``MAX_RESULT_BYTES`` of UTF-8."""
@@ -73,9 +88,9 @@ class Toolbox:
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.spec.name: tool for tool in tools}
 
-    def specs(self, allowed: Collection[str]) -> list[ToolSpec]:
-        """Describe the tools that are here and allowed, always in the same order."""
-        return [tool.spec for name, tool in self._tools.items() if name in allowed]
+    def specs(self, allowed: Collection[str], place: Place) -> list[ToolSpec]:
+        """Describe the tools that are on offer at ``place`` and allowed, always in the same order."""
+        return [tool.spec for name, tool in self._tools.items() if name in allowed and _serves(tool, place)]
 
     def get(self, name: str) -> Tool | None:
         """Return the tool of that name, if there is one."""
@@ -85,8 +100,8 @@ class Toolbox:
         """Run a call; whatever goes wrong becomes an error result, and only cancellation is raised."""
         try:
             tool = self._tools.get(call.name)
-            if tool is None or call.name not in allowed:
-                names = ", ".join(spec.name for spec in self.specs(allowed)) or "none"
+            if tool is None or call.name not in allowed or not _serves(tool, place):
+                names = ", ".join(spec.name for spec in self.specs(allowed, place)) or "none"
                 raise ToolError(f"there is no tool {call.name!r}; the tools are: {names}")
             text = await tool.run(arguments_of(call, tool.spec), place)
             return ToolResult(capped(text))
@@ -122,6 +137,10 @@ def capped(text: str, limit_bytes: int = MAX_RESULT_BYTES) -> str:
         return data.decode()
     note = _CUT_NOTE.format(size=len(data), limit=limit_bytes)
     return data[: limit_bytes - len(note)].decode("utf-8", "ignore") + note
+
+
+def _serves(tool: Tool, place: Place) -> bool:
+    return tool.serves(place) if isinstance(tool, Choosy) else True
 
 
 def _problems(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:

@@ -306,7 +306,7 @@ async def test_unknown_and_forbidden_tools_are_an_error_result() -> None:
         result = await BOX.run(call, here, allowed)
         assert result.is_error
         assert call.name in result.text
-    assert [spec.name for spec in BOX.specs(("ls", "read"))] == ["read", "ls"]
+    assert [spec.name for spec in BOX.specs(("ls", "read"), Place(Path("/x"), "k"))] == ["read", "ls"]
     assert BOX.get("fly") is None
 
 

@@ -20,6 +20,7 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
         "---\nname: Ship\npatterns: ['\\bship\\b']\n---\nAsk for a version.",
     )
     write(tmp_path / "playbooks" / "broken.md", "no head")
+    write(tmp_path / "skills" / "lost" / "SKILL.md", "---\nname: lost\n")
     write(tmp_path / "skills" / "tax" / "SKILL.md", "---\nname: tax\ndescription: Sums\n---\nStep one.")
     write(tmp_path / "files" / "chats" / "web_a" / "a.txt", "red\ngreen\n")
     edit = '[[tool:edit {"path": "a.txt", "old": "red", "new": "blue"}]]'
@@ -30,6 +31,7 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
         config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": model.url}
         async with Daemon(tmp_path, config=config) as daemon:
             answer = await ask(daemon, KEY, "0", f"ship it {edit}{look}{read}")
+            _, listed = await command(tmp_path, "sessions", "list", "--json", config=config)
             _, doctor = await command(tmp_path, "doctor", "--json", config=config)
             assert await daemon.stop() == 0
         system, user = model.seen[0].messages[:2]
@@ -43,6 +45,7 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
     assert user["content"].startswith("<gateway-context>\n")
     assert "Ask for a version." in user["content"]
     assert user["content"].count("chat: web:a\n") == 1
+    assert [row["model"] for row in json.loads(listed)] == ["openai/stub"]
     lines = lines_of(tmp_path, "web_a")
     assert lines[0]["content"].startswith("ship it")
     assert [line["content"] for line in lines if line["role"] == "tool"] == [
@@ -51,8 +54,9 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
         "Step one.",
     ]
     skipped = [check for check in json.loads(doctor) if check["name"] == "instructions"]
-    assert [check["level"] for check in skipped] == ["warn"]
+    assert [check["level"] for check in skipped] == ["warn", "warn"]
     assert "playbooks/broken.md is skipped" in skipped[0]["text"]
+    assert "skills/lost/SKILL.md is skipped" in skipped[1]["text"]
 
 
 def write(path: Path, text: str) -> None:

@@ -1,0 +1,172 @@
+"""The tool ``session_archive_read``: the session that a compaction summarised and put away, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import Any, ClassVar
+
+from session import archive
+from session.attachments import with_references
+from session.disk import Layout
+from session.errors import StoreError, ToolError
+from session.history import is_record
+from session.line import decode, read_time
+from session.loading import load
+from session.models import ToolSpec
+from session.repair import plain_text
+from session.tools import Place
+from session.transcript import Transcript
+
+PAGE_BYTES = 32 * 1024
+RESULT_CHARS = 2000  # shown of a tool's result, and of the arguments of a call
+
+_NEXT = "[More follows. For the next page call session_archive_read with {arguments}]"
+_END = "[This is the end of the archive.]"
+_DAMAGED = " Some of the file is damaged; what could not be read is left out."
+_MARGIN_BYTES = 1024  # for the words around the lines
+
+
+class SessionArchiveRead:
+    """Reads the archive that the ``compact`` line of the session names, and no other."""
+
+    repeatable: ClassVar[bool] = True
+    spec: ClassVar[ToolSpec] = ToolSpec(
+        "session_archive_read",
+        "Read the earlier part of this conversation word for word, where its summary lacks a detail. "
+        "Gives one page; each page says how to ask for the next.",
+        {
+            "type": "object",
+            "properties": {
+                "line": {"type": "integer", "minimum": 1, "description": "Line to begin at, 1 by default"},
+                "offset": {"type": "integer", "minimum": 0, "description": "Characters of it to pass over"},
+            },
+        },
+    )
+
+    def __init__(self, layout: Layout, *, zone: tzinfo, page_bytes: int = PAGE_BYTES) -> None:
+        """Read below ``layout``, with times in ``zone``."""
+        self._layout = layout
+        self._zone = zone
+        self._page_bytes = page_bytes
+
+    def serves(self, place: Place) -> bool:
+        """Say whether a compaction has left an archive behind."""
+        return place.previous is not None
+
+    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+        """Return the page that begins at ``line``."""
+        line, offset = arguments.get("line", 1), arguments.get("offset", 0)
+        try:
+            return await asyncio.to_thread(self._read, place, line, offset)
+        except StoreError as error:
+            raise ToolError("the archive cannot be read; only its summary is left") from error
+
+    def _read(self, place: Place, line: int, offset: int) -> str:
+        found, transcript = self._open(place)
+        total = len(transcript.messages)
+        if line > total:
+            raise ToolError(f"the archive has {total} lines, numbered from 1")
+        rows, last, following = self._page(transcript, line, offset)
+        head = f"The earlier part of this conversation, ended {self._time(found.ended_at)}: "
+        head += f"lines {line} to {last} of {total}." + (_DAMAGED if transcript.damaged else "")
+        end = _END if following is None else _NEXT.format(arguments=json.dumps(following))
+        return "\n".join([head, "", *rows, "", end])
+
+    def _open(self, place: Place) -> tuple[archive.Archived, Transcript]:
+        """Find the archive by the ULID in its name, among those of this conversation alone."""
+        session_id = archive.session_in(place.previous or "")
+        found = archive.find(self._layout, session_id, stem=place.stem) if place.stem else None
+        read = load(found.path, place.stem) if found is not None else None
+        if found is None or read is None:
+            raise ToolError("the archive is no longer there; only its summary is left")
+        transcript = read[0]
+        if not transcript.messages:
+            raise ToolError("the archive is damaged: no line of it can be read; only its summary is left")
+        if transcript.key != place.key:
+            raise ToolError("the archive is not one of this conversation")
+        return found, transcript
+
+    def _page(
+        self, transcript: Transcript, line: int, offset: int
+    ) -> tuple[list[str], int, dict[str, int] | None]:
+        """Return the rows of a page, the last line on it, and the arguments of the next one."""
+        withdrawn, rows = _withdrawn(transcript), list[str]()
+        room = self._page_bytes - _MARGIN_BYTES
+        for number in range(line, len(transcript.messages) + 1):
+            skipped = offset if number == line else 0
+            row = "" if number - 1 in withdrawn else self._row(transcript.messages[number - 1], number)
+            row = row[skipped:]
+            size = len(row.encode()) + 1
+            if size > room and rows:
+                return rows, number - 1, {"line": number}
+            if size > room:
+                part = row.encode()[:room].decode("utf-8", "ignore")
+                return [part], number, {"line": number, "offset": skipped + len(part)}
+            if row:
+                rows.append(row)
+                room -= size
+        return rows, len(transcript.messages), None
+
+    def _row(self, raw: bytes, number: int) -> str:
+        """Write a line as flat text; empty where it is a record that says nothing to a reader."""
+        line = decode(raw)
+        if is_record(line) and line["kind"] not in ("compact", "overlay"):
+            return ""
+        at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+        stamp = f", {self._time(at)}" if at is not None else ""
+        text = with_references(plain_text(line.get("content")), line)
+        if line["role"] == "tool":
+            text = _bounded(text)
+        calls = [f"[{number} calls]: {call}" for call in _calls(line)]
+        rows = [f"[{number} {_who(line)}{stamp}]: {text}"] if text or not calls else []
+        return "\n".join([*rows, *calls]).encode("utf-8", "replace").decode()
+
+    def _time(self, at: datetime) -> str:
+        return f"{at.astimezone(self._zone):%Y-%m-%d %H:%M}"
+
+
+def _withdrawn(transcript: Transcript) -> set[int]:
+    """Return the places of the lines that a record took back."""
+    places: set[int] = set()
+    for at in transcript.index.records:
+        line = decode(transcript.messages[at])
+        since = line.get("from")
+        if line.get("kind") == "undo" and type(since) is int and 0 <= since < at:
+            places.update(range(since, at))
+    return places
+
+
+def _who(line: Mapping[str, Any]) -> str:
+    role = str(line["role"])
+    if role == "system":
+        return "summary of what came before" if is_record(line) else "system"
+    if role == "tool":
+        kind = "failed" if line.get("is_error") is True else "result"
+        return f"{kind}: {_name(line.get('name'))}"
+    sender = line.get("sender")
+    name = _name(sender.get("name")) if isinstance(sender, Mapping) else ""
+    return f"{role} {name}".rstrip()
+
+
+def _calls(line: Mapping[str, Any]) -> list[str]:
+    calls = line.get("tool_calls")
+    found = []
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            arguments = plain_text(function.get("arguments"))
+            found.append(f"{_name(function.get('name'))} {_bounded(arguments)}".rstrip())
+    return found
+
+
+def _name(value: object) -> str:
+    return " ".join(value.split())[:100] if isinstance(value, str) else ""
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= RESULT_CHARS:
+        return text
+    return f"{text[:RESULT_CHARS]} […, {len(text)} characters in all]"
