@@ -448,7 +448,6 @@ async def test_a_session_ends_and_is_opened_again_with_every_line(tmp_path: Path
                     scribe, book, epoch, wait, session_id=str(HEAD["metadata"]["session_id"])
                 )
             )
-        async with store.open(KEY) as session:
             count, last = len(session), session.raw(-1)
 
     assert was_there
