@@ -135,10 +135,11 @@ class Stretches:
         fence = Fence(store.layout, stem, owner=store.owner, freeze_s=FREEZE_S)
 
         def head_of(transcript: Transcript) -> bytes | None:
-            if not transcript.last_consolidated < mark.stop <= len(transcript.messages):
+            stop = min(mark.stop, len(transcript.messages))  # a compaction may have taken the rest away
+            if transcript.last_consolidated >= stop:
                 return None
             last = read_time(transcript.metadata.get("updated_at")) or store.clock()
-            return transcript.head(now=last, offset=mark.stop)
+            return transcript.head(now=last, offset=stop)
 
         ended.renew_head(fence, store.layout, stem, mark.session_id, head_of)
 

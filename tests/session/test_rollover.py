@@ -18,6 +18,7 @@ from session.lines import Lines
 from session.request import lines_from, sent_from
 from session.rollover import roll_over
 from session.store import Session, Store
+from session.stretch import Stretches
 from session.transcript import Transcript, decode, encode, make_line, parse
 from tests.session.rollover_victim import KEY, compact, roll
 
@@ -282,3 +283,18 @@ async def test_a_big_session_is_parted_without_reading_it_whole(store: Store) ->
     ended = archived(store, old)
     assert list(ended.messages) == lines[:8_998]
     assert ended.last_consolidated == 8_000
+
+
+async def test_a_consolidation_that_ends_behind_it_counts(store: Store) -> None:
+    """What memory took in while the session was parted is not owed again by the archive."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b", "c", "d")
+        stretches = Stretches(store)
+        stretch = await stretches.load(KEY)
+        assert stretch is not None
+        old = session.session_id
+        await roll(session, 4)
+        await stretches.move_pointer(KEY, stretch.mark(6))
+
+        assert session.last_consolidated == 0
+    assert archived(store, old).last_consolidated == 4
