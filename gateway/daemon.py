@@ -44,6 +44,7 @@ async def _main(settings: Settings, role: Role) -> None:
         http.bind()  # with the embedded queue later: a second daemon of a folder must say that, not the port
     ending = _Ending(house)
     ending.listen()
+    calm_collector()
     async with house.open(serve=http.serve if http is not None else None):
         if http is not None:
             await http.bound.wait()
@@ -56,7 +57,6 @@ async def _main(settings: Settings, role: Role) -> None:
                 _say(f"{notes.text}; {notes.cure}")
             _say(f"ready {url}".rstrip())
             log.info("daemon.started", role=role, url=url, model=settings.model.name)
-            calm_collector()
             await ending.asked.wait()
         log.info("daemon.draining")
 
@@ -64,9 +64,9 @@ async def _main(settings: Settings, role: Role) -> None:
 def calm_collector() -> None:
     """Keep the collector from walking, every few turns, over all that was imported and never goes away.
 
-    It is the process's own: a house inside another program leaves that program's collector alone.
+    What the imports left behind was mostly collected while they ran. It is the process's own: a house inside
+    another program leaves that program's collector alone.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
