@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
@@ -13,6 +12,7 @@ from gateway.notices import Notices
 from session import boundary
 from session.idle import is_idle
 from session.line import read_time
+from session.snapshot import apart
 from session.store import Session
 from session.transcript import Transcript
 
@@ -62,7 +62,8 @@ class IdleBoundary:
             received = read_time(inbound.received_at)
             return is_idle(transcript, received_at=received, now=self._clock(), limit=self._limit)
 
-        if await asyncio.to_thread(due, session.transcript):  # lines of others may stand before the newest
+        # Lines of others may stand behind the newest thing said: many are walked in a thread.
+        if await apart(len(session), lambda: due(session.transcript)):
             parted = await session.change(lambda *hands: boundary.part(*hands, by=inbound.id, due=due))
             if parted:
                 log.info("session.parted", previous=session.metadata.get("previous_session"))

@@ -156,11 +156,6 @@ class Transcript:
         """Whether the first write must renew the file as a whole instead of appending."""
         return self.needs_copy or self.damage.untidy or not self._head_is_ours()
 
-    @property
-    def torn_only(self) -> bool:
-        """Whether cutting the tail is all that the file needs."""
-        return self.torn and not self.needs_checkpoint
-
     def _head_is_ours(self) -> bool:
         head = self.metadata
         offset = head.get("last_consolidated")
