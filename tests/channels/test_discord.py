@@ -183,6 +183,7 @@ async def test_a_live_message_never_moves_a_cursor(
 ) -> None:
     """Only reading over REST moves it: a live message says nothing about those before it."""
     async with running(server, state) as run:
+        await run.pulse.until(lambda: run.pulse.beats == 2)  # the connection and the first sweep
         first = server.write(general, "first")
         await run.record.text("first")
         server.write(general, "hole", live=False)
