@@ -34,8 +34,14 @@ class Room:
         return self.book.current() and self.scribe.current()
 
     def owned(self) -> int | None:
-        """Return the epoch if nothing must be read or claimed before the next turn."""
-        return self.scribe.owned() if self.scribe is not None and self.current() else None
+        """Return the epoch if nothing must be read or claimed before the next turn.
+
+        The transcript is looked at, since a person may edit it; the journal is written by owners alone, and
+        another owner shows in the lock.
+        """
+        if self.turn.locked() or self.scribe is None or self.book is None:
+            return None
+        return self.scribe.owned() if self.book.is_read and self.scribe.current() else None
 
     @property
     def weight(self) -> int:

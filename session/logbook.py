@@ -41,6 +41,11 @@ class Logbook:
         self._unread = True
         self._keep = 0
 
+    @property
+    def is_read(self) -> bool:
+        """Whether what the file held was read, and every entry since went in whole."""
+        return not self._unread
+
     def current(self) -> bool:
         """Say whether the file is as we left it."""
         return not self._unread and seen(self._name) == self._seen
