@@ -120,7 +120,7 @@ def adapter(server: DiscordServer, state: Path, **more: Any) -> tuple[Discord, B
 async def running(
     server: DiscordServer, state: Path, *, record: Record | None = None, ready: bool = True, **more: Any
 ) -> AsyncIterator[Running]:
-    """Run an adapter while the context is open; with ``ready`` it is connected by then, and about to sweep."""
+    """Run an adapter while the context is open; with ``ready`` it is connected, and about to sweep."""
     channel, pulse = adapter(server, state, **more)
     record = record or Record()
     before = len(server.gateway.connections)
