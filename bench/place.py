@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from session.key import SessionKey
-from session.models import Answer, Echo, Model, OnDelta, Prompt
+from session.models import Answer, Echo, Model, OnDelta, PartKind, Prompt
 from session.store import Session, Store
 from session.tools import Toolbox
 from session.turn import Limits, Reply, Request, StopSwitch, Surroundings, Turns
@@ -36,6 +36,10 @@ class Instant:
 
     name = "instant"
     plain = False
+
+    def takes(self, part: PartKind) -> bool:
+        """Take nothing but text."""
+        return False
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         """Answer with the last message."""
