@@ -238,7 +238,7 @@ async def test_litellm_that_fails_costs_one_request_and_no_more_than_the_limit(
     await service.aclose()
 
     assert similarity is None
-    assert took_s < 1.5
+    assert took_s < 5  # not the thirty seconds of the server
     assert len(server.embedded) == 1
     assert [line["event"] for line in logged] == ["embeddings.failed"]
     assert KEY not in str(logged)

@@ -108,9 +108,12 @@ def test_a_pattern_that_runs_for_ever_costs_half_a_second_once(tmp_path: Path) -
     assert names(library, HANGS_IT) == ["b"]
     assert time.monotonic() - began < 5
 
-    began = time.monotonic()
-    assert names(library, HANGS_IT) == ["b"]
-    assert time.monotonic() - began < 0.4  # it was not tried again
+    took_s = []
+    for _ in range(3):
+        began = time.monotonic()
+        assert names(library, HANGS_IT) == ["b"]
+        took_s.append(time.monotonic() - began)
+    assert min(took_s) < 0.4  # it was not tried again: each try takes half a second
     clock[0] += ASIDE_S + 1
     assert names(library, "aaa") == ["a"]
     library.close()
