@@ -66,7 +66,7 @@ class Arrival:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-Emit = Callable[[Arrival], Awaitable[None]]
+Emit = Callable[[Arrival], Awaitable[bool]]  # whether the chat will hear of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ class Channel(Protocol):
     async def run(self, emit: Emit) -> None:
         """Receive until cancelled; once ``emit(arrival)`` returns, the message is durable or dismissed.
 
+        It returns False where the message was dismissed without a word: nothing will come back for it.
         ``emit`` waits while the queue is away, keeps the order of the calls of one chat that are awaited
         one after the other, and fails only by being cancelled. What is not emitted must come again.
 

@@ -87,12 +87,13 @@ class Received:
     changed: asyncio.Condition
     hold: asyncio.Event
 
-    async def emit(self, arrival: Arrival) -> None:
+    async def emit(self, arrival: Arrival) -> bool:
         """Take an arrival; it counts as durable when this returns."""
         async with self.changed:
             self.arrivals.append(arrival)
             self.changed.notify_all()
         await self.hold.wait()
+        return True
 
     async def until(self, text: str) -> Arrival:
         """Return the first arrival with this text, once it came."""

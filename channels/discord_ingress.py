@@ -241,24 +241,29 @@ class Ingress:
         await self._hand_on(read_edit(raw, self._bot(place), place), place, raw.get("id"))
 
     async def _command(self, raw: Raw, place: Place, promise: asyncio.Task[bool]) -> None:
-        await self._hand_on(read_interaction(raw, deferred=await promise), place, raw["id"])
+        deferred = await promise
+        answered = await self._hand_on(read_interaction(raw, deferred=deferred), place, raw["id"])
+        if deferred and not answered:
+            await self._withdraw(raw)
 
     def _bot(self, place: Place) -> Me:
         return Me(self._me, self._view.own_roles(place.guild) if place.guild else frozenset())
 
-    async def _hand_on(self, arrival: Arrival | Skip, place: Place, id: object) -> None:
+    async def _hand_on(self, arrival: Arrival | Skip, place: Place, id: object) -> bool:
+        """Emit what came; return whether the chat will hear of it, or has heard."""
         if isinstance(arrival, Skip):
             if arrival.strange:
                 log.warning("event.unreadable", kind=arrival.kind, id=str(id), reason=arrival.reason)
-            return
+            return False
         if arrival.id in self._seen:
-            return
+            return True
         if not place.guild or place.parent:
             await self._remember(place.channel, "" if place.guild else arrival.sender.id)
-        await self._emit(arrival)
+        answered = await self._emit(arrival)
         self._seen[arrival.id] = None
         if len(self._seen) > _MAX_SEEN:
             del self._seen[next(iter(self._seen))]
+        return answered
 
     async def _remember(self, channel: str, person: str) -> None:
         """Note a direct channel or a thread before its first message is handed on.
@@ -316,3 +321,12 @@ class Ingress:
                         await self._sleep(pause_s / 10)
         log.warning("interaction.undeferred", id=str(raw["id"]))
         return False
+
+    async def _withdraw(self, raw: Raw) -> None:
+        """Take back the promise of an answer that will not come; it would show for fifteen minutes."""
+        path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+        where = {"webhook_id": str(raw["application_id"]), "webhook_token": str(raw["token"])}
+        try:
+            await self._rest.ask("DELETE", path, by_token=False, **where)
+        except ChannelError as error:
+            log.info("interaction.unwithdrawn", id=str(raw["id"]), error=str(error))

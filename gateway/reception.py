@@ -86,23 +86,28 @@ class Reception:
         self._pairing = pairing.Pairing(state, clock=clock)
         self._guard = LoopGuard()
 
-    async def accept(self, arrival: Arrival) -> None:
+    async def accept(self, arrival: Arrival) -> bool:
         """Return once an arrival is durable, or dismissed; wait for as long as the queue is away.
 
         It fails only by being cancelled. The same arrival again becomes the same letter.
+
+        Returns:
+            False where it was dismissed without a word.
         """
         arrival = _sound(arrival)
         if arrival.moved_from:
             await self._until_done(arrival, lambda: self._move(arrival))
-            return
+            return True
         verdict = await self._until_done(arrival, lambda: self._verdict(arrival))
         match verdict:
             case Ignore(reason):
                 self._dismiss(arrival, reason)
+                return False
             case AskCode(who):
-                await self._ask(arrival, who)
+                return await self._ask(arrival, who)
             case Accept():
                 await self._take(arrival)
+        return True
 
     # ── who may ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -112,8 +117,8 @@ class Reception:
         lets = self._guard.lets(arrival) if isinstance(verdict, Accept) or not arrival.from_bot else True
         return verdict if lets else Ignore("too many messages of bots")
 
-    async def _ask(self, arrival: Arrival, who: pairing.Who) -> None:
-        """Answer with a code, unless silence is the answer."""
+    async def _ask(self, arrival: Arrival, who: pairing.Who) -> bool:
+        """Answer with a code, unless silence is the answer (False)."""
         sender = arrival.sender
         asker, name = sender.id, sender.name
         if who == "group":
@@ -127,10 +132,11 @@ class Reception:
         code = await self._until_done(arrival, ask)
         if code is None:
             self._dismiss(arrival, f"{who} not allowed, told before")
-            return
+            return False
         said = (GROUP_SAID if who == "group" else PERSON_SAID).format(code)
         await self._tell(arrival, "pairing", said)
         self._dismiss(arrival, f"{who} not allowed, told a code")
+        return True
 
     async def _forbidden(self, arrival: Arrival) -> str:
         """Return what to say to a command that this person may not use here; empty where he may."""

@@ -27,13 +27,14 @@ class Record:
     arrivals: list[Arrival] = field(default_factory=list)
     repeats: int = 0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    will_hear: bool = True  # what each emit says of the chat
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     begun: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate.set()
 
-    async def emit(self, arrival: Arrival) -> None:
+    async def emit(self, arrival: Arrival) -> bool:
         async with self._changed:
             self.begun.append(arrival.text)
             self._changed.notify_all()
@@ -44,6 +45,7 @@ class Record:
             else:
                 self.arrivals.append(arrival)
             self._changed.notify_all()
+        return self.will_hear
 
     def texts(self, chat_id: str | None = None) -> list[str]:
         return [each.text for each in self.arrivals if chat_id in (None, each.chat_id)]

@@ -14,9 +14,10 @@ from channels.discord_ingress import Tempo
 from channels.tables import Discord as Table
 
 
-async def emit(arrival: Arrival) -> None:
+async def emit(arrival: Arrival) -> bool:
     await asyncio.sleep(0.002)  # what a queue takes to confirm
     print("taken", arrival.chat_id, arrival.text, flush=True)
+    return True
 
 
 async def main(api_base_url: str, token: str, state: str, people: str) -> None:

@@ -24,13 +24,14 @@ async def main(table: str, state: str, file: str) -> None:
     out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     jitter = random.Random(7)
 
-    async def emit(arrival: Arrival) -> None:
+    async def emit(arrival: Arrival) -> bool:
         # Some take longer than the distance between two polls: those go on behind them.
         await asyncio.sleep(1.0 if arrival.text in SLOW else jitter.random() / 50)
         line = json.dumps([arrival.id, arrival.chat_id, arrival.text]) + "\n"
         os.write(out, line.encode())
         os.fsync(out)
         os.write(1, b".")
+        return True
 
     site = Site(Path(state), Pulse(), {})
     await build(Table.model_validate_json(table), site).run(emit)

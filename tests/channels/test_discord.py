@@ -859,6 +859,24 @@ async def test_an_answer_that_comes_too_late_for_its_interaction_is_a_plain_mess
         assert server.messages[sent].content == "late"
 
 
+@pytest.mark.parametrize("fault", [None, 404, 500])
+async def test_the_promise_of_an_answer_that_will_not_come_is_taken_back(
+    server: DiscordServer, general: Place, state: Path, fault: int | None
+) -> None:
+    """Nobody looks at "is thinking…" for a command that was dismissed; where Discord refuses, all goes on."""
+    if fault is not None:
+        server.fail("DELETE", "/webhooks/*/*/messages/@original", status=fault, times=None)
+    async with running(server, state, record=Record(will_hear=False)) as run:
+        command = server.interact("status", channel=general)
+        await server.called("DELETE", f"/webhooks/*/{command.token}/messages/@original")
+        server.write(general, "hello")
+        await run.record.text("hello")
+
+        assert command.deferred
+        assert command.original is not None
+        assert (command.original.id in server.messages) == (fault is not None)
+
+
 @pytest.mark.parametrize("fault", ["answer lost", "refused"])
 async def test_a_deferral_that_goes_wrong(
     server: DiscordServer, general: Place, state: Path, fault: str

@@ -49,9 +49,9 @@ class Front:
             **({"is_admin": None} | more),
         )
 
-    async def accept(self, arrival: Arrival) -> None:
+    async def accept(self, arrival: Arrival) -> bool:
         async with asyncio.timeout(20):
-            await self.reception.accept(arrival)
+            return await self.reception.accept(arrival)
 
     async def bodies(self, box: str) -> list[bytes]:
         """Take all that is in a box."""
@@ -267,11 +267,14 @@ async def test_accept_can_be_cancelled_while_the_queue_is_away(tmp_path: Path) -
 @pytest.mark.parametrize("text", ["hello", "/new", "/start", "/stop"])
 async def test_a_stranger_gets_one_code_and_leaves_nothing_else(tmp_path: Path, text: str) -> None:
     async with front(tmp_path) as place:
-        for number in range(3):
+        heard = [
             await place.accept(
                 arrival(BOB, id=f"telegram:9:{number}", text=text, meta={"thread": 1}, files=(file(b"x"),))
             )
+            for number in range(3)
+        ]
 
+        assert heard == [True, False, False]
         [notice] = await place.told()
         assert await place.inbound() == []
     [row] = Pairing(place.state, clock=lambda: NOON).rows()
@@ -289,7 +292,7 @@ async def test_an_approval_counts_at_the_next_message(tmp_path: Path) -> None:
         pairing = Pairing(place.state, clock=lambda: NOON)
         pairing.approve(pairing.rows()[0]["code"])
 
-        await place.accept(arrival(BOB, id="telegram:9:2"))
+        assert await place.accept(arrival(BOB, id="telegram:9:2"))
 
         assert [each.id for each in await place.inbound()] == ["telegram:9:2"]
         pairing.revoke(BOB)
@@ -314,7 +317,7 @@ async def test_a_stranger_whose_code_was_lost_by_a_kill_gets_it_when_the_message
 
 async def test_an_edit_of_a_stranger_is_ignored(tmp_path: Path) -> None:
     async with front(tmp_path) as place:
-        await place.accept(arrival(BOB, kind="edit"))
+        assert not await place.accept(arrival(BOB, kind="edit"))
 
         assert (await place.told(), await place.inbound()) == ([], [])
 
