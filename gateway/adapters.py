@@ -19,7 +19,7 @@ import structlog
 from channels import registry, state_file
 from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile
-from channels.lease import held, lease
+from channels.lease import lease
 from channels.limiter import Limiter, rates_of
 from channels.media import Media
 from channels.tables import Platform
@@ -31,6 +31,7 @@ from gateway.ledger import Ledger
 from gateway.mailbox import Mailbox
 from gateway.policy import back_off_s
 from gateway.reception import Reception
+from gateway.standing import standing_file
 
 log = structlog.get_logger("adapters")
 
@@ -102,7 +103,7 @@ class Adapter:
             now = (self.pulse.up, self.pulse.error)
             if self._held and (now != shown or loop.time() - at >= ALIVE_S):
                 shown, at = now, loop.time()
-                await _keep(_standing(self._state, self.name), {"pid": os.getpid(), **self.part()})
+                await _keep(standing_file(self._state, self.name), {"pid": os.getpid(), **self.part()})
             await asyncio.sleep(SHOW_S)
 
     async def _keep_up(self) -> NoReturn:
@@ -242,22 +243,6 @@ async def _keep(path: Path, content: Mapping[str, Any]) -> None:
         await asyncio.to_thread(state_file.write, path, content)
     except ChannelError as error:
         log.warning("state.unwritten", error=str(error), hint=error.hint)
-
-
-def _standing(state: Path, name: str) -> Path:
-    return state / f"channel-{name}.json"
-
-
-def standing(state: Path, name: str) -> dict[str, Any]:
-    """Say how an adapter stands that another process of the workspace runs."""
-    nobody = {"up": False, "since": None, "error": "no process runs it: chat-gateway run --role channels"}
-    try:
-        content = state_file.read(_standing(state, name))
-    except ChannelError as error:
-        return nobody | {"error": str(error)}
-    if not content or not held(state, name):
-        return nobody
-    return {field: content.get(field) for field in ("up", "since", "error", "last_round_trip")}
 
 
 def _first(error: BaseException) -> BaseException:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import structlog
 
+from gateway import doctor_memory
 from gateway import log as logs
-from gateway.doctor import memory_scope
 from gateway.house import House, Role
 from gateway.roster import Roster
 from gateway.settings import Settings
@@ -52,9 +52,9 @@ async def _main(settings: Settings, role: Role) -> None:
         with Roster(settings.workspace).entry(url=url, role=role):
             if settings.model.name == "echo" and role != "channels":
                 _say("model echo: it repeats what it is told, until model.name is set")
-            notes = memory_scope(settings)
-            if notes.level == "warn":
-                _say(f"{notes.text}; {notes.cure}")
+            level, text, cure = doctor_memory.check(settings)
+            if level == "warn":
+                _say(f"{text}; {cure}")
             _say(f"ready {url}".rstrip())
             log.info("daemon.started", role=role, url=url, model=settings.model.name)
             await ending.asked.wait()

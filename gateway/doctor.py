@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 from channels import registry
-from gateway import doctor_cron, doctor_embedding
-from gateway.adapters import standing
+from gateway import doctor_cron, doctor_embedding, doctor_memory
 from gateway.errors import GatewayError, StateInUse
 from gateway.house import enabled, open_mailbox
 from gateway.room import build_model
 from gateway.roster import Roster
 from gateway.settings import Settings
+from gateway.standing import standing
 from session.errors import ModelAway, SessionError
 from session.library import Library
 from session.models import Prompt
@@ -59,7 +59,8 @@ async def examine(settings: Settings) -> AsyncIterator[Check]:
     yield _clock(settings.workspace)
     async for check in _transcripts(settings):
         yield check
-    yield memory_scope(settings)
+    level, text, cure = doctor_memory.check(settings)
+    yield Check("memory", level, text, cure)
     for check in await asyncio.to_thread(_instructions, settings.workspace):
         yield check
     for check in _channels(settings):
@@ -254,17 +255,3 @@ def _instructions(workspace: Path) -> list[Check]:
         Check("instructions", "warn", f"{one.path.relative_to(workspace)} is skipped: {one.problem}", cure)
         for one in bad
     ]
-
-
-def memory_scope(settings: Settings) -> Check:
-    """Warn where notes of the whole workspace lie unused, since every chat has its own scope."""
-    if settings.memory.scope == "chat":
-        for name in ("MEMORY.md", "USER.md"):
-            if (settings.workspace / "memory" / name).exists():
-                return Check(
-                    "memory",
-                    "warn",
-                    f"memory/{name} is there, but the scope is chat: nobody sees it",
-                    'set memory.scope = "workspace" to keep using it',
-                )
-    return Check("memory", "ok", f"scope {settings.memory.scope}")

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 from channels import registry
 from channels.base import Kind
 from channels.tables import Platform
-from gateway.adapters import Adapter, Surroundings, standing
 from gateway.clock import Clock, Outcomes
 from gateway.control import Control
 from gateway.embedded import EmbeddedMailbox
@@ -26,8 +25,12 @@ from gateway.local_delivery import LocalDelivery
 from gateway.mailbox import Mailbox
 from gateway.room import Room, build_room
 from gateway.settings import Settings
+from gateway.standing import standing
 from gateway.worker import Rules, Worker
 from session.commands import DESCRIPTIONS
+
+if TYPE_CHECKING:
+    from gateway.adapters import Adapter
 
 log = structlog.get_logger("house")
 
@@ -134,6 +137,15 @@ class House:
         tasks.append(group.create_task(room.retention.run(), name="retention"))
 
     def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
+        if enabled(self.settings):
+            self._open_adapters(group)
+        self.clock = Clock(self.settings, self.intake)
+        self._outside.append(group.create_task(self.clock.run(), name="clock"))
+        tasks += self._outside
+
+    def _open_adapters(self, group: asyncio.TaskGroup) -> None:
+        from gateway.adapters import Adapter, Surroundings
+
         settings = self.settings
         around = Surroundings(
             mailbox=self.mailbox,
@@ -148,9 +160,6 @@ class House:
             adapter = Adapter(kind, table, around)
             self.adapters.append(adapter)
             self._outside.append(group.create_task(adapter.run(), name=f"adapter {kind.name}"))
-        self.clock = Clock(settings, self.intake)
-        self._outside.append(group.create_task(self.clock.run(), name="clock"))
-        tasks += self._outside
 
     async def _drain(self) -> None:
         if self.worker is not None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from html import escape
 from typing import Any, Literal
-from xml.sax.saxutils import escape
 
 from session.models import Message
 
@@ -182,7 +182,8 @@ def skills(known: Sequence[tuple[str, str]]) -> Part:
     if not known:
         return Part("Skills", "", SKILLS)
     rows = [
-        f"<skill>\n<name>{escape(name)}</name>\n<description>{escape(description)}</description>\n</skill>"
+        f"<skill>\n<name>{escape(name, quote=False)}</name>\n"
+        f"<description>{escape(description, quote=False)}</description>\n</skill>"
         for name, description in known
     ]
     text = "\n".join(["<available_skills>", *rows, "</available_skills>"])
