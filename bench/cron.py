@@ -20,8 +20,8 @@ from channels.base import Pulse
 from channels.cron import build
 from channels.message import Inbound
 from channels.schedule import ms_of
+from gateway import collector
 from gateway import log as logs
-from gateway.daemon import calm_collector
 from gateway.embedded import EmbeddedMailbox
 from gateway.intake import Intake
 
@@ -116,7 +116,7 @@ async def _clock(workspace: Path, late: list[float]) -> AsyncIterator[None]:
         tasks = [asyncio.ensure_future(mailbox.serve())]
         await mailbox.ready()
         tasks.append(asyncio.ensure_future(clock.run()))
-        calm_collector()
+        collector.calm()
         try:
             yield
         finally:

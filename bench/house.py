@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from gateway import collector
 from gateway import log as logs
 from gateway.config import load
-from gateway.daemon import calm_collector
 from gateway.house import House
 from gateway.mailbox import INBOUND, Post
 from gateway.settings import Settings
@@ -57,7 +57,7 @@ async def kept_up(built: House) -> AsyncIterator[House]:
     with Path(os.devnull).open("w") as nowhere:
         logs.setup(built.settings, stream=nowhere)
         async with built.open() as opened:
-            calm_collector()
+            collector.calm()
             yield opened
 
 

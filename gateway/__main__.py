@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from gateway import collector
 from gateway.cli import parser
 
 
@@ -19,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """Import the code of the verb, which nothing before has, run it and return the exit code."""
     module, _, function = args.handler.partition(":")
+    collector.relax()
     os.umask(0o077)  # whatever is made in a workspace is its owner's alone
     try:
         code: int = getattr(importlib.import_module(module), function)(args)

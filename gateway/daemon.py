@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from gateway import doctor_memory
+from gateway import collector, doctor_memory
 from gateway import log as logs
 from gateway.house import House, Role
 from gateway.roster import Roster
@@ -44,7 +43,7 @@ async def _main(settings: Settings, role: Role) -> None:
         http.bind()  # with the embedded queue later: a second daemon of a folder must say that, not the port
     ending = _Ending(house)
     ending.listen()
-    calm_collector()
+    collector.calm()
     async with house.open(serve=http.serve if http is not None else None):
         if http is not None:
             await http.bound.wait()
@@ -59,16 +58,6 @@ async def _main(settings: Settings, role: Role) -> None:
             log.info("daemon.started", role=role, url=url, model=settings.model.name)
             await ending.asked.wait()
         log.info("daemon.draining")
-
-
-def calm_collector() -> None:
-    """Keep the collector from walking, every few turns, over all that was imported and never goes away.
-
-    What the imports left behind was mostly collected while they ran. It is the process's own: a house inside
-    another program leaves that program's collector alone.
-    """
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 class _Ending:
