@@ -20,7 +20,9 @@ $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
 	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/dev.txt
 	@touch $@
 
+# A service that may not write into this folder would compile the packages anew at each start.
 install: $(VENV)/.runtime ## creates .venv with the locked dependencies
+	@$(BIN)/python -m compileall -q gateway channels session
 
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
@@ -36,7 +38,7 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest tests/test_house_rules.py
 
-bench: $(VENV)/.dev ## measures against peers in one run
+bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server
 	$(BIN)/python -m bench
 
