@@ -25,7 +25,7 @@ from session.key import SessionKey, needs_mark, plain_stem
 from session.listing import SessionRow
 from session.loading import load
 from session.logbook import Logbook
-from session.naming import key_in_file, resolve
+from session.naming import resolve
 from session.scribe import Moved, OnlyIf, Scribe
 from session.transcript import encode
 from session.view import View
@@ -279,16 +279,6 @@ class Store:
         room = self._rooms.get(key)
         if room is not None and room.current() and room.scribe is not None and room.book is not None:
             return self._view(room.scribe, room.book)
-        return await start_thread(job, name="disk-look")
-
-    async def look_at(self, stem: str) -> View | None:
-        """Read a transcript by its file name without ``.jsonl``; None where there is none."""
-
-        def job() -> View | None:
-            if "/" in stem or (key := key_in_file(self.layout, stem)) is None:
-                return None
-            return self._looked(*self._writers(SessionKey(key), stem))
-
         return await start_thread(job, name="disk-look")
 
     async def look_up(self, session_id: str) -> View | None:

@@ -1,15 +1,10 @@
 """Rolls a conversation over into a new session, in children that die at each step.
 
-``python -m tests.session.rollover_victim DIR FIRST_KEPT``: the workspace in DIR is copied for each one; that
-with number n is killed at its n-th change of the disk, and its copy is named by it. The last one is the first
-that got to its end. Prints how many there are.
+``python -m tests.session.rollover_victim DIR FIRST_KEPT``: prints how many there are.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
 import sys
 from collections.abc import Mapping
 from datetime import UTC
@@ -20,7 +15,7 @@ from session.key import SessionKey
 from session.rollover import roll_over
 from session.store import Session, Store
 from session.transcript import make_line
-from tests.session.moving_victim import CHANGES, dying
+from tests.session.dying import die_everywhere
 
 KEY = SessionKey("telegram:1")
 
@@ -47,25 +42,6 @@ async def done(workspace: Path, first_kept: int) -> None:
     await store.aclose()
 
 
-def main() -> int:
-    folder, first_kept = Path(sys.argv[1]), int(sys.argv[2])
-    number = 0
-    while True:
-        number += 1
-        copy = folder.with_name(f"{folder.name}-{number}")
-        shutil.copytree(folder, copy, symlinks=True)
-        child = os.fork()
-        if child == 0:
-            left = [number]
-            for name in CHANGES:
-                setattr(os, name, dying(getattr(os, name), left))
-            asyncio.run(done(copy, first_kept))
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if status == 0:
-            print(number)
-            return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    folder, first_kept = Path(sys.argv[1]), int(sys.argv[2])
+    print(die_everywhere(folder, lambda copy: done(copy, first_kept)))

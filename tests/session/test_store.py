@@ -76,7 +76,6 @@ async def test_nothing_is_written_by_looking(make: Make, tmp_path: Path) -> None
     view = await make().look(ADA)
 
     assert len(view) == 0
-    assert await make().look_at("telegram_1") is None
     assert await make().rows() == []
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,52 @@
+"""Children that die at each step of some work, each on a copy of its workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+CHANGES = ("rename", "link", "unlink", "fsync", "fdatasync", "pwrite", "write", "rmdir", "mkdir")
+
+
+def die_everywhere(folder: Path, work: Callable[[Path], Coroutine[Any, Any, None]]) -> int:
+    """Do the work in one child after the other until one gets to its end; return how many there were.
+
+    The child with number n gets a copy of the workspace in ``folder`` that is named by it, and is killed at
+    its n-th change of the disk.
+    """
+    number = 0
+    while True:
+        number += 1
+        copy = folder.with_name(f"{folder.name}-{number}")
+        shutil.copytree(folder, copy, symlinks=True)
+        child = os.fork()
+        if child == 0:
+            _count_down(number)
+            asyncio.run(work(copy))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return number
+        assert code == -signal.SIGKILL, "the work failed by itself"
+
+
+def _count_down(left: int) -> None:
+    """Have this process die at its ``left``-th change of the disk."""
+
+    def counted(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return inner(*args, **more)
+
+        return call
+
+    for name in CHANGES:
+        setattr(os, name, counted(getattr(os, name)))
