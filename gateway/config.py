@@ -16,12 +16,11 @@ from channels import registry
 from channels.tables import Table
 from gateway.config_schema import Schema, expected, got, parse_text
 from gateway.errors import ConfigError
-from gateway.presets import CompactionNumbers, effective_compaction, effective_history
+from gateway.presets import effective_compaction, effective_history
 from gateway.settings import Channels, Settings
 from gateway.toml_lines import KeyPath, lines_of
 
 __all__ = [
-    "CompactionNumbers",
     "Settings",
     "effective_compaction",
     "effective_history",

@@ -25,6 +25,7 @@ from channels.tables import (
     Web,
     sound_secret,
 )
+from session.presets import Preset
 
 HIDDEN = "********"
 Count = Annotated[int, Field(ge=1)]
@@ -176,7 +177,7 @@ class History(Table):
 class Compaction(Table):
     """``[compaction]`` as written: a number is None unless set; the preset fills it in (see ``presets``)."""
 
-    preset: Literal["overlay", "archive", "annabelle", "budget", "off"] = "overlay"
+    preset: Preset = "overlay"
     threshold: float | None = Field(default=None, gt=0, le=1)
     reserve_tokens: int | None = Field(default=None, ge=0)
     keep_recent_tokens: int | None = Field(default=None, ge=0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from session.models import Message, ToolSpec
+if TYPE_CHECKING:
+    from session.models import Message, ToolSpec
 
 CHARS_PER_TOKEN = 4.0
 IMAGE_CHARS = 4_800  # what one picture weighs: about 1,200 tokens with the large providers

@@ -5,7 +5,7 @@ from session.compaction.counting import Counted, Counts, Estimate, Standing, est
 from session.compaction.cuts import call_ids, legal_cuts, nearest_cut, next_cut
 from session.compaction.due import Due, Load, due, measure
 from session.compaction.plan import Plan, plan
-from session.compaction.rules import Preset, Rules, Strategy
+from session.compaction.rules import Rules, Strategy
 
 __all__ = [
     "Compactor",
@@ -15,7 +15,6 @@ __all__ = [
     "Estimate",
     "Load",
     "Plan",
-    "Preset",
     "Rules",
     "Standing",
     "Strategy",

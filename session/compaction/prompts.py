@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from session.compaction.flat import CONVERSATION, PREVIOUS, escaped
-from session.compaction.rules import Preset
+from session.presets import Preset
 
 HEADINGS = (
     "Goal",

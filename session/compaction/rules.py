@@ -1,45 +1,30 @@
-"""The numbers by which a conversation is compacted, and what a preset makes of them."""
+"""The numbers in force for a conversation, and what its preset makes of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from session.tokens import CHARS_PER_TOKEN
+from session.presets import Numbers
 
-Preset = Literal["overlay", "archive", "annabelle", "budget", "off"]
 Strategy = Literal["overlay", "archive", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Numbers):
     """The numbers in force. The capped ones are read as ``reserve``, ``keep`` and ``output``.
 
     Args:
-        preset: when to compact, what to keep, what the summary looks like.
         window: tokens that the conversation's model takes.
         summary_window: tokens that the model takes which writes the summary; 0: the same.
         max_output_tokens: of one answer.
-        threshold: part of the window (``archive``) or of ``history_tokens`` (``budget``).
         history_messages: ``history.last``.
         history_tokens: ``history.budget_tokens``.
-        cooldown_s: after a failure, and with ``annabelle`` also after a compaction.
-        timeout_s: for one request of the summary.
     """
 
-    preset: Preset = "overlay"
     window: int = 128_000
     summary_window: int = 0
     max_output_tokens: int = 4_096
-    threshold: float = 0.8
-    reserve_tokens: int = 16_384
-    keep_recent_tokens: int = 20_000
-    keep_recent_turns: int = 5
-    max_chars: int = 20_000
-    min_turns: int = 8
-    cooldown_s: float = 120.0
-    timeout_s: float = 30.0
-    chars_per_token: float = CHARS_PER_TOKEN
     history_messages: int = 50
     history_tokens: int = 50_000
 

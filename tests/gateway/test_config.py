@@ -13,10 +13,11 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from channels.tables import Platform, Table
-from gateway.config import CompactionNumbers, effective_compaction, effective_history, find_file, load
+from gateway.config import effective_compaction, effective_history, find_file, load
 from gateway.errors import ConfigError
 from gateway.settings import Settings
 from gateway.toml_lines import lines_of, with_key
+from session.presets import Numbers
 
 EVERY_DEFAULT = """
 timezone = "UTC"
@@ -529,7 +530,7 @@ def test_a_preset_sets_what_the_configuration_leaves_open(tmp_path: Path) -> Non
     assert _modes(tmp_path, "annabelle", "[history]\nlast = 9") == ("relevant", "system")
 
 
-def _preset(folder: Path, name: str, more: str = "") -> CompactionNumbers:
+def _preset(folder: Path, name: str, more: str = "") -> Numbers:
     return effective_compaction(read(folder, f'[compaction]\npreset = "{name}"\n{more}\n'))
 
 
