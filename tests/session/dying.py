@@ -6,11 +6,22 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 CHANGES = ("rename", "link", "unlink", "fsync", "fdatasync", "pwrite", "write", "rmdir", "mkdir")
+
+
+def victims(module: str, folder: Path, *more: str) -> int:
+    """Run a module that prints how many children ``die_everywhere`` had, and return the number.
+
+    In a process of its own: children of a process with threads would inherit locks that nobody lets go of.
+    """
+    command = [sys.executable, "-m", f"tests.session.{module}", str(folder), *more]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=120).stdout)
 
 
 def die_everywhere(folder: Path, work: Callable[[Path], Coroutine[Any, Any, None]]) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +17,7 @@ from session.key import SessionKey
 from session.store import Session, Store
 from session.transcript import make_line
 from tests.session.boundary_victim import KEY
+from tests.session.dying import victims
 
 BOB = SessionKey("telegram:2")
 AT = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -224,15 +223,10 @@ async def test_a_damaged_session_is_opened_and_its_bytes_are_kept(store: Store) 
     assert kept.read_bytes() == bytes_before
 
 
-def victims(folder: Path, what: str, session_id: str) -> int:
-    command = [sys.executable, "-m", "tests.session.boundary_victim", str(folder), what, session_id]
-    return int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
-
-
 async def test_reopening_that_dies_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
     """Before or after, never between; the next try by the same command gets to its end, and counts once."""
     old, new = await two(store)
-    count = victims(tmp_path / "w", "reopen", old)
+    count = victims("boundary_victim", tmp_path / "w", "reopen", old)
 
     assert count > 10
     seen = []
@@ -257,7 +251,7 @@ async def test_reopening_that_dies_anywhere_leaves_one_of_two_states(store: Stor
 async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
     """The session is active or ended, and a second close ends it."""
     old, new = await two(store)
-    count = victims(tmp_path / "w", "close", new)
+    count = victims("boundary_victim", tmp_path / "w", "close", new)
 
     for number in range(1, count + 1):
         left = Store(tmp_path / f"w-{number}", zone=UTC)
@@ -393,7 +387,7 @@ async def test_a_boundary_that_dies_anywhere_is_drawn_once(store: Store, tmp_pat
     async with store.open(KEY) as session:
         await talk(session, "a", "b")
         old = session.session_id
-    count = victims(tmp_path / "w", "part", old)
+    count = victims("boundary_victim", tmp_path / "w", "part", old)
 
     assert count > 10
     seen = []
@@ -422,7 +416,7 @@ async def test_putting_together_that_dies_anywhere_loses_and_repeats_nothing(
 ) -> None:
     """Two sessions or one, never a line twice; the command that comes again ends in one."""
     old, new = await apart(store)
-    count = victims(tmp_path / "w", "reopen", old)
+    count = victims("boundary_victim", tmp_path / "w", "reopen", old)
 
     assert count > 10
     seen = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +15,7 @@ from session.key import SessionKey
 from session.moving import move
 from session.store import Store
 from session.transcript import make_line
+from tests.session.dying import victims
 from tests.session.moving_victim import NEW, OLD
 
 AT = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -278,12 +277,8 @@ async def test_wherever_it_dies_a_second_try_ends_in_the_same(store: Store, tmp_
     (place / "files" / "chats" / OLD_STEM / "only.txt").write_text("only")
     await made.aclose()
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.session.moving_victim", str(place)],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    count = victims("moving_victim", place)
 
-    count = int(ran.stdout)
     assert count > 20
     for number in range(1, count + 1):
         copy = tmp_path / f"w-{number}"

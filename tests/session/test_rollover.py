@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +18,7 @@ from session.rollover import roll_over
 from session.store import Session, Store
 from session.stretch import Stretches
 from session.transcript import Transcript, decode, encode, make_line, parse
+from tests.session.dying import victims
 from tests.session.rollover_victim import KEY, compact, roll
 
 AT = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -215,8 +214,7 @@ async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: P
         await talk(session, "a", "b", "c")
         await session.append([make_line("user", "q", AT, message_id="run")])
         old = session.session_id
-    command = [sys.executable, "-m", "tests.session.rollover_victim", str(tmp_path / "w"), "4"]
-    count = int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    count = victims("rollover_victim", tmp_path / "w", "4")
 
     assert count > 10
     after = 0
