@@ -11,7 +11,7 @@ from gateway.settings import Settings
 from session.bounds import Bounds
 from session.compaction import Compactor, Rules
 from session.line import stamp
-from session.models import Model
+from session.models import Model, Purse
 from session.windows import window_of
 
 
@@ -20,6 +20,7 @@ def build_bounds(
     model: Model,
     *,
     take: Callable[[], Awaitable[None]],
+    purse: Purse,
     left: Callable[[str, str], Awaitable[bool]],
 ) -> Bounds:
     """Build it; the model's window is looked up when it is first needed.
@@ -28,6 +29,7 @@ def build_bounds(
         settings: the configuration.
         model: writes the summaries.
         take: counts a model call of the background.
+        purse: pays for what is no turn's.
         left: makes the consolidation of an ended session durable (key and ULID).
     """
     known: list[Rules] = []
@@ -38,7 +40,7 @@ def build_bounds(
         return known[0]
 
     return Bounds(
-        Compactor(model, small=settings.model.small, take=take),
+        Compactor(model, small=settings.model.small, take=take, purse=purse),
         rules=rules,
         left=left,
         now=lambda: stamp(datetime.now(UTC), settings.zone),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from channels.message import Inbound
 from session.models import Usage
-from session.spending import HOUR, Spending
+from session.spending import COST_SAID, DAY, HOUR, Spending
 from session.store import Session
 from session.turn import Reply
 
@@ -20,7 +20,6 @@ TURNS_SAID = (
     "This is more than the {} messages an hour that are answered here. "
     "Messages are answered again in about {} minutes."
 )
-COST_SAID = "What may be spent on answers today is used up. Messages are answered again from midnight UTC on."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,11 @@ class Quota:
         spending: Spending,
         *,
         turns_per_hour: int = 0,
-        cost_per_day_usd: float = 0.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Keep the figures; 0 is no limit."""
+        """Keep the figures; 0 is no limit. What may be spent in a day is the limit of ``spending`` itself."""
         self._spending = spending
         self._turns_per_hour = turns_per_hour
-        self._cost_per_day_usd = cost_per_day_usd
         self._clock = clock
         self._running: Counter[str] = Counter()
 
@@ -56,7 +53,7 @@ class Quota:
         Raises:
             NewerFormat, StoreError, Fenced: nothing was decided.
         """
-        if not self._turns_per_hour and not self._cost_per_day_usd:
+        if not self._turns_per_hour and not self._spending.limited:
             return None
         await self._spending.refresh()
         over = self._over(person_of(inbound))
@@ -89,9 +86,9 @@ class Quota:
 
     def _over(self, person: str) -> Over | None:
         now = self._clock()
-        if self._cost_per_day_usd and self._spending.today().cost_usd >= self._cost_per_day_usd:
-            midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-            return Over("cost", COST_SAID, midnight)
+        closed = self._spending.closed_until()
+        if closed is not None:
+            return Over("cost", COST_SAID, closed - DAY)
         ends = self._spending.within_hour(person) if self._turns_per_hour else []
         if not self._turns_per_hour or len(ends) + self._running[person] < self._turns_per_hour:
             return None

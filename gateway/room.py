@@ -44,18 +44,10 @@ class Room:
             settings.workspace, zone=settings.zone, cache_bytes=settings.session.cache_mb * 2**20
         )
         self.model = build_model(settings)
-        limits = settings.limits
-        limited = bool(limits.turns_per_person_per_hour or limits.cost_per_day_usd)
-        self._spending = Spending(
-            settings.state / "usage",
-            disk=self.store,
-            clock=self.store.clock,
-            durable=limited or not self.model.plain,
-        )
+        self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.quota = Quota(
             self._spending,
-            turns_per_hour=limits.turns_per_person_per_hour,
-            cost_per_day_usd=limits.cost_per_day_usd,
+            turns_per_hour=settings.limits.turns_per_person_per_hour,
             clock=self.store.clock,
         )
         self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
@@ -65,9 +57,16 @@ class Room:
             model=self.model,
             rules=memory_rules(settings),
             zone=settings.zone,
+            purse=self._spending,
         )
         self.jobs = Background(self.memory, store=self.store, state=settings.workspace / "state")
-        self.bounds = build_bounds(settings, self.model, take=self.memory.budget.take, left=self.jobs.left)
+        self.bounds = build_bounds(
+            settings,
+            self.model,
+            take=self.memory.budget.take,
+            purse=self._spending,
+            left=self.jobs.left,
+        )
         self._library = Library(settings.workspace)
         self._layers = build_layers(settings, self.store, self._library)
         self.turns = Turns(
@@ -123,7 +122,7 @@ class Room:
             self.jobs.turn_ended(session)
 
     async def usage_today(self) -> dict[str, Any]:
-        """Sum up the turns of the running day (UTC) over all daemons: their number, tokens and cost."""
+        """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
         await self._spending.refresh()
         sums = self._spending.today()
         return {
@@ -158,6 +157,19 @@ class Room:
         self._layers.close()
         await self._spending.aclose()
         await self.store.aclose()
+
+
+def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:
+    """Build what counts the cost of all calls; on disk where there is any, or a limit to keep."""
+    limits = settings.limits
+    limited = bool(limits.turns_per_person_per_hour or limits.cost_per_day_usd)
+    return Spending(
+        settings.state / "usage",
+        disk=store,
+        clock=store.clock,
+        durable=limited or not plain,
+        per_day_usd=limits.cost_per_day_usd,
+    )
 
 
 def build_layers(settings: Settings, store: Store, library: Library) -> Layers:

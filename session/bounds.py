@@ -117,7 +117,7 @@ class Bounds:
     async def compact(
         self, session: Session, rules: Rules, occasion: Occasion, *, meter: Meter | None = None
     ) -> bool:
-        """Compact a conversation; ``meter`` counts what that costs, also where it fails.
+        """Compact a conversation; ``meter`` is that of the turn which pays for it, also where it fails.
 
         Returns:
             False where nothing would leave, or the transcript became another meanwhile; nothing was written.

@@ -12,6 +12,7 @@ import structlog
 
 from session.errors import NotNow
 from session.hop import start_thread
+from session.models import Purse
 from session.state import locked, read_state, write_state
 
 log = structlog.get_logger("budget")
@@ -22,7 +23,8 @@ HOUR, DAY = 60, 24 * 60  # minutes
 class Budget:
     """Counts calls by the minute in one file that all daemons of a workspace share.
 
-    Hour and day are the last 60 minutes and the last 24 hours, not those of a clock.
+    Hour and day are the last 60 minutes and the last 24 hours, not those of a clock. A call that ``purse``
+    cannot pay is not made either; None: they cost nothing.
     """
 
     def __init__(
@@ -32,7 +34,9 @@ class Budget:
         per_hour: int,
         per_day: int,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        purse: Purse | None = None,
     ) -> None:
+        self._purse = purse
         self._path = path
         self._limits = {HOUR: per_hour, DAY: per_day}
         self._clock = clock
@@ -43,12 +47,14 @@ class Budget:
         """Count a call that is about to be made; on return the count survives a power cut.
 
         Args:
-            unasked: a person who asks for it is not refused, though the call counts.
+            unasked: a person who asks for it is not refused for the number of calls, though it counts.
 
         Raises:
-            NotNow: a cap is reached; nothing was counted.
+            NotNow: a cap is reached, or the day's money is spent; nothing was counted.
             StoreError: the count could not be written.
         """
+        if self._purse is not None:
+            await self._purse.afford()
         await start_thread(lambda: self._take(unasked), name="budget")
 
     async def load(self) -> None:
@@ -56,16 +62,21 @@ class Budget:
         await asyncio.to_thread(lambda: self._count(self._read(), self._minute()))
 
     def shown(self) -> dict[str, Any]:
-        """Return what ``status`` shows; ``reached_until`` is null while calls may be made."""
+        """Return what ``status`` shows.
+
+        ``reached_until`` is null while their number allows calls, ``cost_reached_until`` while cost does.
+        """
         until = self._reached_until
         if until is not None and until <= self._clock():
             until = self._reached_until = None
+        closed = self._purse.closed_until() if self._purse is not None else None
         return {
             "calls_last_hour": self._used[HOUR],
             "calls_last_day": self._used[DAY],
             "per_hour": self._limits[HOUR],
             "per_day": self._limits[DAY],
             "reached_until": until.isoformat() if until is not None else None,
+            "cost_reached_until": closed.isoformat() if closed is not None else None,
         }
 
     def _take(self, unasked: bool) -> None:

@@ -48,7 +48,7 @@ class Chronicle:
         """Give an ended session its summary; one that has one, needs none or is active again stays as it is.
 
         Raises:
-            NotNow: it has to wait: back-off, budget, another process, or it was opened in the meantime.
+            NotNow: it has to wait: back-off, budget, cost, another process, or it was opened in the meantime.
             ModelAway: the model cannot be reached.
             StoreError: the disk refused.
         """
@@ -60,7 +60,7 @@ class Chronicle:
             if transcript is None:
                 return
             prompt = await asyncio.to_thread(self._question, transcript)
-            text = await self._asked(desk, f"summary:{session_id}", prompt, prose.read_summary)
+            text = await self._asked(desk, f"summary:{session_id}", prompt, prose.read_summary, key=key)
             if not text:
                 return
             if await self._write_summary(view.stem, session_id, text, count=len(transcript.messages)):
@@ -82,14 +82,14 @@ class Chronicle:
             def prompt(_: int) -> Prompt | None:
                 return prose.name_prompt(lines, model=self._memory.rules.small_model)
 
-            name = await self._asked(desk, f"name:{session_id}", prompt, prose.read_name)
+            name = await self._asked(desk, f"name:{session_id}", prompt, prose.read_name, key=key)
         if name and await self._give_name(key, view.stem, session_id, name):
             self.totals["names"] += 1
             log.info("session.named", key=key, session=session_id)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
-    async def _asked(self, desk: Desk, subject: str, prompt: Ask, read: Read) -> str:
+    async def _asked(self, desk: Desk, subject: str, prompt: Ask, read: Read, *, key: str) -> str:
         """Ask until the answer can be used; empty where there is nothing to ask, or it was asked in vain."""
         memory = self._memory
         failure = desk.failure(subject, 0)
@@ -102,7 +102,7 @@ class Chronicle:
         while (question := await asyncio.to_thread(prompt, limit)) is not None:
             await memory.budget.take()
             try:
-                text = read(await memory.model.ask(question))
+                text = read(await memory.ask(key, question))
             except ContextTooLong as error:
                 limit //= 2
                 if limit < MIN_CHARS or subject.startswith("name:"):

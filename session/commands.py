@@ -15,6 +15,7 @@ from session.disk import Layout
 from session.errors import NoSession, NotCompacted
 from session.hop import start_thread
 from session.line import is_ulid, make_line
+from session.spending import COST_SAID
 from session.store import Session
 from session.switch import StopSwitch, TurnStopped
 from session.turn import Request
@@ -51,6 +52,7 @@ COMPACTED = "{} summarised now: about {:,} tokens of history became {:,}."
 NOTHING_TO_COMPACT = "There is nothing to compact: all that the model is sent would be kept."
 NOT_COMPACTED = "The conversation could not be summarised just now; nothing was changed. Try again later."
 COMPACTING_STOPPED = "Stopped: nothing was compacted."
+_REFUSED = {"plain": NOTHING_TO_COMPACT, "cost": COST_SAID}
 NOTHING_TO_RETRY = (
     "There is nothing to ask again: no message of this conversation is still sent to the model."
 )
@@ -150,7 +152,7 @@ class Commands:
             async with stop:
                 done = await self._bounds.asked(session, focus, id_)
         except NotCompacted as error:
-            return NOTHING_TO_COMPACT if error.reason == "plain" else NOT_COMPACTED
+            return _REFUSED.get(error.reason, NOT_COMPACTED)
         except TurnStopped:
             done = await self._bounds.done_by(session, id_)  # it may have been at its end already
             return _compacted(done) if done is not None else COMPACTING_STOPPED

@@ -33,7 +33,7 @@ from session.errors import (
     StoreError,
 )
 from session.hop import start_thread
-from session.models import Model
+from session.models import Answer, Model, Prompt, Purse
 from session.notes import MEMORY, Mark, Notes
 from session.scopes import Scope, Scopes
 from session.store import Store
@@ -78,6 +78,7 @@ class Memory:
 
     Args:
         notes: opens the two files of a scope's folder.
+        purse: pays for the calls; None: they cost nothing.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Memory:
         zone: tzinfo,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         notes: Callable[[Path], Notes] = Notes,
+        purse: Purse | None = None,
     ) -> None:
         state = scopes.workspace / "state"
         self.scopes = scopes
@@ -102,12 +104,25 @@ class Memory:
             per_hour=rules.calls_per_hour,
             per_day=rules.calls_per_day,
             clock=clock,
+            purse=purse,
         )
+        self._purse = purse
         self.totals = {"messages": 0, "raw": 0, "failures": 0}
         self.zone = zone
         self._notes = notes
         self.desks = Desks(state / "memory", clock=clock)
         self._cache: dict[Path, tuple[Seen | None, str]] = {}
+
+    async def ask(self, key: str, prompt: Prompt) -> Answer:
+        """Ask the model for the background of a conversation, after ``budget.take``; its cost counts at once.
+
+        Raises:
+            ModelError: as of ``Model.ask``.
+        """
+        answer = await self.model.ask(prompt)
+        if self._purse is not None and answer.usage is not None:
+            self._purse.pay(key, answer.usage)
+        return answer
 
     async def text(self, scope: Scope) -> str:
         """Return MEMORY.md of a scope, read when it has changed; empty where none can be read."""
@@ -140,10 +155,10 @@ class Memory:
             key: the conversation.
             session_id: an ended session of it, which goes in whole; None means the active one, of which the
                 newest ``window // 2`` messages stay.
-            asked: a person waits for it: neither window, back-off nor budget hold it up.
+            asked: a person waits for it: neither window, back-off nor the number of calls hold it up.
 
         Raises:
-            NotNow: it has to wait: back-off, budget, another process, or MEMORY.md is being edited.
+            NotNow: it has to wait: back-off, budget, cost, another process, or MEMORY.md is being edited.
             ModelAway: the model cannot be reached.
             StoreError: the disk refused; what was answered is kept and goes on from there.
         """
@@ -294,7 +309,7 @@ class _Work:
                 return _stored(stretch, mark)
             await memory.budget.take(unasked=not self._asked)
             self._done = replace(self._done, calls=self._done.calls + 1)
-            answer = await memory.model.ask(prompt)
+            answer = await memory.ask(stretch.key, prompt)
             update = summary.read(answer, memory=text, max_bytes=rules.max_bytes, now=memory.now())
             if await asyncio.to_thread(self._notes.memory) == base:
                 return _stored(stretch, mark, update=update, base=content_digest(base))

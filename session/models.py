@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 Message = Mapping[str, Any]  # provider shape: role, content, tool_calls | tool_call_id, name
@@ -60,6 +61,27 @@ class Meter:
         """Add one request."""
         sums = self.usage
         self.usage = Usage(sums.prompt + prompt, sums.completion + completion, sums.cost_usd + cost_usd)
+
+
+class Purse(Protocol):
+    """What pays for calls that are no turn's own."""
+
+    def pay(self, key: str, usage: Usage) -> None:
+        """Count what a call for a conversation cost; as no turn."""
+        ...
+
+    async def afford(self) -> None:
+        """See that a call may still be paid today.
+
+        Raises:
+            NotNow: what may be spent is used up; ``reason`` is ``cost``.
+            NewerFormat: a newer version counts.
+        """
+        ...
+
+    def closed_until(self) -> datetime | None:
+        """Return when calls may be paid again; None where they may now, as far as this process knows."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,10 @@
-"""What turns cost: a line each in the file of its day, summed up over all daemons and restarts."""
+"""What models cost: a line for each turn and each other call, summed up over all daemons and restarts.
+
+A call that is no turn's own (consolidation, a summary, a name) has a line that says ``"turn": false`` and
+names no person; a line without the field is a turn. In all else the form is the same, and so its version.
+A process of an earlier version, which does not know the field, counts tokens and cost of such a line too,
+shows it as one turn more, and takes it for nobody's where it looks at how much a person may still ask.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +26,15 @@ import structlog
 from ulid import ULID
 
 from session.disk import new_file, private_folder, sync_folder, write_all
-from session.errors import NewerFormat, StoreError
+from session.errors import NewerFormat, NotNow, StoreError
 from session.index import Totals
 from session.models import Usage
 
 log = structlog.get_logger("spending")
 
 VERSION = 1
-HOUR = timedelta(hours=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+COST_SAID = "What may be spent on answers today is used up. Messages are answered again from midnight UTC on."
 KEPT_DAYS = 35
 _READ_BYTES = 2**20
 T = TypeVar("T")
@@ -43,28 +50,27 @@ class Disk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One turn: when it ended (UTC), whose conversation and question it was, what it cost."""
+    """One turn, or a call that is none's own: when it ended (UTC), its conversation, who asked, its cost."""
 
     at: datetime
     key: str
     person: str
     usage: Usage
+    turn: bool = True
 
     def to_bytes(self) -> bytes:
         """Write it as a line."""
-        return (
-            orjson.dumps(
-                {
-                    "at": self.at.isoformat(),
-                    "key": self.key.encode("utf-8", "replace").decode(),
-                    "person": self.person.encode("utf-8", "replace").decode(),
-                    "prompt": self.usage.prompt,
-                    "completion": self.usage.completion,
-                    "cost_usd": self.usage.cost_usd,
-                }
-            )
-            + b"\n"
-        )
+        fields: dict[str, Any] = {
+            "at": self.at.isoformat(),
+            "key": self.key.encode("utf-8", "replace").decode(),
+            "person": self.person.encode("utf-8", "replace").decode(),
+            "prompt": self.usage.prompt,
+            "completion": self.usage.completion,
+            "cost_usd": self.usage.cost_usd,
+        }
+        if not self.turn:
+            fields["turn"] = False
+        return orjson.dumps(fields) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +83,20 @@ class _Exchange:
 
 
 class Spending:
-    """Counts turns at once in memory and writes them behind; reads what other daemons wrote.
+    """Counts turns and calls at once in memory and writes them behind; reads what other daemons wrote.
 
-    Used from the event loop; a turn that a kill cuts off from its line is not counted afterwards.
+    Used from the event loop; what a kill cuts off from its line is not counted afterwards.
     """
 
-    def __init__(self, folder: Path, *, disk: Disk, clock: Callable[[], datetime], durable: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        disk: Disk,
+        clock: Callable[[], datetime],
+        durable: bool,
+        per_day_usd: float = 0.0,
+    ) -> None:
         """Touch nothing yet.
 
         Args:
@@ -90,10 +104,13 @@ class Spending:
             disk: where files are read and written.
             clock: the time now, aware.
             durable: whether anything is read or written at all; else it counts for this process alone.
+            per_day_usd: what may be spent in a day (UTC); 0 is no limit.
         """
         self._disk = disk
         self._clock = clock
         self._durable = durable
+        self._per_day_usd = per_day_usd
+        self._told_until: datetime | None = None
         self._files = DayFiles(folder)
         self._days: dict[date, Totals] = {}
         self._people: dict[str, deque[datetime]] = {}
@@ -103,7 +120,13 @@ class Spending:
 
     def record(self, key: str, person: str, usage: Usage) -> None:
         """Count a turn that ends now."""
-        row = Row(self._clock().astimezone(UTC), key, person, usage)
+        self._record(Row(self._clock().astimezone(UTC), key, person, usage))
+
+    def pay(self, key: str, usage: Usage) -> None:
+        """Count what a call cost that is no turn of anybody's; see ``Purse``."""
+        self._record(Row(self._clock().astimezone(UTC), key, "", usage, turn=False))
+
+    def _record(self, row: Row) -> None:
         if not self._durable:
             self._take(row)
             return
@@ -141,8 +164,36 @@ class Spending:
         sums = self._days.get(day, Totals())
         for row in self._pending:
             if row.at.date() == day:
-                sums = _added(sums, row.usage)
+                sums = _added(sums, row)
         return sums
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit on what may be spent in a day."""
+        return self._per_day_usd > 0
+
+    def closed_until(self) -> datetime | None:
+        """Return when the next day begins, where this one's limit is reached as far as it was read."""
+        if not self.limited or (cost := self.today().cost_usd) < self._per_day_usd:
+            return None
+        now = self._clock().astimezone(UTC)
+        until = now.replace(hour=0, minute=0, second=0, microsecond=0) + DAY
+        if until != self._told_until:
+            self._told_until = until
+            log.warning(
+                "usage.limit_reached", cost_usd=cost, limit_usd=self._per_day_usd, until=until.isoformat()
+            )
+        return until
+
+    async def afford(self) -> None:
+        """See that a call may still be paid today; see ``Purse``."""
+        if not self.limited:
+            return
+        await self.refresh()
+        until = self.closed_until()
+        if until is not None:
+            hint = f"wait until {until.isoformat()}, or raise limits.cost_per_day_usd"
+            raise NotNow("what may be spent today is used up", reason="cost", until=until, hint=hint)
 
     def within_hour(self, person: str) -> list[datetime]:
         """List the ends of a person's turns of the last hour, oldest first."""
@@ -150,7 +201,7 @@ class Spending:
         ends = self._people.get(person, deque())
         while ends and ends[0] <= since:
             ends.popleft()
-        pending = [row.at for row in self._pending if row.person == person and row.at > since]
+        pending = [row.at for row in self._pending if row.turn and row.person == person and row.at > since]
         return sorted([*ends, *pending])
 
     def _start(self) -> asyncio.Future[_Exchange]:
@@ -178,9 +229,9 @@ class Spending:
         day = row.at.date()
         if day not in self._days:
             self._days = {old: sums for old, sums in self._days.items() if day - old < timedelta(days=2)}
-        self._days[day] = _added(self._days.get(day, Totals()), row.usage)
+        self._days[day] = _added(self._days.get(day, Totals()), row)
         since = self._clock() - HOUR
-        if row.at > since:
+        if row.turn and row.at > since:
             ends = self._people.setdefault(row.person, deque())
             ends.append(row.at)
             if len(ends) > 1 and ends[-2] > row.at:
@@ -210,14 +261,14 @@ class DayFiles:
             try:
                 found = self._read(days)
             except OSError as error:
-                raise StoreError(f"what turns cost cannot be read: {error.strerror}") from error
+                raise StoreError(f"what models cost cannot be read: {error.strerror}") from error
             written = 0
             try:
                 while written < len(rows):
                     written += self._append(rows[written:], now.date())
                 found += self._read(days)
             except OSError as error:
-                failed = StoreError(f"what turns cost could not be written: {error.strerror}")
+                failed = StoreError(f"what models cost could not be written: {error.strerror}")
                 return _Exchange(written, found, failed)
             return _Exchange(written, found)
 
@@ -303,7 +354,7 @@ def _read_row(raw: bytes, day: date) -> Row | None:
             )
         at = datetime.fromisoformat(fields["at"]).astimezone(UTC)
         usage = Usage(int(fields["prompt"]), int(fields["completion"]), float(fields["cost_usd"]))
-        return Row(at, str(fields["key"]), str(fields["person"]), usage)
+        return Row(at, str(fields["key"]), str(fields["person"]), usage, turn=fields.get("turn") is not False)
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -315,9 +366,10 @@ def _day_of(path: Path) -> date | None:
         return None
 
 
-def _added(sums: Totals, usage: Usage) -> Totals:
+def _added(sums: Totals, row: Row) -> Totals:
+    usage = row.usage
     return Totals(
-        sums.turns + 1,
+        sums.turns + row.turn,
         sums.prompt_tokens + usage.prompt,
         sums.completion_tokens + usage.completion,
         sums.cost_usd + usage.cost_usd,

@@ -23,7 +23,7 @@ from session.errors import (
     NotCompacted,
     NotNow,
 )
-from session.models import Answer, Meter, Model, Prompt, Usage
+from session.models import Answer, Meter, Model, Prompt, Purse, Usage
 
 log = structlog.get_logger("compaction")
 
@@ -57,7 +57,8 @@ class Compactor:
     Args:
         model: who is asked.
         small: the name of the model for background work; empty: the configured one.
-        take: counts a call of the background; raises NotNow where its budget is used up.
+        take: counts a call of the background; raises NotNow where its budget or the day's money is used up.
+        purse: pays for what is no turn's; None: it costs nothing.
         clock: seconds that never go back.
     """
 
@@ -67,8 +68,10 @@ class Compactor:
         *,
         small: str = "",
         take: Callable[[], Awaitable[None]] | None = None,
+        purse: Purse | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._purse = purse
         self._model = model
         self._small = small
         self._take = take
@@ -99,7 +102,8 @@ class Compactor:
             focus: what a person asked to stress.
             asked: a person waits for it: no cooldown holds it up.
             background: no turn waits for it: its calls are counted against the budget of the background.
-            meter: adds up what its requests cost, also where it fails; then ``usage`` is in it already.
+            meter: that of the turn which waits for it and pays for its requests, also where it fails; without
+                one they are counted as no turn's, and not made where the day's money is spent.
 
         Raises:
             NotCompacted: there is no summary; after a failure of the model a cooldown has begun.
@@ -109,11 +113,20 @@ class Compactor:
             raise NotCompacted("the model writes no summaries", reason="plain")
         if not asked and self.rests_s(key) > 0:
             raise NotCompacted("the last try failed a moment ago", reason="resting")
-        work = _Work(self._model, rules, self._small, take=self._take if background else None, meter=meter)
+        work = _Work(
+            self._model,
+            rules,
+            self._small,
+            take=self._take if background else None,
+            count=self._payer(key, meter),
+        )
         try:
+            if self._purse is not None and meter is None and not background:
+                await self._purse.afford()
             text = await work.text(plan, focus)
         except NotNow as error:
-            raise NotCompacted(str(error), reason="budget", hint=error.hint) from error
+            out_of: CompactionFailure = "cost" if error.reason == "cost" else "budget"
+            raise NotCompacted(str(error), reason=out_of, hint=error.hint) from error
         except (ModelError, TimeoutError) as error:
             reason, words = _cause(error, rules)
             self._rest(key, rules.cooldown_s)
@@ -130,6 +143,17 @@ class Compactor:
             usage=work.spent.usage,
         )
 
+    def _payer(self, key: str, meter: Meter | None) -> Callable[[Usage], None]:
+        """Say where the cost of a request goes: to the turn that waits for it, else to the purse."""
+
+        def count(usage: Usage) -> None:
+            if meter is not None:
+                meter.add(usage.prompt, usage.completion, usage.cost_usd)
+            elif self._purse is not None:
+                self._purse.pay(key, usage)
+
+        return count
+
     def _rest(self, key: str, cooldown_s: float) -> None:
         now = self._clock()
         if len(self._resting) >= MAX_RESTING:
@@ -145,10 +169,10 @@ class _Work:
         small: str,
         *,
         take: Callable[[], Awaitable[None]] | None,
-        meter: Meter | None,
+        count: Callable[[Usage], None],
     ) -> None:
         self.spent = Meter()
-        self._meters = [self.spent, meter] if meter is not None else [self.spent]
+        self._count = count
         self._model = model
         self._rules = rules
         self._small = small
@@ -207,8 +231,8 @@ class _Work:
         async with asyncio.timeout(self._rules.timeout_s):
             answer = await self._model.ask(prompt)
         if (usage := answer.usage) is not None:
-            for meter in self._meters:
-                meter.add(usage.prompt, usage.completion, usage.cost_usd)
+            self.spent.add(usage.prompt, usage.completion, usage.cost_usd)
+            self._count(usage)
         return answer
 
 

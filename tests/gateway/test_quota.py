@@ -10,12 +10,12 @@ from typing import Any
 
 from channels.message import Sender
 from gateway.mailbox import INBOUND
-from gateway.quota import COST_SAID, Quota
+from gateway.quota import Quota
 from gateway.worker import Rules
 from session.errors import ModelAway, ModelRefused
 from session.key import SessionKey
 from session.models import Answer, Usage
-from session.spending import Spending
+from session.spending import COST_SAID, Spending
 from session.testing import Script
 from tests.gateway.test_worker import ADA, Rig, until
 
@@ -28,8 +28,10 @@ async def limited(
     folder: Path, *steps: Any, turns: int = 0, cost: float = 0.0, rig: Rig | None = None
 ) -> AsyncIterator[Rig]:
     r = rig or Rig(folder, Script(steps), Rules())
-    spending = Spending(folder / "state" / "usage", disk=r.store, clock=r.clock, durable=True)
-    r.more["quota"] = Quota(spending, turns_per_hour=turns, cost_per_day_usd=cost, clock=r.clock)
+    spending = Spending(
+        folder / "state" / "usage", disk=r.store, clock=r.clock, durable=True, per_day_usd=cost
+    )
+    r.more["quota"] = Quota(spending, turns_per_hour=turns, clock=r.clock)
     async with r.open():
         yield r
         await spending.aclose()
