@@ -108,9 +108,17 @@ async def open_place(
     *,
     http: dict[str, Any] | None = None,
     prepare: Callable[[HttpServer], None] | None = None,
+    limits: dict[str, Any] | None = None,
+    **tables: Any,
 ) -> AsyncIterator[Place]:
+    """Open it; ``tables`` are further ones of the configuration."""
     settings = Settings.model_validate(
-        {"workspace": workspace, "http": {"port": 0, **(http or {})}, "limits": {"drain_s": 5}}
+        {
+            "workspace": workspace,
+            "http": {"port": 0, **(http or {})},
+            "limits": {"drain_s": 5, **(limits or {})},
+            **tables,
+        }
     )
     house = House(settings)
     server = HttpServer(house)

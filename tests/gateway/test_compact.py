@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from session.commands import Commands
 from session.compaction import Compactor, Rules
 from session.errors import ContextTooLong, ModelAway
 from session.history import visible
-from session.models import Answer, OnDelta, Prompt
+from session.models import Answer, OnDelta, Prompt, Usage
+from session.spending import COST_SAID, Spending
 from session.testing import Script
 from session.tools import Toolbox
 from session.turn import Limits, Request, Surroundings, Turns
@@ -60,8 +62,15 @@ class Place(Rig):
         super().__init__(folder, self.summing, WorkerRules())
         self.bounds_rules: Rules = replace(RULES[preset], window=100_000, **numbers)
         self.left: list[str] = []
+        self.purse = Spending(
+            folder / "usage", disk=self.store, clock=self.clock, durable=False, per_day_usd=1.0
+        )
         self.bounds = Bounds(
-            Compactor(self.model), rules=self._rules, left=self._left, now=self._now, clock=self.clock
+            Compactor(self.model, purse=self.purse),
+            rules=self._rules,
+            left=self._left,
+            now=self._now,
+            clock=self.clock,
         )
 
     async def _rules(self) -> Rules:
@@ -178,6 +187,26 @@ async def test_a_failure_is_said_and_changes_nothing(tmp_path: Path) -> None:
         here.summing.summary = Answer(STRUCTURED)
         await here.put("/compact", "c1")
         assert "summarised" in (await here.texts(1))[0]
+
+
+async def test_on_a_day_whose_money_is_spent_it_is_refused_as_a_message_is(tmp_path: Path) -> None:
+    """Asked again under its id it says the same; where nothing would leave it says that, as always."""
+    async with place(tmp_path) as here:
+        here.purse.pay(ADA, Usage(1, 1, 2.0))
+        await here.put("/compact", "c0")
+        assert await here.texts(1) == [commands.NOTHING_TO_COMPACT]
+        await here.talk(6)
+        before = await here.lines()
+        await here.put("/compact", "c1")
+        assert await here.texts(1) == [COST_SAID]
+        assert (await here.lines(), here.summing.asked) == (before, [])
+
+        here.clock.now += timedelta(days=1)
+        await here.put("/compact", "c1")
+        await here.put("/compact", "c2")
+        again, done = await here.texts(2)
+        assert again == COST_SAID
+        assert "summarised" in done
 
 
 async def test_stop_ends_it(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from session.jobs import Background
 from session.key import SessionKey
 from session.line import make_line, stamp
 from session.memory import Memory, MemoryRules
-from session.models import Answer, OnDelta, Prompt, ToolCall
+from session.models import Answer, OnDelta, Prompt, Purse, ToolCall
 from session.scopes import Scope, Scopes
+from session.spending import Spending
 from session.store import Store
 
 ADA = SessionKey("telegram:1")
@@ -91,6 +92,18 @@ class Scripted:
     def text(self, call: int) -> str:
         """What the user message of a call said."""
         return str(self.seen[call].messages[-1]["content"])
+
+
+class NoDisk:
+    """For what shall touch none."""
+
+    def beside(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
+        raise AssertionError("it is not durable")
+
+
+def purse_of(clock: Clock, *, per_day_usd: float = 0.0) -> Spending:
+    """Count what this process pays."""
+    return Spending(Path(), disk=NoDisk(), clock=clock, durable=False, per_day_usd=per_day_usd)
 
 
 def saved(entry: Any = "They talked.", memory: Any = "- a fact", **more: Any) -> Answer:
@@ -187,6 +200,7 @@ async def place(
     run: bool = False,
     clock: Clock | None = None,
     model: Any = None,
+    purse: Purse | None = None,
     **rules: Any,
 ) -> AsyncIterator[Place]:
     """Open a workspace; ``run`` lets its background work."""
@@ -195,7 +209,7 @@ async def place(
     store = Store(workspace, zone=UTC, clock=clock)
     scopes = Scopes(workspace, kind=kind)
     bounds = MemoryRules(**{"window": 10, **rules})
-    memory = Memory(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock)
+    memory = Memory(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock, purse=purse)
     jobs = Watched(memory, store=store, state=workspace / "state", clock=clock, sleep=clock.sleep)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:

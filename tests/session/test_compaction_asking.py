@@ -475,6 +475,47 @@ async def test_the_cost_is_metered_also_where_it_fails() -> None:
     assert summary.usage == Usage(100, 10, 0.5)
 
 
+async def test_what_no_turn_waits_for_is_paid_by_the_purse() -> None:
+    """Each request once, also where it fails; that of a turn is the turn's, and made on any day."""
+    purse, meter = Counted(), Meter()
+    steps = [Answer(text, usage=Usage(100, 10, 0.5)) for text in (STRUCTURED, "", STRUCTURED, STRUCTURED)]
+    compactor = Compactor(Script(steps), purse=purse)
+    rules = Rules(keep_recent_tokens=0)
+    made = planned(LONG, rules)
+
+    await compactor.summarise(made, rules, key=KEY, background=True)
+    with pytest.raises(NotCompacted):
+        await compactor.summarise(made, rules, key=KEY, asked=True)
+    await compactor.summarise(made, rules, key=KEY, asked=True)
+    assert purse.paid == [(KEY, Usage(100, 10, 0.5))] * 3
+
+    purse.until = datetime.fromisoformat(AT)
+    with pytest.raises(NotCompacted) as caught:
+        await compactor.summarise(made, rules, key=KEY, asked=True)
+    assert (caught.value.reason, compactor.rests_s(KEY)) == ("cost", 0.0)
+    await compactor.summarise(made, rules, key=KEY, meter=meter)
+    assert meter.usage == Usage(100, 10, 0.5)
+    assert len(purse.paid) == 3
+
+
+class Counted:
+    """A purse that keeps what it paid, and is closed when the test says so."""
+
+    def __init__(self) -> None:
+        self.paid: list[tuple[str, Usage]] = []
+        self.until: datetime | None = None
+
+    def pay(self, key: str, usage: Usage) -> None:
+        self.paid.append((key, usage))
+
+    def closed_until(self) -> datetime | None:
+        return self.until
+
+    async def afford(self) -> None:
+        if self.until is not None:
+            raise NotNow("spent", reason="cost", until=self.until)
+
+
 async def test_what_a_summary_says_of_its_plan() -> None:
     """The figures of the plan go with the text."""
     summary = await summarised(Script([STRUCTURED]), LONG, Rules(keep_recent_tokens=0))

@@ -6,14 +6,16 @@ import asyncio
 import json
 import signal
 import sys
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from session.errors import ModelAway, NewerFormat, NotNow
-from session.models import Answer, Echo, Prompt
-from tests.session.memory_place import ADA, BOB, START, Clock, place, saved, talk
+from session.index import Totals
+from session.models import Answer, Echo, Prompt, Usage
+from tests.session.memory_place import ADA, BOB, START, Clock, place, purse_of, saved, talk
 from tests.session.memory_victim import lines_of
 
 ROOT = Path(__file__).parents[2]
@@ -330,6 +332,53 @@ async def test_budget_per_hour(tmp_path: Path) -> None:
 
         assert await house.pointer(BOB) == 5
         assert house.jobs.shown()["budget"]["reached_until"] is None
+
+
+async def test_a_day_whose_money_is_spent(tmp_path: Path) -> None:
+    """Work waits until midnight UTC, visibly; who asks for it is told so, and nothing is asked or counted."""
+    clock = Clock()
+    purse = purse_of(clock, per_day_usd=1.0)
+    dear = replace(saved(), usage=Usage(100, 10, 1.5))
+    async with place(tmp_path, dear, run=True, clock=clock, purse=purse) as house:
+        await house.turn(ADA, talk(10))
+        await house.jobs.settled()
+        assert purse.today() == Totals(0, 100, 10, 1.5)
+
+        await house.turn(BOB, talk(10))
+        assert await house.new(ADA)
+        await house.jobs.settled()
+        with pytest.raises(NotNow) as caught:
+            await house.jobs.at_once(BOB)
+        shown = house.jobs.shown()
+        midnight = datetime(2026, 2, 1, tzinfo=UTC)
+        assert (caught.value.reason, "cost_per_day_usd" in caught.value.hint) == ("cost", True)
+        assert (shown["waiting"], shown["reasons"]) == (3, ["cost"])
+        assert shown["next_at"] == shown["budget"]["cost_reached_until"] == midnight.isoformat()
+        assert (shown["budget"]["reached_until"], shown["budget"]["calls_last_hour"]) == (None, 1)
+        assert (len(house.model.seen), house.model.prose) == (1, [])
+
+        clock.advance((midnight - START).total_seconds())
+        await house.model.asked(3)
+        await house.jobs.settled()
+
+        assert await house.pointer(BOB) == 5
+        assert len(house.model.prose) == 1
+        assert house.jobs.shown()["budget"]["cost_reached_until"] is None
+
+
+async def test_an_answer_that_cannot_be_used_has_cost_what_it_cost(tmp_path: Path) -> None:
+    """Of a consolidation, and of a summary."""
+    clock = Clock()
+    purse = purse_of(clock)
+    useless = Answer("", usage=Usage(100, 10, 0.5))
+    async with place(tmp_path, useless, run=True, clock=clock, purse=purse) as house:
+        house.model.wrote.append(useless)
+        await house.said(ADA, talk(4))
+        assert await house.new(ADA)
+        await house.jobs.settled()
+
+        assert house.jobs.shown()["reasons"] == ["failed"]
+        assert purse.today() == Totals(0, 200, 20, 1.0)
 
 
 async def test_budget_per_day(tmp_path: Path) -> None:

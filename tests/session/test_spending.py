@@ -1,4 +1,4 @@
-"""What turns cost is counted at once, kept over restarts, and summed up over all daemons."""
+"""What models cost is counted at once, kept over restarts, and summed up over all daemons."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import pytest
+import structlog
 
-from session.errors import NewerFormat
+from session.errors import NewerFormat, NotNow
 from session.hop import Hop
 from session.index import Totals
 from session.models import Usage
@@ -27,11 +28,15 @@ ONE = Usage(10, 2, 0.5)
 class Daemon:
     """A Spending with its own threads and a clock that the test moves."""
 
-    def __init__(self, folder: Path, now: datetime, *, durable: bool = True) -> None:
+    def __init__(
+        self, folder: Path, now: datetime, *, durable: bool = True, per_day_usd: float = 0.0
+    ) -> None:
         self.now = now
         self.hop = Hop()
         self.visits = 0
-        self.spending = Spending(folder, disk=self, clock=lambda: self.now, durable=durable)
+        self.spending = Spending(
+            folder, disk=self, clock=lambda: self.now, durable=durable, per_day_usd=per_day_usd
+        )
 
     def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
         self.visits += 1
@@ -39,8 +44,8 @@ class Daemon:
 
 
 @asynccontextmanager
-async def daemon(folder: Path, now: datetime = NOON, *, durable: bool = True) -> AsyncIterator[Daemon]:
-    one = Daemon(folder, now, durable=durable)
+async def daemon(folder: Path, now: datetime = NOON, **more: Any) -> AsyncIterator[Daemon]:
+    one = Daemon(folder, now, **more)
     try:
         yield one
         await one.spending.aclose()
@@ -234,3 +239,68 @@ def test_its_files_are_private(tmp_path: Path) -> None:
 
     assert (tmp_path / "usage").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "usage" / "2027-01-01.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_call_that_is_no_turn_counts_in_all_but_turns(tmp_path: Path) -> None:
+    """At once, when it is written, and for another process; for nobody it is one of the hour."""
+    async with daemon(tmp_path) as one, daemon(tmp_path) as other:
+        one.spending.record("a:1", "a:1", ONE)
+        one.spending.pay("a:1", Usage(100, 20, 2.0))
+        assert one.spending.today() == Totals(1, 110, 22, 2.5)
+        assert (len(one.spending.within_hour("a:1")), one.spending.within_hour("")) == (1, [])
+
+        await one.spending.aclose()
+        await other.spending.refresh()
+
+        for spending in (one.spending, other.spending):
+            assert spending.today() == Totals(1, 110, 22, 2.5)
+            assert (len(spending.within_hour("a:1")), spending.within_hour("")) == (1, [])
+
+
+async def test_a_call_that_is_no_turn_is_a_line_that_earlier_versions_can_read(tmp_path: Path) -> None:
+    """It has all that a turn's line has, and one field more; the person is one that no turn has."""
+    async with daemon(tmp_path) as one:
+        one.spending.record("a:1", "a:7", ONE)
+        one.spending.pay("a:1", ONE)
+
+    heading, turn, call = rows_in(tmp_path / "2027-01-01.jsonl")
+    assert heading == {"v": 1}
+    assert "turn" not in turn
+    assert call == {**turn, "person": "", "turn": False}
+
+
+async def test_the_limit_of_a_day_is_reached_by_turns_and_calls_of_all_daemons(tmp_path: Path) -> None:
+    """Until midnight UTC; the log says it once a day."""
+    evening = datetime(2027, 1, 1, 23, tzinfo=UTC)
+    midnight = datetime(2027, 1, 2, tzinfo=UTC)
+    async with (
+        daemon(tmp_path, evening, per_day_usd=1.0) as one,
+        daemon(tmp_path, evening, per_day_usd=1.0) as other,
+    ):
+        other.spending.record("a:1", "a:1", ONE)
+        await one.spending.afford()
+        assert one.spending.closed_until() is None
+        other.spending.pay("a:1", ONE)
+        await other.spending.aclose()
+
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                with pytest.raises(NotNow) as caught:
+                    await one.spending.afford()
+        assert (caught.value.reason, caught.value.until) == ("cost", midnight)
+        assert one.spending.closed_until() == midnight
+        assert [(line["event"], line["cost_usd"]) for line in logs] == [("usage.limit_reached", 1.0)]
+
+        one.now = midnight
+        await one.spending.afford()
+        assert one.spending.closed_until() is None
+
+
+async def test_without_a_limit_no_call_looks_at_the_disk(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as one:
+        one.spending.pay("a:1", Usage(1, 1, 1000.0))
+        await one.spending.refresh()
+        visits = one.visits
+        await one.spending.afford()
+
+        assert (one.spending.closed_until(), one.visits) == (None, visits)
