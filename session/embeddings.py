@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,15 @@ LIMIT_S = 2.0
 PAUSE_S = 60.0
 BATCH = 10  # texts of one request: no provider takes fewer
 EVERYBODY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """For whom a comparison is: the conversation, what counts its cost, and whether it is wanted yet."""
+
+    stem: str
+    meter: Meter
+    still: Callable[[], bool] | None
 
 
 class Embeddings:
@@ -61,7 +71,13 @@ class Embeddings:
         await self._hop.start(self._vectors.open)
 
     async def similarity(
-        self, stem: str, question: str, texts: Sequence[str], meter: Meter
+        self,
+        stem: str,
+        question: str,
+        texts: Sequence[str],
+        meter: Meter,
+        *,
+        still: Callable[[], bool] | None = None,
     ) -> dict[str, float] | None:
         """Return the cosine of each text to ``question``; None where it cannot be known now.
 
@@ -70,13 +86,14 @@ class Embeddings:
             question: the new message.
             texts: those to compare; what is first is asked for first.
             meter: counts what the requests cost.
+            still: says, asked from a thread, whether the texts may still be known when a vector is kept.
         """
         if not question or not texts or self._is_paused(stem):
             return None
         await self._embedder.warm()  # before the time counts: the model needs it as well
         try:
             async with asyncio.timeout(self._limit_s):
-                return await self._compare(stem, question, texts, meter)
+                return await self._compare(_Asked(stem, meter, still), question, texts)
         except TimeoutError:
             self._pause(EVERYBODY, f"no answer in {self._limit_s:g} s")
         except (ModelRefused, ContextTooLong) as error:
@@ -94,31 +111,29 @@ class Embeddings:
         self._hop.close()
         self._vectors.close()
 
-    async def _compare(
-        self, stem: str, question: str, texts: Sequence[str], meter: Meter
-    ) -> dict[str, float]:
+    async def _compare(self, what: _Asked, question: str, texts: Sequence[str]) -> dict[str, float]:
         name = self._embedder.name
         asked = list(dict.fromkeys([question, *texts]))
-        known = await self._hop.start(lambda: self._vectors.read(name, stem, asked))
-        await self._ask(stem, [text for text in asked if text not in known], known, meter)
+        known = await self._hop.start(lambda: self._vectors.read(name, what.stem, asked))
+        await self._ask(what, [text for text in asked if text not in known], known)
         if _lengths(known) > 1:  # the server has another model under the same name
-            await self._ask(stem, asked, known, meter)
+            await self._ask(what, asked, known)
         if _lengths(known) > 1:
             raise BadAnswer(f"{name}: vectors of several lengths")
         return await self._hop.start(lambda: {text: cosine(known[question], known[text]) for text in texts})
 
-    async def _ask(self, stem: str, missing: Sequence[str], known: dict[str, Vector], meter: Meter) -> None:
+    async def _ask(self, what: _Asked, missing: Sequence[str], known: dict[str, Vector]) -> None:
         """Ask for vectors; each batch is kept at once, so that a slow model gets further at every turn."""
         name = self._embedder.name
         for start in range(0, len(missing), BATCH):
             texts = missing[start : start + BATCH]
             answer = await self._embedder.embed(texts)
-            meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
+            what.meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
             if len(answer.vectors) != len(texts):
                 raise BadAnswer(f"{name}: {len(answer.vectors)} vectors for {len(texts)} texts")
             found = dict(zip(texts, answer.vectors, strict=True))
             known.update(found)
-            self._hop.start(partial(self._vectors.write, name, stem, found))
+            self._hop.start(partial(self._vectors.write, name, what.stem, found, still=what.still))
 
     def _is_paused(self, stem: str) -> bool:
         now = self._clock()

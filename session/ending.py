@@ -222,7 +222,6 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, 
     Raises:
         Moved, NewerFormat, StoreError.
     """
-    forget(scribe.layout, scribe.stem)
     epoch = scribe.claim(wait, anew=True)
 
     def once() -> bool:
@@ -230,6 +229,7 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, 
             book.compare(book_fd)
             if of is not None and scribe.transcript.session_id != of:
                 return False
+            forget(scribe.layout, scribe.stem)  # no turn of an older epoch keeps any from here on
             now = scribe.clock()
             cleared = dict.fromkeys([*recent_ids(scribe.transcript, book.ledger, now), *ids])
             at = now.astimezone(UTC).isoformat()

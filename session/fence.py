@@ -201,6 +201,15 @@ class Fence:
                 os.close(fd)
         return self._peeked[1]
 
+    def proves(self, epoch: int) -> bool:
+        """Read the lock file anew, without holding it: does the writer with ``epoch`` own the key?"""
+        try:
+            raw = self.path.read_bytes()
+        except OSError:
+            return False
+        title = _read_title(raw, self.path.name)
+        return title.owner == self.owner and title.epoch == epoch and not title.renew
+
     def epoch_of(self, title: Title, key: str) -> int | None:
         """Return the epoch if ``title`` says that this process owns the key."""
         ours = title.owner == self.owner and title.key == key and not title.renew

@@ -27,6 +27,7 @@ from session.scribe import Changed, Scribe, again, merged
 from session.state import replace_file
 from session.store import Hands, Store
 from session.transcript import Transcript, decode, dump
+from session.vectors import forget
 
 _JOINED = ("MEMORY.md", "HISTORY.md", "USER.md", "facts.jsonl")
 
@@ -57,6 +58,7 @@ def _move_lines(first: Hands, second: Hands, wait: Wait) -> tuple[str, str]:
         with book.open() as book_fd, old.writing(old_epoch, wait) as (held, fd):
             book.compare(book_fd)
             if fd is None:
+                forget(old.layout, old.stem)
                 return
             with new.writing(new_epoch, wait) as (new_held, new_fd):
                 if not _is_merged(old, new):
@@ -65,6 +67,7 @@ def _move_lines(first: Hands, second: Hands, wait: Wait) -> tuple[str, str]:
                     _merge(old.transcript, new, new_held, new_fd)
             book.write(held, book_fd, _ended(old, book))
             remove_transcript(held, old)
+            forget(old.layout, old.stem)
 
     again(once)
     old.refresh()

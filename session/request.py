@@ -141,10 +141,12 @@ class Asking:
             return
         similarity = None
         if self._embeddings is not None:
-            texts = await asyncio.to_thread(self._compared, self._session.transcript, rules)
+            transcript = self._session.transcript
+            still = partial(self._session.is_still, transcript.session_id)
+            texts = await asyncio.to_thread(self._compared, transcript, rules)
             question = comparable(self._request.text)
             stem = self._session.stem
-            similarity = await self._embeddings.similarity(stem, question, texts, self._meter)
+            similarity = await self._embeddings.similarity(stem, question, texts, self._meter, still=still)
         self._select = partial(chosen, rules=rules, similarity=similarity)
 
     def _compared(self, transcript: Transcript, rules: Relevance) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ulid import ULID
 
-from session import archive, ending, listing
+from session import archive, ended, ending, listing
 from session.cache import Room, Rooms
 from session.disk import Layout, OpenFiles
 from session.errors import StoreError
@@ -128,6 +128,17 @@ class Session(View):
         """Run a disk job that ends the session or puts another in its place; raises what the job does."""
         hands = (self._scribe, self._book, self._epoch)
         return await self._store.run(self._room, lambda wait: job(*hands, wait), slow=True)
+
+    def is_still(self, session_id: str) -> bool:
+        """Say by the files as they are whether this is the active session, and the key ours; for threads.
+
+        Raises:
+            NewerFormat, StoreError: they cannot be read.
+        """
+        if not self._scribe.fence.proves(self._epoch):
+            return False
+        found = ended.read_beginning(self._scribe.path, self.stem)
+        return found is not None and found.session_id == session_id
 
     async def _record(self, build: Build) -> Ledger:
         scribe, book, epoch = self._scribe, self._book, self._epoch

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import structlog
 
-from session.disk import Layout, private_folder
+from session.disk import Layout
 from session.errors import NewerFormat, StoreError
 from session.models import Vector
 from session.similarity import from_bytes, to_bytes
-from session.state import try_lock
+from session.state import locked, try_lock
 
 T = TypeVar("T")
 log = structlog.get_logger("vectors")
@@ -45,12 +45,16 @@ class Vectors:
         state: the folder.
         max_bytes: how large the file may become; then the vectors that were kept first go.
         busy_s: how long another process is waited for.
+        patient: one that opens the file at this moment is waited for, too.
     """
 
-    def __init__(self, state: Path, *, max_bytes: int = MAX_BYTES, busy_s: float = BUSY_S) -> None:
+    def __init__(
+        self, state: Path, *, max_bytes: int = MAX_BYTES, busy_s: float = BUSY_S, patient: bool = False
+    ) -> None:
         self._path = state / FILE
         self._max_bytes = max_bytes
         self._busy_s = busy_s
+        self._patient = patient
         self._file: sqlite3.Connection | None = None
         self._inode = 0
         self._lock = threading.Lock()
@@ -86,13 +90,20 @@ class Vectors:
 
         return self.run(find) or {}
 
-    def write(self, model: str, stem: str, vectors: Mapping[str, Vector]) -> None:
-        """Keep vectors, in place of those that were known of the same texts."""
+    def write(
+        self, model: str, stem: str, vectors: Mapping[str, Vector], *, still: Callable[[], bool] | None = None
+    ) -> None:
+        """Keep vectors, in place of those that were known of the same texts.
+
+        ``still`` says whether they are wanted yet, and is asked where no ``forget`` can come in between.
+        """
         rows = [(_chat(stem), _text(model, stem, text), to_bytes(vector)) for text, vector in vectors.items()]
 
         def keep(file: sqlite3.Connection) -> None:
             with file:
                 file.execute("BEGIN IMMEDIATE")
+                if still is not None and not still():
+                    return
                 file.executemany("REPLACE INTO vectors (chat, text, vector) VALUES (?, ?, ?)", rows)
                 while self._is_full(file) and _drop_oldest(file):
                     pass
@@ -115,7 +126,8 @@ class Vectors:
                     self._tell(f"{type(error).__name__}: {error}")
                     if last or not damaged:
                         return None
-                    self._discard()
+                    with suppress(OSError, StoreError):
+                        self._discard()
                 except (OSError, StoreError) as error:
                     self._tell(str(error))
                     return None
@@ -131,7 +143,7 @@ class Vectors:
                 if self._path.stat().st_ino == self._inode:
                     return self._file
             self._close()
-        with _alone(self._path):
+        with self._alone():
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             file = sqlite3.connect(
                 self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
@@ -145,11 +157,40 @@ class Vectors:
             self._file = file
         return file
 
+    def discard(self) -> None:
+        """Delete the file; other processes that have it open begin another.
+
+        Raises:
+            OSError, StoreError: the disk refused.
+        """
+        with self._lock:
+            self._discard()
+
     def _discard(self) -> None:
         self._close()
-        with suppress(OSError, StoreError), _alone(self._path):
+        with self._alone():
             for suffix in ("", "-wal", "-shm"):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Open or replace the file while no other process does.
+
+        Raises:
+            StoreError: another one is at it.
+        """
+        path = self._path.with_suffix(".lock")
+        if self._patient:
+            with locked(path):
+                yield
+            return
+        lock = try_lock(path)
+        if lock is None:
+            raise StoreError(f"{self._path.name} is being opened by another process")
+        try:
+            yield
+        finally:
+            os.close(lock)
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -172,18 +213,26 @@ class Vectors:
 
 
 def forget(layout: Layout, stem: str) -> None:
-    """Remove the vectors of a conversation, whatever the model, as far as the disk lets us."""
+    """Remove the vectors of a conversation, whatever the model; where that is refused, those of all.
+
+    Raises:
+        StoreError: neither could be done.
+    """
     path = layout.workspace / "state" / FILE
     if not path.exists():
         return
-    vectors = Vectors(path.parent, busy_s=FORGET_S)
+    vectors = Vectors(path.parent, busy_s=FORGET_S, patient=True)
 
-    def remove(file: sqlite3.Connection) -> None:
+    def remove(file: sqlite3.Connection) -> bool:
         file.execute("DELETE FROM vectors WHERE chat = ?", (_chat(stem),))
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return True
 
     try:
-        vectors.run(remove)
+        if not vectors.run(remove):
+            vectors.discard()
+    except OSError as error:
+        raise StoreError(f"{FILE} could not be removed: {error.strerror}", hint=f"look at {path}") from error
     finally:
         vectors.close()
 
@@ -202,23 +251,6 @@ def _prepare(file: sqlite3.Connection, name: str) -> None:
             file.execute(_TABLE)
             file.execute("CREATE INDEX IF NOT EXISTS chats ON vectors (chat)")
             file.execute(f"PRAGMA user_version={VERSION}")
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Open or replace the file while no other process does.
-
-    Raises:
-        StoreError: another one is at it.
-    """
-    private_folder(path.parent)
-    lock = try_lock(path.with_suffix(".lock"))
-    if lock is None:
-        raise StoreError(f"{path.name} is being opened by another process")
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def _drop_oldest(file: sqlite3.Connection) -> bool:
