@@ -108,6 +108,20 @@ class Desks:
             finally:
                 os.close(fd)
 
+    async def waiting(self) -> list[str]:
+        """Name the desks on which an answer lies.
+
+        Raises:
+            NewerFormat, StoreError: a file cannot be used.
+        """
+
+        def look() -> list[str]:
+            paths = sorted(self._folder.rglob("*.json"))
+            found = [path for path in paths if _read(path).answer is not None]
+            return [path.relative_to(self._folder).as_posix().removesuffix(".json") for path in found]
+
+        return await asyncio.to_thread(look)
+
     def _take(self, path: Path) -> tuple[int, Desk]:
         fd = try_lock(path.with_suffix(".lock") if path.suffix else path)
         if fd is None:

@@ -45,6 +45,18 @@ def read_beginning(path: Path, stem: str) -> Transcript | None:
     return parse(data[: data.rfind(b"\n") + 1], stem=stem)
 
 
+def is_there(layout: Layout, stem: str, session_id: str) -> bool:
+    """Say whether a session is the active one of its file, or lies in the archive.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    active = read_beginning(layout.transcript(stem), stem)
+    if active is not None and active.session_id == session_id:
+        return True
+    return archive.find(layout, session_id, stem=stem) is not None
+
+
 def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> bool:
     """Give an ended session the line 1 that ``head_of`` makes of it; None leaves it as it is.
 

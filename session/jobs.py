@@ -136,6 +136,7 @@ class Background:
         try:
             await self._memory.budget.load()
             await asyncio.to_thread(self._files.left)
+            await self._memory.settle()
         except NewerFormat:
             raise
         except (SessionError, OSError) as error:

@@ -28,11 +28,11 @@ from session.errors import (
     ContextTooLong,
     ModelError,
     ModelRefused,
+    NewerFormat,
     NotNow,
     SessionError,
     StoreError,
 )
-from session.hop import start_thread
 from session.models import Answer, Model, Prompt, Purse
 from session.notes import MEMORY, Mark, Notes
 from session.scopes import Scope, Scopes
@@ -173,6 +173,23 @@ class Memory:
             await work.put_through()
             return replace(await work.run(key, session_id), scope=scope)
 
+    async def settle(self) -> None:
+        """Put through what earlier processes left on their desks; an answer about what is gone is dropped.
+
+        Raises:
+            NewerFormat: a newer version wrote one.
+        """
+        for name in await self.desks.waiting():
+            try:
+                async with self.desks.open(name) as desk:
+                    await _Work(self, desk, self._notes(self.scopes.named(name).memory), False).put_through()
+            except NotNow:
+                continue  # another process is at it
+            except NewerFormat:
+                raise
+            except SessionError as error:
+                log.warning("memory.unsettled", scope=name, error=str(error), hint=error.hint)
+
     def due(self, stretch: Stretch, *, asked: bool) -> int:
         """Return how many messages of a stretch may go: all of an ended session, else up to a legal cut."""
         count = len(stretch.lines)
@@ -224,19 +241,20 @@ class _Work:
         Returns:
             False where MEMORY.md was edited since: the model has to be asked again.
         """
-        answer, fresh = self._desk.answer, True
+        answer, stretches = self._desk.answer, self._memory.stretches
         if answer is None:
             return True
-        if await self._memory.stretches.holds(answer.key, answer.mark):
-            fresh = await start_thread(lambda: self._to_files(answer), name="notes")
-            if fresh:
-                await self._memory.stretches.move_pointer(answer.key, answer.mark)
-                self._desk.forget(answer.session_id, self._memory.clock())
-        else:
+        fresh: bool | None = None
+        if await stretches.holds(answer.key, answer.mark):
+            fresh = await stretches.while_there(answer.key, answer.session_id, lambda: self._to_files(answer))
+        if fresh:
+            await stretches.move_pointer(answer.key, answer.mark)
+            self._desk.forget(answer.session_id, self._memory.clock())
+        if fresh is None:
             log.info("memory.dropped", key=answer.key, session=answer.session_id)  # cleared meanwhile
         self._desk.answer = None
         await self._desk.save()
-        return fresh
+        return fresh is not False
 
     def _to_files(self, answer: Stored) -> bool:
         """Write HISTORY.md, then MEMORY.md; False where somebody edited that since the answer was made."""

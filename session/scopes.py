@@ -37,10 +37,9 @@ class Scopes:
             stem: the name of its transcript, suffix included.
             group: whether more than one person may read along.
         """
-        if self._kind == "workspace" and not group:
-            return Scope(WORKSPACE, self.workspace / "memory", self.workspace / "files")
-        return Scope(
-            f"chats/{stem}",
-            self.workspace / "memory" / "chats" / stem,
-            self.workspace / "files" / "chats" / stem,
-        )
+        return self.named(WORKSPACE if self._kind == "workspace" and not group else f"chats/{stem}")
+
+    def named(self, name: str) -> Scope:
+        """Return the scope that has this name."""
+        below = "" if name == WORKSPACE else name
+        return Scope(name, self.workspace / "memory" / below, self.workspace / "files" / below)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from session import archive, ended, summary
 from session.archive import Archived
-from session.fence import Fence
+from session.fence import Fence, Wait
 from session.hop import start_thread
 from session.key import SessionKey
 from session.loading import load
@@ -18,6 +18,7 @@ from session.store import Store
 from session.transcript import Transcript, decode, read_time
 
 FREEZE_S = 30.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,24 @@ class Stretches:
             return len(raw) == mark.stop - mark.start and summary.digest(map(decode, raw)) == mark.digest
 
         return await asyncio.to_thread(look)
+
+    async def while_there(self, key: str, session_id: str, job: Callable[[], T]) -> T | None:
+        """Run a disk job under the lock of ``key``: its session can neither be cleared nor deleted meanwhile.
+
+        Returns:
+            What the job does; None where the session is gone, and it was not run.
+
+        Raises:
+            StoreError: the lock cannot be had, or as the job.
+        """
+        layout, owner = self._store.layout, self._store.owner
+        stem = await self._store.stem(SessionKey(key))
+
+        def work() -> T | None:
+            with Fence(layout, stem, owner=owner, freeze_s=FREEZE_S).hold(Wait()):
+                return job() if ended.is_there(layout, stem, session_id) else None
+
+        return await start_thread(work, name="notes")
 
     async def move_pointer(self, key: str, mark: Mark) -> None:
         """Let the session say that memory holds the marked messages; one that is gone says nothing.

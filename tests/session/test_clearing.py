@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC
 from pathlib import Path
@@ -16,13 +16,15 @@ from session.disk import Layout
 from session.embeddings import Embeddings
 from session.fence import Fence
 from session.models import Meter
+from session.notes import Mark
 from session.relevance import Relevance
 from session.request import Asking, Limits, Request, Surroundings
 from session.store import Session, Store
+from session.stretch import Stretches
 from session.testing import WordEmbedder
 from session.tools import Toolbox
 from session.vectors import FILE, Vectors, forget
-from tests.session.memory_place import ADA, Scripted, talk
+from tests.session.memory_place import ADA, Scripted, place, saved, talk
 
 
 class Gate:
@@ -63,6 +65,15 @@ async def comparing(store: Store, session: Session, gate: Gate) -> AsyncIterator
         await asked
         assert words.asked == [["a new message", "message 0", "message 1"]]
         await embeddings.aclose()
+
+
+class KilledHere(Exception):
+    """Stands for a kill: nothing that follows in this process happens."""
+
+
+def holding(workspace: Path, text: bytes) -> list[Path]:
+    """List the files that hold a text."""
+    return [path for path in workspace.rglob("*") if path.is_file() and text in path.read_bytes()]
 
 
 def vectors_in(workspace: Path) -> int:
@@ -170,3 +181,80 @@ def test_vectors_that_cannot_be_picked_out_go_together(tmp_path: Path) -> None:
     vectors.write("words", "ada", {"b": [1.0]})
     assert vectors.read("words", "ada", ["b"]).keys() == {"b"}
     vectors.close()
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+class Looked(Stretches):
+    """Lets something happen when it has been looked whether the messages still stand."""
+
+    def __init__(self, store: Store, then: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(store)
+        self._then = then
+
+    async def holds(self, key: str, mark: Mark) -> bool:
+        there = await super().holds(key, mark)
+        await self._then()
+        return there
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_an_answer_on_its_way_into_memory_stops_there(tmp_path: Path, deleted: bool) -> None:
+    """The active session is cleared, or an ended one deleted, after the last look and before the files."""
+    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
+        await house.said(ADA, talk(10))
+        session_id = (await house.store.look(ADA)).session_id
+        if deleted:
+            await house.new(ADA)
+
+        async def gone() -> None:
+            await house.store.clear(ADA)
+            fence = Fence(house.store.layout, "telegram_1", owner="another", freeze_s=30)
+            ended.delete(fence, house.store.layout, "telegram_1", session_id)
+
+        house.memory.stretches = Looked(house.store, gone)
+        await house.memory.consolidate(ADA, session_id=session_id)
+
+        assert len(house.model.seen) == 1
+        assert holding(tmp_path, b"poison") == []
+
+
+async def test_an_answer_that_a_kill_left_is_dropped_at_the_next_start(tmp_path: Path) -> None:
+    """It was stored, the session was cleared, and the process died before it looked again."""
+
+    async def killed() -> None:
+        await house.store.clear(ADA)
+        raise KilledHere
+
+    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
+        await house.said(ADA, talk(10))
+        house.memory.stretches = Looked(house.store, killed)
+        with pytest.raises(KilledHere):
+            await house.memory.consolidate(ADA)
+    assert len(holding(tmp_path, b"poison")) == 1
+
+    async with place(tmp_path, run=True) as house:
+        await house.jobs.looked.wait()
+
+    assert holding(tmp_path, b"poison") == []
+
+
+async def test_an_answer_that_a_kill_left_is_put_through_at_the_next_start(tmp_path: Path) -> None:
+    """Where nothing was cleared it goes into memory, and nobody is asked again."""
+
+    async def killed() -> None:
+        raise KilledHere
+
+    async with place(tmp_path, saved(entry="They talked.", memory="- bread")) as house:
+        await house.said(ADA, talk(10))
+        house.memory.stretches = Looked(house.store, killed)
+        with pytest.raises(KilledHere):
+            await house.memory.consolidate(ADA)
+
+    async with place(tmp_path, run=True) as house:
+        await house.jobs.looked.wait()
+
+        assert await house.read("MEMORY.md") == "- bread\n"
+        assert await house.pointer(ADA) == 5
+        assert house.model.seen == []
