@@ -22,6 +22,7 @@ _DIGEST_BYTES = 16
 _SAMPLES = 32
 _SAMPLE_BYTES = 4096
 _MAX_BYTES = 2**30
+_UNFINISHED = ".new"
 
 Identity = tuple[int, int, int, int]  # inode, size, mtime_ns, ctime_ns
 
@@ -132,13 +133,14 @@ def write_index(path: Path, saved: Saved) -> None:
     """
     data = pack(saved)
     private_folder(path.parent)
-    temp = path.with_suffix(".new")
+    temp = path.with_suffix(_UNFINISHED)
     with new_file(temp) as fd:
         write_all(fd, data)
         temp.rename(path)
 
 
 def remove_index(path: Path) -> None:
-    """Delete an index; that there is none is fine, and so is a disk that refuses."""
-    with contextlib.suppress(OSError):
-        path.unlink()
+    """Delete an index, and what a kill left of one; that there is none is fine, and a disk that refuses."""
+    for each in (path, path.with_suffix(_UNFINISHED)):
+        with contextlib.suppress(OSError):
+            each.unlink()

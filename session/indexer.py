@@ -10,12 +10,15 @@ from collections.abc import Callable
 
 import structlog
 
+from session.disk import opened
 from session.errors import StoreError
+from session.fence import Busy, Fence
 from session.index_file import Saved, identity_of, sample, write_index
 from session.lines import Lines
 from session.scribe import Scribe
 
 log = structlog.get_logger(__name__)
+FREEZE_S = 30.0
 STALE_BYTES = 2**21  # of lines that no index knows: more would take too long to read at the next opening
 
 
@@ -37,7 +40,7 @@ class Indexer:
             return
         if (self._thread is not None and self._thread.is_alive()) or not scribe.current():
             return
-        work = _work(scribe, lines)
+        work = begin(scribe, lines)
         self._thread = threading.Thread(target=work, name="disk-index", daemon=True)
         self._thread.start()
 
@@ -47,18 +50,24 @@ class Indexer:
             self._thread.join()
 
 
-def _work(scribe: Scribe, lines: Lines) -> Callable[[], None]:
-    """Copy what an index is made of, and return what makes it."""
-    path = scribe.layout.index(scribe.stem)
+def begin(scribe: Scribe, lines: Lines) -> Callable[[], None]:
+    """Copy what an index is made of, and return what writes it; not where the file is gone by then."""
+    layout, stem = scribe.layout, scribe.stem
+    path, transcript = layout.index(stem), str(layout.transcript(stem))
+    fence = Fence(layout, stem, owner=scribe.fence.owner, freeze_s=FREEZE_S)
     file, body_at, starts, end = lines.snapshot()
-    identity = identity_of(os.fstat(file.fd))
+    identity, indexed = identity_of(os.fstat(file.fd)), opened(file.fd)
     finish = scribe.transcript.index.snapshot()
 
     def work() -> None:
         lines.saved_bytes = end  # where it fails too: it is tried again when as much has come again
         try:
             saved = Saved(identity, body_at, end, array("Q", starts), finish(), sample(file.fd, body_at, end))
-            write_index(path, saved)
+            with fence.hold(None):  # nobody clears or ends the session between the look and the write
+                if indexed.is_at(transcript):
+                    write_index(path, saved)
+        except Busy:
+            return
         except (OSError, StoreError, struct.error) as error:
             log.warning("index.not_written", file=path.name, error=str(error))
 

@@ -14,16 +14,21 @@ import pytest
 from session import ended
 from session.disk import Layout
 from session.embeddings import Embeddings
-from session.fence import Fence
+from session.ending import remove_transcript
+from session.fence import Fence, Wait
+from session.indexer import begin as index_work
+from session.lines import Lines
 from session.models import Meter
 from session.notes import Mark
 from session.relevance import Relevance
 from session.request import Asking, Limits, Request, Surroundings
-from session.store import Session, Store
+from session.scribe import Scribe
+from session.store import Session, Store, utc_now
 from session.stretch import Stretches
 from session.testing import WordEmbedder
 from session.tools import Toolbox
 from session.vectors import FILE, Vectors, forget
+from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
 from tests.session.memory_place import ADA, Scripted, place, saved, talk
 
 
@@ -258,3 +263,38 @@ async def test_an_answer_that_a_kill_left_is_put_through_at_the_next_start(tmp_p
         assert await house.read("MEMORY.md") == "- bread\n"
         assert await house.pointer(ADA) == 5
         assert house.model.seen == []
+
+
+# -- the index of a big transcript -----------------------------------------------------------------------
+
+
+def test_an_index_that_comes_late_is_not_written(tmp_path: Path) -> None:
+    """It was begun while the session was there; the transcript is cleared before it is put on disk."""
+    path_of(tmp_path).write_bytes(whole(body()))
+    layout = Layout(tmp_path)
+    fence = Fence(layout, STEM, owner="one", freeze_s=30)
+    scribe = Scribe(layout, STEM, KEY, fence=fence, clock=utc_now)
+    epoch = scribe.claim(Wait())
+    assert isinstance(scribe.transcript.messages, Lines)
+    late = index_work(scribe, scribe.transcript.messages)
+    index_of(tmp_path).parent.mkdir(parents=True, exist_ok=True)
+    index_of(tmp_path).with_suffix(".new").write_bytes(b"what a kill left")
+
+    with scribe.writing(epoch, Wait()) as (held, _):
+        remove_transcript(held, scribe)
+    late()
+
+    assert list(index_of(tmp_path).parent.iterdir()) == []
+
+
+def test_an_index_of_what_is_there_is_written(tmp_path: Path) -> None:
+    path_of(tmp_path).write_bytes(whole(body()))
+    layout = Layout(tmp_path)
+    fence = Fence(layout, STEM, owner="one", freeze_s=30)
+    scribe = Scribe(layout, STEM, KEY, fence=fence, clock=utc_now)
+    scribe.claim(Wait())
+    assert isinstance(scribe.transcript.messages, Lines)
+
+    index_work(scribe, scribe.transcript.messages)()
+
+    assert index_of(tmp_path).exists()
