@@ -154,6 +154,7 @@ class Room:
             await close()
         if self.turns.embeddings is not None:
             await self.turns.embeddings.aclose()
+        await self.jobs.aclose()
         self._layers.close()
         await self._spending.aclose()
         await self.store.aclose()

@@ -7,7 +7,7 @@ asked for again a minute and ten minutes later; after the third the session goes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -68,15 +68,20 @@ class Chronicle:
                 log.info("session.summarised", key=key, session=session_id, chars=len(text))
 
     async def name(self, key: str, session_id: str) -> None:
-        """Give a session a name by its first exchange; one that has a name keeps it, whoever gave it.
+        """Give a session a name by its first exchange, also one that has ended since.
+
+        One that has a name keeps it, whoever gave it.
 
         Raises:
             NotNow, ModelAway, StoreError: as for a summary.
         """
         view = await self._store.look(SessionKey(key))
-        if view.session_id != session_id or view.metadata.get("name"):
+        if view.session_id != session_id:
+            lines = await asyncio.to_thread(self._to_name, key, view.stem, session_id)
+        else:
+            lines = [] if view.metadata.get("name") else view.lines(0, FIRST_LINES)
+        if not lines:
             return
-        lines = view.lines(0, FIRST_LINES)
         async with self._memory.desks.open((await self._memory.scope_of(key)).name) as desk:
 
             def prompt(_: int) -> Prompt | None:
@@ -142,6 +147,14 @@ class Chronicle:
         if found is None or found[1].key != key or found[1].inner.get("summary"):
             return None  # it is gone, or was summarised before a crash, or by another process
         return None if self._compacted(stem, session_id) else found[1]
+
+    def _to_name(self, key: str, stem: str, session_id: str) -> Sequence[Mapping[str, Any]]:
+        """Read how an ended session began; nothing where it is gone or has a name."""
+        found = archive.find(self._store.layout, session_id, stem=stem)
+        head = ended.read_beginning(found.path, stem) if found is not None else None
+        if head is None or head.key != key or head.inner.get("name"):
+            return ()
+        return [decode(raw) for raw in head.messages[:FIRST_LINES]]
 
     def _question(self, transcript: Transcript) -> Ask:
         rules, zone = self._memory.rules, self._memory.zone

@@ -18,15 +18,15 @@ from session.state import read_state, write_state
 log = structlog.get_logger("jobs")
 
 Kind = Literal["summary", "consolidate", "name"]
-KEPT: tuple[Kind, ...] = ("summary", "consolidate")  # those that have files
+KINDS: tuple[Kind, ...] = ("summary", "consolidate", "name")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """Something to do for a session: of an ended one by its ULID, or of a key's active one (None).
 
-    ``consolidate`` moves it into memory, ``summary`` writes what an ended one was about, and ``name``, which
-    has no file, gives it a name.
+    ``consolidate`` moves it into memory, ``summary`` writes what an ended one was about, and ``name`` names
+    it by its first exchange.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Job:
 
 
 class JobFiles:
-    """Keeps the jobs for ended sessions; blocks, for threads."""
+    """Keeps the jobs that a process may not live to do; blocks, for threads."""
 
     def __init__(self, state: Path) -> None:
         self._folder = state / "jobs"
@@ -75,7 +75,7 @@ class JobFiles:
                 continue
             key, session_id, kind = (content.get(name) for name in ("key", "session", "kind"))
             if isinstance(key, str) and is_ulid(session_id):
-                found += [Job(key, str(session_id), known) for known in KEPT if known == kind]
+                found += [Job(key, str(session_id), known) for known in KINDS if known == kind]
         return sorted(found, key=lambda job: (str(job.session_id), job.kind != "summary"))
 
     def _path(self, job: Job) -> Path:

@@ -2,8 +2,9 @@
 
 What follows a turn needs no record: it is due again after the next one. An ended session is due once, so its
 jobs are files in ``state/jobs/``, there before ``/new`` is answered: one is gone when memory holds the whole
-session, the other when its summary is written. With a model that cannot do it (``echo``) the files wait until
-one is configured that can.
+session, the other when its summary is written. A name that a turn has asked for gets a file when its session
+ends or its process does, so that one of a single exchange is named, too. With a model that cannot do it
+(``echo``) the files wait until one is configured that can.
 """
 
 from __future__ import annotations
@@ -122,10 +123,24 @@ class Background:
         jobs = [Job(key, session_id, "summary")]
         if stretch.lines:
             jobs.append(Job(key, session_id))
+        if (name := Job(key, session_id, "name")) in self._due:
+            jobs.append(name)
         for job in jobs:
             await start_thread(partial(self._files.keep, job), name="job")
             self._put(job)
         return True
+
+    async def aclose(self) -> None:
+        """Leave behind what was asked for by turns that may have been the last of their sessions."""
+
+        def keep() -> None:
+            for job in [job for job in self._due if job.kind == "name"]:
+                self._files.keep(job)
+
+        try:
+            await start_thread(keep, name="job")
+        except (SessionError, OSError) as error:
+            log.warning("jobs.unkept", error=str(error))
 
     async def run(self) -> None:
         """Do jobs until cancelled, those that an earlier process left among them.
@@ -261,7 +276,6 @@ class Background:
             self._named[job.session_id] = None
             while len(self._named) > NAMED_MAX:
                 self._named.popitem(last=False)
-            return
         await start_thread(partial(self._files.strike, job), name="job")
 
     def _put_off(self, job: Job, due: _Due, until: datetime, reason: str, error: Exception) -> None:

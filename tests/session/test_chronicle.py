@@ -22,6 +22,7 @@ from tests.session.memory_place import ADA, BOB, START, Place, place, talk
 from tests.session.test_jobs import victim
 
 TALKED = "They talked."
+NAMING = prose.NAME_INSTRUCTIONS
 BAD = [
     Answer(""),
     Answer("  \n"),
@@ -345,6 +346,41 @@ async def test_a_session_that_ended_meanwhile_is_named_where_it_lies(tmp_path: P
 
         assert [one["name"] for one in ended(tmp_path)] == ["Old one"]
         assert await name_of(house) is None
+
+
+async def test_a_session_that_ends_with_its_first_exchange_is_named(tmp_path: Path) -> None:
+    """It ended before anybody came to ask for its name; a kill behind that costs no name."""
+    async with place(tmp_path) as house:
+        await house.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        await house.new(ADA)
+
+    async with place(tmp_path, run=True) as house:
+        house.model.wrote = [
+            lambda prompt: Answer("Trains" if prompt.messages[0]["content"] == NAMING else TALKED)
+        ] * 2
+        await house.jobs.looked.wait()
+        await house.jobs.settled()
+
+        assert [(one["name"], one["summary"]) for one in ended(tmp_path)] == [("Trains", TALKED)]
+        assert await name_of(house) is None
+        assert list((tmp_path / "state/jobs").glob("*.json")) == []
+
+
+async def test_a_process_that_ends_with_its_first_exchange_leaves_the_name_to_the_next(
+    tmp_path: Path,
+) -> None:
+    """As one does that sends a single message; the session is still the active one."""
+    async with place(tmp_path) as house:
+        await house.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        await house.jobs.aclose()
+
+    async with place(tmp_path, run=True) as house:
+        house.model.wrote = [Answer("Trains")]
+        await house.jobs.looked.wait()
+        await house.jobs.settled()
+
+        assert await name_of(house) == "Trains"
+        assert list((tmp_path / "state/jobs").glob("*.json")) == []
 
 
 @pytest.mark.parametrize("answer", [*BAD, Answer("y" * 241), Answer("'*'")])
