@@ -209,3 +209,17 @@ async def test_a_boundary_over_a_kill_is_drawn_and_told_once(tmp_path: Path, poi
         "stub: two",
     ]
     assert len(turns(model)) <= 3
+
+
+async def test_the_one_message_of_a_chat_without_a_daemon_is_named_in_the_end(tmp_path: Path) -> None:
+    """The process that answered it is gone before the model was asked for a name; the next daemon asks."""
+    async with ModelServer() as model:
+        config = {"model.name": "openai/stub", "model.api_base": model.url}
+        code, said = await command(tmp_path, "chat", "-m", "hello", "--key", "cli:ann", config=config)
+        async with Daemon(tmp_path, config=config) as daemon:
+            path = tmp_path / "sessions" / "cli_ann.jsonl"
+            await until(lambda: '"name"' in path.read_text().splitlines()[0])
+            assert await daemon.stop() == 0
+
+    assert (code, said) == (0, "stub: hello\n")
+    assert list((tmp_path / "state" / "jobs").glob("*.json")) == []
