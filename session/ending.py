@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from session.history import is_record
 from session.index_file import remove_index
 from session.journal import ANY, KEPT, Entry, Ledger, Place
 from session.logbook import Logbook
+from session.original import originals_of
 from session.scribe import Line, Scribe, again, merged
 from session.transcript import Transcript, decode, encode, fresh, read_time
 from session.vectors import forget
@@ -216,8 +218,17 @@ def recent_ids(
     return ids
 
 
-def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, wait: Wait) -> bool:
-    """Delete the active transcript: recent ids and ``ids`` are journalled as cleared, the epoch is raised.
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """What is to be cleared: the arguments of ``Store.clear``."""
+
+    ids: Sequence[str]
+    of: str | None
+    everything: bool
+
+
+def clear(scribe: Scribe, book: Logbook, what: Clearing, *, wait: Wait) -> bool:
+    """Delete the active transcript: recent ids and given ones are journalled as cleared, the epoch is raised.
 
     Raises:
         Moved, NewerFormat, StoreError.
@@ -227,24 +238,37 @@ def clear(scribe: Scribe, book: Logbook, *, ids: Sequence[str], of: str | None, 
     def once() -> bool:
         with book.open() as book_fd, scribe.writing(epoch, wait) as (held, fd):
             book.compare(book_fd)
-            if of is not None and scribe.transcript.session_id != of:
+            if what.of is not None and scribe.transcript.session_id != what.of:
                 return False
             forget(scribe.layout, scribe.stem)  # no turn of an older epoch keeps any from here on
+            if what.everything:
+                _remove_the_rest(scribe, book)
             now = scribe.clock()
-            cleared = dict.fromkeys([*recent_ids(scribe.transcript, book.ledger, now), *ids])
+            cleared = dict.fromkeys([*recent_ids(scribe.transcript, book.ledger, now), *what.ids])
             at = now.astimezone(UTC).isoformat()
             seq = book.ledger.seq(place_of(scribe.transcript))
             entries: list[Entry] = [{"at": at, "do": "end", "id": id_, "kind": "cleared"} for id_ in cleared]
             if fd is not None:
                 entries.append({"at": at, "do": "base", "session": ANY, "seq": seq, "finals": 0})
             if entries:
-                book.write(held, book_fd, *entries)
+                book.write(held, None if what.everything else book_fd, *entries)
             if fd is None:
                 return False
+            for copy in originals_of(scribe.path):
+                remove(held, copy)
             remove_transcript(held, scribe)
             return True
 
     return again(once)
+
+
+def _remove_the_rest(scribe: Scribe, book: Logbook) -> None:
+    """Delete ended sessions, memory and journal of a chat; who renews one of them waits for our lock."""
+    layout, chat = scribe.layout, Path("memory") / "chats" / scribe.stem
+    for folder in (layout.archive(scribe.stem), layout.workspace / chat):
+        shutil.rmtree(folder, ignore_errors=True)
+    (layout.workspace / "state" / f"{chat}.json").unlink(missing_ok=True)
+    book.discard()
 
 
 def remove_transcript(held: Held, scribe: Scribe) -> None:

@@ -138,6 +138,16 @@ class Logbook:
         for entry, line in zip(entries, lines, strict=True):
             self.ledger.take(entry, len(line))
 
+    def discard(self) -> None:
+        """Delete the journal while the lock is held; the next entry begins another.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self.path.unlink(missing_ok=True)
+        self._unread = True
+        self.refresh()
+
     def _append(self, held: Held, fd: int, data: bytes) -> None:
         assert self._seen is not None
         size = self._seen[1]

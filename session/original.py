@@ -14,6 +14,7 @@ from session.fence import Held
 
 log = structlog.get_logger(__name__)
 _MAX_NAME_BYTES = 255
+_MARK = ".corrupt-"
 
 
 def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
@@ -22,7 +23,7 @@ def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
     Raises:
         OSError: the disk refused.
     """
-    suffix = f".corrupt-{ULID.from_datetime(now)}"
+    suffix = f"{_MARK}{ULID.from_datetime(now)}"
     room = _MAX_NAME_BYTES - len(suffix)
     name = path.name.encode("utf-8", "surrogateescape")[:room].decode("utf-8", "ignore")
     copy = path.with_name(name + suffix)
@@ -39,3 +40,8 @@ def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
     sync_folder(copy.parent)
     log.warning("transcript.copied", file=path.name, copy=copy.name)
     return copy
+
+
+def originals_of(path: Path) -> list[Path]:
+    """List what was kept of a file; not where its name is so long that a copy's does not tell whose it is."""
+    return [copy for copy in path.parent.iterdir() if copy.name.rpartition(_MARK)[0] == path.name]

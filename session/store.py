@@ -346,26 +346,29 @@ class Store:
             lambda: listing.verify(self.layout, fix if repair else None), name="disk-verify"
         )
 
-    async def clear(self, key: SessionKey, *, ids: Iterable[str] = (), of: str | None = None) -> bool:
+    async def clear(
+        self, key: SessionKey, *, ids: Iterable[str] = (), of: str | None = None, everything: bool = False
+    ) -> bool:
         """Delete the active transcript without a trace but its ids; running turns of the key end unwritten.
 
         Args:
             key: the conversation.
             ids: messages whose turn runs and may not have stored a line yet.
             of: the ULID that the active session must still have, else nothing is deleted.
+            everything: ended sessions, journal and the chat's own memory go as well.
 
         Returns:
             Whether there was a transcript.
         """
         room = self._rooms.enter(key)
-        cleared = list(ids)
+        what = ending.Clearing(list(ids), of, everything)
 
         def job(wait: Wait | None) -> bool:
             for _ in range(_TRIES):
                 scribe, book = self._hands(room)
                 book.refresh()
                 with contextlib.suppress(Moved):
-                    return ending.clear(scribe, book, ids=cleared, of=of, wait=wait or Wait())
+                    return ending.clear(scribe, book, what, wait=wait or Wait())
                 room.scribe = room.book = None
             raise StoreError("two conversations fight for one file name")
 

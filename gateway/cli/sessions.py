@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -163,15 +162,7 @@ def clear(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> bool:
         running = await _running(settings, args.key)
         async with _store(settings) as store:
-            stem = await store.stem(SessionKey(args.key))
-            if args.everything:
-                store.layout.journal(stem).unlink(missing_ok=True)
-            cleared = await store.clear(SessionKey(args.key), ids=running)
-            if args.everything:
-                for folder in (store.layout.archive(stem), settings.workspace / "memory" / "chats" / stem):
-                    shutil.rmtree(folder, ignore_errors=True)
-                (settings.state / "memory" / "chats" / f"{stem}.json").unlink(missing_ok=True)
-            return cleared
+            return await store.clear(SessionKey(args.key), ids=running, everything=args.everything)
 
     cleared = attach.complete(work(settings_of(args)))
     output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no transcript")

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from session import ended
+from session.chronicle import Chronicle
 from session.disk import Layout
 from session.embeddings import Embeddings
 from session.ending import remove_transcript
 from session.fence import Fence, Wait
 from session.indexer import begin as index_work
 from session.lines import Lines
-from session.models import Meter
+from session.models import Answer, Meter, Prompt
 from session.notes import Mark
 from session.relevance import Relevance
 from session.request import Asking, Limits, Request, Surroundings
@@ -29,7 +30,7 @@ from session.testing import WordEmbedder
 from session.tools import Toolbox
 from session.vectors import FILE, Vectors, forget
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
-from tests.session.memory_place import ADA, Scripted, place, saved, talk
+from tests.session.memory_place import ADA, BOB, Scripted, place, saved, talk
 
 
 class Gate:
@@ -298,3 +299,66 @@ def test_an_index_of_what_is_there_is_written(tmp_path: Path) -> None:
     index_work(scribe, scribe.transcript.messages)()
 
     assert index_of(tmp_path).exists()
+
+
+# -- everything of a chat --------------------------------------------------------------------------------
+
+
+async def test_clearing_everything_is_one_step_for_who_writes_meanwhile(tmp_path: Path) -> None:
+    """A summary and an answer that were under way find neither the ended session nor a folder for notes."""
+    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
+        await house.said(ADA, talk(10))
+        session_id = (await house.store.look(ADA)).session_id
+        await house.new(ADA)
+        await house.said(ADA, talk(2, start=10))
+
+        async def gone() -> None:
+            assert await house.store.clear(ADA, everything=True, ids=["running"])
+
+        async def late(_: Prompt) -> Answer:
+            await gone()
+            return Answer("poison")
+
+        house.memory.stretches = Looked(house.store, gone)
+        await house.memory.consolidate(ADA, session_id=session_id)
+        house.memory.stretches = Stretches(house.store)
+        await house.said(ADA, talk(10))
+        session_id = (await house.store.look(ADA)).session_id
+        await house.new(ADA)
+        await house.said(ADA, talk(2))
+        house.model.wrote = [late]
+        await Chronicle(house.memory, house.store).summarise(ADA, session_id)
+
+        assert len(house.model.prose) == 1
+        assert holding(tmp_path, b"poison") == holding(tmp_path, b"message") == []
+        assert list(tmp_path.rglob("*.md")) == list((tmp_path / "sessions").rglob("*.jsonl")) == []
+        async with house.store.open(ADA) as session:
+            assert session.journal.known("running") is not None
+            assert await session.append(talk(2)) == 0
+
+
+async def test_everything_stays_where_the_clear_is_refused(tmp_path: Path) -> None:
+    async with place(tmp_path) as house:
+        await house.said(ADA, talk(2))
+        await house.new(ADA)
+        await house.said(ADA, talk(2))
+
+        assert not await house.store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV", everything=True)
+
+        assert len(await house.store.rows()) == 2
+
+
+async def test_what_was_kept_of_a_damaged_transcript_goes_with_it(store: Store, tmp_path: Path) -> None:
+    """The copy that a repair makes holds the same conversation; one of another chat stays."""
+    for key in (ADA, BOB):
+        async with store.open(key) as session:
+            await session.append(talk(2))
+        with session.path.open("ab") as file:
+            file.write(b"no line at all\n")
+        async with store.open(key) as session:
+            await session.append(talk(2, start=2))
+    assert len(list((tmp_path / "sessions").glob("*.corrupt-*"))) == 2
+
+    assert await store.clear(ADA)
+
+    assert [path.name[:10] for path in sorted((tmp_path / "sessions").iterdir())] == ["telegram_2"] * 2
