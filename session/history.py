@@ -113,17 +113,31 @@ def is_record(line: Line) -> bool:
 
 
 def newest_overlay(messages: Sequence[Line], *, start: int = 0) -> Line | None:
-    """Return the newest overlay whose ``first_kept`` points at a message before it, or at itself.
+    """Return the newest overlay that points at a message, with its ``first_kept`` as ``kept_from`` reads it.
 
     Args:
         messages: the session's, from ``start`` to its end.
         start: index of ``messages[0]`` in the session.
     """
     for i in range(len(messages) - 1, -1, -1):
-        line = messages[i]
-        if is_record(line) and line["kind"] == "overlay" and _is_index(line.get("first_kept"), start + i):
-            return line
+        kept = kept_from(messages[i], start + i)
+        if kept is not None:
+            return {**messages[i], "first_kept": kept}
     return None
+
+
+def kept_from(line: Line, at: int) -> int | None:
+    """Return from where on the messages are sent after an overlay that stands at ``at``.
+
+    Where it keeps nothing of what was before, it points at itself; imports once wrote the line behind it.
+
+    Returns:
+        An index up to ``at``; None where the line is no overlay, or points nowhere.
+    """
+    kept = line.get("first_kept")
+    if not is_record(line) or line["kind"] != "overlay" or not _is_index(kept, at + 1):
+        return None
+    return min(int(line["first_kept"]), at)
 
 
 def start_of(messages: Sequence[Line], last_consolidated: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from session import context
 from session.attachments import Album, Attachment
 from session.embeddings import Embeddings
-from session.history import Select, SummaryRole, Window, before_turn, is_record, visible
+from session.history import Select, SummaryRole, Window, before_turn, is_record, kept_from, visible
 from session.key import SessionKey
 from session.line import decode
 from session.models import Message, Meter, Model, Prompt
@@ -186,7 +186,7 @@ def sent_from(transcript: Transcript) -> int:
     """
     messages = transcript.messages
     for at in reversed(transcript.index.records):
-        if b'"overlay"' in messages[at] and (kept := _kept_from(decode(messages[at]), at)) is not None:
+        if b'"overlay"' in messages[at] and (kept := kept_from(decode(messages[at]), at)) is not None:
             return kept
     first = transcript.history_start
     while 0 < first < len(messages) and decode(messages[first])["role"] != "user":
@@ -216,12 +216,6 @@ def compact_line(transcript: Transcript) -> Line | None:
         line = decode(messages[at])
         if line.get("kind") == "compact":
             return line
-        if _kept_from(line, at) is not None:
+        if kept_from(line, at) is not None:
             return None
     return None
-
-
-def _kept_from(line: Line, at: int) -> int | None:
-    """Return ``first_kept`` of an overlay that stands at ``at``; None where it is none, or points nowhere."""
-    kept = line.get("first_kept") if line.get("kind") == "overlay" else None
-    return kept if type(kept) is int and 0 <= kept <= at else None

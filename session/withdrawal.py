@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from session.history import is_record
+from session.history import is_record, kept_from
 from session.line import decode
 from session.repair import plain_text
 
@@ -64,8 +64,8 @@ def text_of(lines: Sequence[dict[str, Any]]) -> str:
 def _floor(own: dict[int, dict[str, Any]], history_start: int) -> tuple[int, bool]:
     """Return where the history begins, and whether it is cut off there for good."""
     for at in sorted(own, reverse=True):
-        first = own[at].get("first_kept")
-        if own[at].get("kind") == "overlay" and type(first) is int and 0 <= first <= at:
+        first = kept_from(own[at], at)
+        if first is not None:
             return first, True
     return history_start, False
 

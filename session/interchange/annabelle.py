@@ -175,7 +175,7 @@ def _decode(path: str, data: bytes) -> Conversation:
                     str(record.get("summary", "")),
                     time_text(record.get("timestamp")),
                     kind="overlay",
-                    first_kept=len(lines) + 1,
+                    first_kept=len(lines),  # at itself: all that follows is kept
                     compacted_turns=turns if type(turns) is int else 0,
                 )
             )

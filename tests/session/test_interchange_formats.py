@@ -159,7 +159,7 @@ def test_annabelle_carries_what_follows_the_newest_summary(conversation: Convers
     assert [(line["content"], line["compacted_turns"]) for line in overlays(found.lines)] == [
         (line["content"], line["compacted_turns"]) for line in newest
     ]
-    assert [line["first_kept"] for line in overlays(found.lines)] == [1] * len(newest)
+    assert [line["first_kept"] for line in overlays(found.lines)] == [0] * len(newest)
 
 
 @settings(max_examples=60, deadline=None)
@@ -280,7 +280,7 @@ def test_a_compaction_of_annabelle_comes_in_as_an_overlay_line() -> None:
 
     assert found.session_id == "8304042211"
     summary, *lines = found.lines
-    assert (summary["kind"], summary["first_kept"], summary["compacted_turns"]) == ("overlay", 1, 25)
+    assert (summary["kind"], summary["first_kept"], summary["compacted_turns"]) == ("overlay", 0, 25)
     assert [(line["role"], line["content"]) for line in lines] == [
         ("user", "What emails do I have?"),
         ("assistant", None),
