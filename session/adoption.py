@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from session.ending import place_of
+from session.ending import end, place_of
 from session.fence import Wait
-from session.interchange.conversation import Conversation
+from session.interchange.conversation import NO_TIME, Conversation
 from session.key import SessionKey, source_of
-from session.line import encode, naive
+from session.line import encode, naive, read_time
 from session.scribe import again
 from session.store import Hands, Session, Store
 from session.transcript import HEAD_FIELDS, Transcript
 from session.view import View
 
 Pair = tuple[bytes, Mapping[str, Any]]
+_OURS = ("session_id", "imported")  # in line 1's ``metadata``: what is said of a session here alone
 
 
 def is_busy(session: Session) -> bool:
@@ -35,7 +38,7 @@ def of_view(view: View) -> Conversation:
         key=view.key,
         session_id=view.session_id,
         created_at=view.created_at,
-        inner={name: value for name, value in view.metadata.items() if name != "session_id"},
+        inner={name: value for name, value in view.metadata.items() if name not in _OURS},
         extra={name: value for name, value in transcript.metadata.items() if name not in HEAD_FIELDS},
         last_consolidated=view.last_consolidated,
     )
@@ -45,6 +48,33 @@ def check(conversation: Conversation) -> None:
     """Let pass what can be stored. Raises LineTooLong for a line that cannot."""
     for line in conversation.lines:
         encode(line)
+
+
+async def make_way(session: Session) -> Path | None:
+    """Archive the active session for one that comes in; None where there was no message.
+
+    One that came in itself, and in which nothing was said here, ended when it did where it came from.
+
+    Raises:
+        Fenced, StoreError: as of any ending.
+    """
+    return await session.change(lambda *hands: end(*hands, metadata=None, ended=_ended_elsewhere))
+
+
+def _ended_elsewhere(transcript: Transcript) -> datetime | None:
+    came = transcript.inner.get("imported")
+    if not isinstance(came, dict) or came.get("messages") != len(transcript.messages):
+        return None
+    return read_time(came.get("ended_at"))
+
+
+def _end_of(conversation: Conversation, now: datetime) -> str | None:
+    """Say when a conversation ended, else when its last line was written; None where nobody knows."""
+    named = read_time(conversation.inner.get("ended_at"))
+    at = named if named is not None else conversation.last_at
+    if at is None or not datetime.fromisoformat(NO_TIME) < at <= now:
+        return None
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 async def adopt(store: Store, key: SessionKey, conversation: Conversation, *, session_id: str) -> bool:
@@ -60,8 +90,10 @@ async def adopt(store: Store, key: SessionKey, conversation: Conversation, *, se
     """
     pairs: list[Pair] = [(encode(line), line) for line in conversation.lines]
     inner = {**conversation.inner, **source_of(key), "session_id": session_id}
-    inner.pop("ended_at", None)
-    inner.pop("previous_session", None)
+    for name in ("ended_at", "previous_session", "imported"):
+        inner.pop(name, None)
+    if (ended_at := _end_of(conversation, store.clock())) is not None:
+        inner["imported"] = {"messages": len(pairs), "ended_at": ended_at}
 
     def job(hands: Hands, _: Hands, wait: Wait) -> bool:
         scribe, book = hands

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -38,6 +38,7 @@ LEFT_BEHIND = (
     "resumed_at",
     "parted_from",
     "parted_by",
+    "imported",
 )  # what belongs to the ended session alone
 
 
@@ -47,9 +48,17 @@ def place_of(transcript: Transcript) -> Place:
 
 
 def end(
-    scribe: Scribe, book: Logbook, epoch: int, wait: Wait | None, *, metadata: Mapping[str, Any] | None
+    scribe: Scribe,
+    book: Logbook,
+    epoch: int,
+    wait: Wait | None,
+    *,
+    metadata: Mapping[str, Any] | None,
+    ended: Callable[[Transcript], datetime | None] = lambda _: None,
 ) -> Path | None:
     """Archive the session and begin a fresh one; return the archive, None where there was no message.
+
+    ``ended``, asked under the lock, says of one in which no turn runs when it ended; None is now.
 
     The archive is whole on disk first, then the journal knows the ended ids, then the fresh file takes the
     transcript's place in one rename. Done again after a crash in between, it replaces its own archive. The
@@ -65,7 +74,8 @@ def end(
             stop = ended_before(scribe.transcript, book.ledger, scribe.clock())
             if fd is None or not stop:
                 return None
-            return _end(scribe, book, held, (fd, book_fd), metadata, stop)
+            earlier = ended(scribe.transcript) if stop == len(scribe.transcript.messages) else None
+            return _end(scribe, book, held, (fd, book_fd), metadata, stop, ended_at=earlier)
 
     return again(once)
 
@@ -121,10 +131,12 @@ def _end(
     fds: tuple[int, int | None],
     metadata: Mapping[str, Any] | None,
     stop: int,
+    *,
+    ended_at: datetime | None,
 ) -> Path:
     now, transcript = scribe.clock(), scribe.transcript
     parted = Parted(transcript, stop)
-    path = write_archive(scribe, held, fds[0], metadata, now, stop, more=parted.left_behind)
+    path = write_archive(scribe, held, fds[0], metadata, ended_at or now, stop, more=parted.left_behind)
     inner = {name: value for name, value in transcript.inner.items() if name not in LEFT_BEHIND}
     inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": transcript.session_id}
     entry = ended_entry(transcript, book.ledger, path, now, stop=stop, following=str(inner["session_id"]))

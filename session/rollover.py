@@ -29,6 +29,7 @@ _OF_THE_ENDED = (
     "resumed_at",
     "parted_from",
     "parted_by",
+    "imported",
 )
 
 

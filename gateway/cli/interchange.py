@@ -18,7 +18,7 @@ from gateway.config import find_file, usual_file
 from gateway.errors import GatewayError
 from gateway.room import Room, build_room
 from gateway.settings import Settings
-from session.adoption import adopt, check, is_busy, of_view
+from session.adoption import adopt, check, is_busy, make_way, of_view
 from session.errors import LineTooLong
 from session.interchange.conversation import BadFormat, Conversation, Files, stem_of
 from session.interchange.formats import FORMATS
@@ -130,20 +130,26 @@ def _sound(files: dict[str, bytes], name: str) -> list[Conversation]:
 async def _import(
     settings: Settings, found: Sequence[Conversation], *, key: str | None = None, again: bool = False
 ) -> None:
-    """Import sessions in their order; ``again``: pass over those that an earlier import took."""
+    """Import sessions in their order, of a key those first that had ended, so that one that had not goes on.
+
+    ``again``: pass over those that an earlier import took.
+    """
     names: dict[str, str] = {}  # of the source's files: the archives that they became
-    last: dict[str, str] = {}
+    last: dict[str, Conversation] = {}
+    ids: dict[str, str] = {}
     async with aclosing(build_room(settings, status=lambda _: [])) as room:
-        for conversation in found:
+        for conversation in sorted(found, key=lambda one: not one.has_ended):
             target = SessionKey(key or _key_of(conversation))
             if again and await _is_here(room.store, target, conversation):
                 output.words(f"{conversation.origin}: {target} is here already")
                 continue
             archive = await _make_way(room, target)
             if archive is not None and target in last:
-                names[last[target]] = archive.name
-            last[target] = conversation.origin.rpartition("/")[2]
-            await _import_one(room.store, target, _renamed(conversation, names))
+                names[last[target].origin.rpartition("/")[2]] = archive.name
+            last[target] = conversation
+            ids[target] = await _import_one(room.store, target, _renamed(conversation, names))
+    for active in (one for one in last if last[one].has_ended):
+        output.words(f"{active}: {ids[active]} had ended at its source, and goes on here")
 
 
 def _key_of(conversation: Conversation) -> str:
@@ -172,7 +178,7 @@ async def _make_way(room: Room, key: SessionKey) -> Path | None:
                 f"a message of {key} is being answered; nothing was imported", hint="wait, then try again"
             )
         ended = session.session_id
-        archive = await session.end()
+        archive = await make_way(session)
         await room.jobs.ended(session)
     if archive is not None:
         output.words(f"{key}: the active session {ended} is archived")
@@ -194,7 +200,8 @@ def _renamed(conversation: Conversation, names: dict[str, str]) -> Conversation:
     return replace(conversation, lines=tuple(lines), lost=tuple(lost))
 
 
-async def _import_one(store: Store, key: SessionKey, conversation: Conversation) -> None:
+async def _import_one(store: Store, key: SessionKey, conversation: Conversation) -> str:
+    """Let a key go on with a conversation; return the ULID that it has here."""
     source = conversation.session_id
     wanted = source or (conversation.created_at and derived_id(key, conversation.created_at)) or ""
     free = is_ulid(wanted) and await store.look_up(wanted) is None
@@ -209,8 +216,8 @@ async def _import_one(store: Store, key: SessionKey, conversation: Conversation)
     if source and not free:
         reason = "belongs to a session here" if is_ulid(source) else "is no ULID"
         output.words(f"{source} {reason}; this one is {session_id}")
-    ended = ("that it had ended: it goes on here",) if "ended_at" in conversation.inner else ()
-    _say_lost("not carried over", (*conversation.lost, *ended))
+    _say_lost("not carried over", conversation.lost)
+    return session_id
 
 
 def _say_lost(what: str, lost: Sequence[str]) -> None:

@@ -48,6 +48,11 @@ class Conversation:
     lost: tuple[str, ...] = ()
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its source names a time at which it ended."""
+        return read_time(self.inner.get("ended_at")) is not None
+
+    @property
     def last_at(self) -> datetime | None:
         """When its newest line was written; where none says, when it began."""
         times = (read_time(line.get("timestamp")) for line in reversed(self.lines))
