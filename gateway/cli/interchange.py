@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ulid import ULID
 
-from gateway.cli import attach, output, takeover
+from gateway.cli import attach, output, takeover, takeover_texts
 from gateway.cli.config import settings_of
 from gateway.config import find_file, usual_file
 from gateway.errors import GatewayError
@@ -33,7 +33,7 @@ _KEY = re.compile(r"[a-z][a-z0-9_]{0,31}:.+", re.DOTALL)
 
 
 def import_(args: argparse.Namespace) -> int:
-    """Take over every session that PATH holds; of a nanobot workspace memory and cron jobs, too."""
+    """Take over every session that PATH holds; of a nanobot workspace all that we use."""
     path: Path = args.path
     if args.key is not None and not _KEY.fullmatch(args.key):
         output.error(f"{args.key!r} is no key", "--key channel:chat_id, such as telegram:12345678")
@@ -53,7 +53,9 @@ def import_(args: argparse.Namespace) -> int:
         return 0
     place = takeover.look(path, settings.workspace)
     attach.complete(_import(settings, _sound(place.sessions, args.format), again=True))
-    refused = [*takeover.take_memory(place, settings), *takeover.take_cron(place, settings)]
+    refused = takeover.take_memory(place, settings)
+    refused += takeover_texts.take_texts(place, settings.workspace)
+    refused += takeover.take_cron(place, settings)
     if args.write_config:
         refused += takeover.write_scope(find_file(args.config) or usual_file(), settings)
     else:

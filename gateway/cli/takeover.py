@@ -19,22 +19,27 @@ from gateway.config import PREFIX
 from gateway.errors import GatewayError
 from gateway.settings import Settings
 from session.disk import new_file, private_folder, sync_folder, write_all
+from session.layers import PROFILE_FILE
 from session.scopes import WORKSPACE
 
 Refused = tuple[str, str]  # what was not taken over, and the cure
 SCOPE = ("memory", "scope")
 _HASH = re.compile(r"[0-9a-f]{32}")
-_OTHERS = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md", "HEARTBEAT.md", "skills")
+_OTHERS = ("SOUL.md", "TOOLS.md", "IDENTITY.md", "HEARTBEAT.md")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a nanobot workspace holds: session files by path, notes, the folders of jobs, and what stays."""
+    """What a nanobot workspace holds: session files by path, notes, the folders of jobs, and what stays.
+
+    ``roots`` are the folders in which all of that was looked for.
+    """
 
     sessions: dict[str, bytes] = field(default_factory=dict)
     notes: tuple[Path, ...] = ()
     cron: tuple[Path, ...] = ()
     others: tuple[str, ...] = ()
+    roots: tuple[Path, ...] = ()
 
 
 def read(path: Path) -> bytes:
@@ -81,7 +86,7 @@ def look(path: Path, own: Path) -> Place:
         raise GatewayError(
             f"{path} holds no sessions, notes or jobs of nanobot", hint="name the folder above sessions/"
         )
-    return Place(sessions, notes, cron, others)
+    return Place(sessions, notes, cron, others, tuple(roots))
 
 
 def _sessions(root: Path) -> Iterator[Path]:
@@ -108,7 +113,7 @@ def take_memory(place: Place, settings: Settings) -> list[Refused]:
     taken = []
     for note in place.notes:
         data, target = read(note), folder / note.name
-        if _put(target, data):
+        if put(target, data):
             taken.append(note.name)
         elif read(target) != data:
             cure = f"join {note} to {target} by hand; or move that away and import again"
@@ -120,7 +125,8 @@ def take_memory(place: Place, settings: Settings) -> list[Refused]:
 
 def say_scope(place: Place, settings: Settings) -> None:
     """Say what keeps the notes in use."""
-    if place.notes and settings.memory.scope != WORKSPACE:
+    profile = any((root / PROFILE_FILE).exists() for root in place.roots)
+    if (place.notes or profile) and settings.memory.scope != WORKSPACE:
         output.words(
             'memory.scope = "workspace" in the configuration keeps this memory in use (now: one a chat); '
             "--write-config puts it there"
@@ -145,7 +151,7 @@ def write_scope(file: Path, settings: Settings) -> list[Refused]:
     return []
 
 
-def _put(target: Path, data: bytes) -> bool:
+def put(target: Path, data: bytes) -> bool:
     """Write a new file whole and durable; False where there is one of that name."""
     if os.path.lexists(target):
         return False
@@ -217,4 +223,4 @@ def _asks(row: object) -> object:
 def say_left(place: Place) -> None:
     """Name what is not taken over."""
     if place.others:
-        output.words(f"not taken over: {', '.join(place.others)}; copy what you want into the workspace")
+        output.words(f"not taken over: {', '.join(place.others)}; put what you want of it into AGENTS.md")

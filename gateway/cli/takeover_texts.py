@@ -1,0 +1,158 @@
+"""Takes over what a nanobot workspace tells its model: persona, profile, skills; only reads the original."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.cli import output
+from gateway.cli.takeover import Place, Refused, put
+from session.attachments import open_beneath
+from session.layers import PERSONA_FILES, PROFILE_FILE
+from session.library import Bad, read_skill
+
+SKILL_FILE = "SKILL.md"
+
+
+class _Copies:
+    """The files of one source that go into the workspace; what resists is noted and left."""
+
+    def __init__(self, source: Path, workspace: Path) -> None:
+        self.source = source
+        self.workspace = workspace
+        self.refused: list[Refused] = []
+
+    def take(self, path: Path, place: str) -> bool:
+        """Copy a file to ``place``, where none is; say whether it was.
+
+        Raises:
+            GatewayError: it cannot be written.
+        """
+        data = self.read(path)
+        if data is None:
+            return False
+        target = self.workspace / place
+        if not _is_barred(target) and put(target, data):
+            return True
+        if not _holds(target, data):
+            self.differs(path, place)
+        return False
+
+    def read(self, path: Path) -> bytes | None:
+        """Read a regular file of the source, no link followed that leaves it."""
+        try:
+            top = Path(os.path.realpath(self.source, strict=True))
+            real = Path(os.path.realpath(path, strict=True))
+            if not real.is_relative_to(top):
+                raise FileNotFoundError(path)
+            with os.fdopen(open_beneath(top, str(real.relative_to(top))), "rb") as file:
+                return file.read()
+        except OSError:
+            self.left_out(path)
+            return None
+
+    def left_out(self, path: Path) -> None:
+        """Note what is no file of the source."""
+        problem = f"{path} is left out: no file of this workspace, or none that can be read"
+        self.refused.append((problem, "copy it by hand, if it is meant to come along"))
+
+    def differs(self, path: Path, place: str) -> None:
+        """Note what is here already, and says something else."""
+        cure = f"join {path} to {self.workspace / place} by hand; or move that away and import again"
+        self.refused.append((f"{place} is another one here, and stays", cure))
+
+
+def take_texts(place: Place, workspace: Path) -> list[Refused]:
+    """Copy persona, profile and skills to where the context reads them, and say so.
+
+    Raises:
+        GatewayError: a file cannot be written.
+    """
+    refused: list[Refused] = []
+    for root in place.roots:
+        copies = _Copies(root, workspace)
+        _take_persona(copies)
+        profile = f"memory/{PROFILE_FILE}"
+        if os.path.lexists(root / PROFILE_FILE) and copies.take(root / PROFILE_FILE, profile):
+            output.words(f"profile: {profile}")
+        if skills := [folder.name for folder in _skills(copies) if _take_skill(copies, folder)]:
+            output.words(f"skills: {', '.join(skills)}")
+        refused += copies.refused
+    return refused
+
+
+def _take_persona(copies: _Copies) -> None:
+    """Copy the file that would be read, unless another one is read here that it would put in the shade."""
+    theirs = _standing(copies.source)
+    if theirs is None:
+        return
+    path, ours = copies.source / theirs, _standing(copies.workspace)
+    if ours is not None and ours != theirs:
+        cure = f"join {path} to {copies.workspace / ours} by hand"
+        copies.refused.append((f"{path} is left out: {ours} is the persona here, and stays", cure))
+    elif copies.take(path, theirs):
+        output.words(f"persona: {theirs}")
+
+
+def _standing(folder: Path) -> str | None:
+    return next((name for name in PERSONA_FILES if os.path.lexists(folder / name)), None)
+
+
+def _skills(copies: _Copies) -> Iterator[Path]:
+    """Yield the folders of skills."""
+    try:
+        found = sorted((copies.source / "skills").iterdir())
+    except FileNotFoundError:
+        return
+    except OSError:
+        copies.left_out(copies.source / "skills")
+        return
+    for folder in found:
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        if os.path.lexists(folder / SKILL_FILE):
+            yield folder
+        else:
+            output.words(f"skills/{folder.name} holds no {SKILL_FILE}, and is left out")
+
+
+def _take_skill(copies: _Copies, folder: Path) -> bool:
+    """Copy the files of a skill, its instructions last; of one that is another here, nothing."""
+    instructions, place = copies.read(folder / SKILL_FILE), f"skills/{folder.name}"
+    if instructions is None:
+        return False
+    own = copies.workspace / place / SKILL_FILE
+    if _is_barred(own) or (os.path.lexists(own) and not _holds(own, instructions)):
+        copies.differs(folder, place)
+        return False
+    beside = [copies.take(path, f"{place}/{path.relative_to(folder)}") for path in _beside(copies, folder)]
+    taken = copies.take(folder / SKILL_FILE, f"{place}/{SKILL_FILE}")
+    found = read_skill(own, instructions)
+    if taken and isinstance(found, Bad):
+        output.words(f"{place}/{SKILL_FILE}: no model sees it: {found.problem}")
+    return taken or any(beside)
+
+
+def _beside(copies: _Copies, folder: Path) -> Iterator[Path]:
+    """Yield the files of a skill but its instructions; links to folders are not followed."""
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(here, name) for name in folders):
+            if path.is_symlink():
+                copies.left_out(path)
+        for path in (Path(here, name) for name in sorted(names)):
+            if not path.name.startswith(".") and path != folder / SKILL_FILE:
+                yield path
+
+
+def _is_barred(target: Path) -> bool:
+    """Say whether something that is no folder stands on the way to a file."""
+    return any(os.path.lexists(folder) and not folder.is_dir() for folder in target.parents)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.is_file() and path.read_bytes() == data
+    except OSError:
+        return False
