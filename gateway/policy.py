@@ -41,7 +41,7 @@ def park_reason(error: SessionError) -> tuple[str, str]:
     """Name the reason of a parked letter, and the sentence for its chat."""
     match error:
         case ContextTooLong():
-            reason = "too_long"
+            reason = ContextTooLong.reason
         case ModelRefused():
             reason = "refused"
         case BadAnswer():

@@ -15,7 +15,8 @@ from typing import Any
 import structlog
 
 from session.compaction import Compactor, Counts, Plan, Rules, Summary
-from session.errors import NotCompacted, SessionError
+from session.errors import ContextTooLong, NotCompacted, SessionError
+from session.history import is_record
 from session.line import is_ulid, make_line
 from session.models import Meter
 from session.request import compact_line
@@ -229,6 +230,9 @@ class Bounds:
     async def asked(self, session: Session, focus: str, by: str) -> Compacted | None:
         """Compact at once, whatever trigger and cooldown say; doing it twice for one command does it once.
 
+        What the preset keeps stays; less, at most half, where the newest message was set aside because the
+        provider found the conversation too long.
+
         Returns:
             What it did; None where nothing would leave.
 
@@ -240,7 +244,8 @@ class Bounds:
         if done is not None:
             return done
         await self.settled(session.key, cancel=True)
-        if not await self.compact(session, rules, Occasion(by=by, focus=focus, asked=True)):
+        occasion = Occasion(by=by, focus=focus, asked=True, forced=_was_too_long(session))
+        if not await self.compact(session, rules, occasion):
             return None
         return await self.done_by(session, by, rules)
 
@@ -262,6 +267,14 @@ class Bounds:
 def _decided(session: Session, rules: Rules, forced: bool) -> tuple[Snapshot, Plan | None]:
     snapshot = Snapshot.of(session)
     return snapshot, snapshot.plan(rules, forced=forced)
+
+
+def _was_too_long(session: Session) -> bool:
+    """Say whether the newest message got no answer because the provider found the request too long."""
+    numbers = reversed(range(len(session)))
+    newest = next((line for line in map(session.line, numbers) if not is_record(line)), {})
+    known = session.journal.known(str(newest.get("message_id")))
+    return known is not None and (known.kind, known.reason) == ("parked", ContextTooLong.reason)
 
 
 def _remember(names: dict[str, None], name: str) -> None:

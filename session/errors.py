@@ -81,8 +81,9 @@ class ModelRefused(ModelError):
 
 
 class ContextTooLong(ModelError):
-    """The request does not fit the model's context window."""
+    """The request does not fit the model's context window; ``reason`` is what a letter is parked with."""
 
+    reason = "too_long"
     said = (
         "This conversation has become too long for the language model. "
         "/compact sums it up to make room, /new begins afresh."

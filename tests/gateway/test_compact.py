@@ -22,6 +22,7 @@ from session.history import visible
 from session.models import Answer, OnDelta, Prompt, Usage
 from session.spending import COST_SAID, Spending
 from session.testing import Script
+from session.tokens import estimate_messages
 from session.tools import Toolbox
 from session.turn import Limits, Request, Surroundings, Turns
 from tests.gateway.test_worker import ADA, Rig
@@ -39,10 +40,13 @@ class Summing(Script):
         self.summary: Any = Answer(STRUCTURED)
         self.summing = asyncio.Event()
         self.hold: asyncio.Event | None = None
+        self.takes_tokens = 10**9  # what the provider takes
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         text = str(prompt.messages[-1]["content"])
         if not text.startswith("<conversation>"):
+            if estimate_messages(prompt.messages) > self.takes_tokens:
+                raise ContextTooLong("too long")
             return await super().ask(prompt, on_delta)
         self.asked.append(text)
         self.summing.set()
@@ -106,10 +110,10 @@ class Place(Rig):
             bounds=self.bounds,
         )
 
-    async def talk(self, count: int) -> None:
+    async def talk(self, count: int, *, chars: int = 400) -> None:
         """Say so much that a compaction has something to take away."""
         for number in range(count):
-            await self.put(f"question {number} {'x' * 400}", f"q{number}")
+            await self.put(f"question {number} {'x' * chars}", f"q{number}")
         await self.replies(count)
 
 
@@ -247,6 +251,52 @@ async def test_too_long_is_said_with_what_to_do(tmp_path: Path) -> None:
         assert "/compact" in notice.text
         assert "/new" in notice.text
         assert reply.text == "better"
+
+
+@pytest.mark.parametrize("preset", ["overlay", "budget", "off", "annabelle"])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_after_too_long_it_makes_room(tmp_path: Path, preset: str, restarted: bool) -> None:
+    """However much the preset keeps of the window that was believed, until a message is answered."""
+    numbers = {"keep_recent_tokens": 20_000, "keep_recent_turns": 5, "history_messages": 50}
+    async with place(tmp_path, preset, **numbers) as here:
+        await here.talk(10, chars=3_000)
+        here.summing.takes_tokens = 2_000
+        await here.put("next?", "n")
+        [said] = await here.texts(1)
+        tries = 0 if restarted else await until_answered(here)
+    if restarted:
+        async with place(tmp_path, preset, **numbers) as here:
+            here.summing.takes_tokens = 2_000
+            tries = await until_answered(here)
+
+    assert "/compact sums it up to make room" in said
+    assert tries <= 3
+    assert "next" in here.model.prompts[-1].messages[-1]["content"]
+
+
+async def test_after_an_answer_the_presets_keep_counts_again(tmp_path: Path) -> None:
+    async with place(tmp_path, keep_recent_tokens=20_000) as here:
+        await here.talk(10, chars=3_000)
+        here.summing.takes_tokens = 2_000
+        await here.put("next?", "n")
+        await here.texts(1)
+        here.summing.takes_tokens = 10**9
+        await here.put("and now?", "m")
+        await here.put("/compact", "c")
+        texts = await here.texts(2)
+
+        assert texts == ["script: and now?", commands.NOTHING_TO_COMPACT]
+
+
+async def until_answered(here: Place) -> int:
+    """Do what the chat was told until a message is answered; return how often that had to be done."""
+    for number in range(1, 9):
+        await here.put("/compact", f"c{number}")
+        assert "summarised now" in (await here.texts(1))[0]
+        await here.put(f"next {number}?", f"n{number}")
+        if (await here.replies(1))[0].kind == "reply":
+            return number
+    raise AssertionError("the advice leads nowhere")
 
 
 async def test_what_was_compacted_cannot_be_taken_back(tmp_path: Path) -> None:
