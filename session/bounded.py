@@ -93,6 +93,8 @@ class Bounded:
         try:
             return await bounds.compact(session, rules, Occasion(), meter=self._meter)
         except NotCompacted as error:
+            if error.reason == "little":
+                return False
             self._failed = True
             if rules.fits(self._estimate.tokens) or bounds.was_away(session.key):
                 return False  # the model itself says what it takes, or that it is away

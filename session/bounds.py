@@ -16,7 +16,7 @@ import structlog
 
 from session.compaction import Compactor, Counts, Plan, Rules, Summary
 from session.errors import ContextTooLong, NotCompacted, SessionError
-from session.history import is_record
+from session.history import is_record, summary_text
 from session.line import is_ulid, make_line
 from session.models import Meter
 from session.request import compact_line
@@ -131,6 +131,8 @@ class Bounds:
         snapshot, decided = await apart(len(session), lambda: _decided(session, rules, occasion.forced))
         if decided is None:
             return False
+        if not decided.worth:
+            raise NotCompacted("no summary is shorter than what would leave", reason="little")
         try:
             summary = await self._compactor.summarise(
                 decided,
@@ -165,6 +167,8 @@ class Bounds:
     ) -> bool:
         first = summary.first_kept
         counted = {"compacted_turns": summary.compacted_turns, "tokens_before": summary.tokens_before}
+        if summary.replaced_tokens:
+            counted["replaced_tokens"] = summary.replaced_tokens
         fields: dict[str, Any] = {**counted, "message_id": by or None}
 
         def still(transcript: Transcript) -> bool:
@@ -260,8 +264,11 @@ class Bounds:
         line = own[-1]
         numbers = rules or await self.rules()
         after = await apart(len(session), lambda: weight(session.transcript, numbers))
-        before = after - estimate(str(line["content"]), chars_per_token=numbers.chars_per_token)
-        return Compacted(int(line["compacted_turns"]), before + int(line["tokens_before"]), after)
+        replaced, text = int(line.get("replaced_tokens", 0)), str(line["content"])
+        if line["kind"] == "overlay" and not replaced:
+            text = summary_text(text)
+        kept = after - estimate(text, chars_per_token=numbers.chars_per_token)
+        return Compacted(int(line["compacted_turns"]), kept + int(line["tokens_before"]) + replaced, after)
 
 
 def _decided(session: Session, rules: Rules, forced: bool) -> tuple[Snapshot, Plan | None]:

@@ -50,9 +50,10 @@ NOTHING_TO_WITHDRAW = (
 )
 COMPACTED = "{} summarised now: about {:,} tokens of history became {:,}."
 NOTHING_TO_COMPACT = "There is nothing to compact: all that the model is sent would be kept."
+NOTHING_WORTH = "There is nothing worth compacting: so little would leave that no summary of it is shorter."
 NOT_COMPACTED = "The conversation could not be summarised just now; nothing was changed. Try again later."
 COMPACTING_STOPPED = "Stopped: nothing was compacted."
-_REFUSED = {"plain": NOTHING_TO_COMPACT, "cost": COST_SAID}
+_REFUSED = {"plain": NOTHING_TO_COMPACT, "little": NOTHING_WORTH, "cost": COST_SAID}
 NOTHING_TO_RETRY = (
     "There is nothing to ask again: no message of this conversation is still sent to the model."
 )

@@ -25,7 +25,9 @@ from datetime import datetime
 from typing import Literal
 
 AwayCause = Literal["rate_limit", "unreachable", "credentials"]
-CompactionFailure = Literal["resting", "plain", "budget", "cost", "away", "slow", "refused", "answer"]
+CompactionFailure = Literal[
+    "little", "resting", "plain", "budget", "cost", "away", "slow", "refused", "answer"
+]
 
 
 class SessionError(Exception):
@@ -112,9 +114,9 @@ class NotNow(SessionError):
 class NotCompacted(SessionError):
     """A conversation could not be summarised; nothing was changed. ``reason`` says why in one word.
 
-    ``resting`` (a failure was a moment ago), ``plain`` (the model writes no summaries), ``budget`` (that of
-    background calls is used up), ``cost`` (what may be spent today is), ``away``, ``slow``, ``refused`` or
-    ``answer`` (it cannot be used).
+    ``little`` (no summary could be shorter than what would leave), ``resting`` (a failure was a moment ago),
+    ``plain`` (the model writes no summaries), ``budget`` (that of background calls is used up), ``cost`` (no
+    more may be spent today), ``away``, ``slow``, ``refused`` or ``answer`` (it cannot be used).
     """
 
     def __init__(self, message: str, *, reason: CompactionFailure, hint: str = "") -> None:

@@ -12,7 +12,7 @@ from session.repair import plain_text
 
 MOST = 0.7  # of the length of what it sums up
 ADDED = 0.3  # of the new part's, where the summary so far is kept whole
-ALWAYS_CHARS = 600  # a summary this short is never too long: about one line below each heading
+ALWAYS_CHARS = 600  # so short a summary need not be 30 % shorter: about one line below each heading
 _THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _FENCED = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
 _WRAPPED = re.compile(r"\A<summary>(.*)</summary>\Z", re.DOTALL)

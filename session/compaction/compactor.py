@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 import structlog
 
@@ -39,7 +40,8 @@ SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 class Summary:
     """A checked summary, as it is stored.
 
-    ``text`` has its lists of files at its end where the preset has them. ``usage`` is what its requests cost.
+    ``text`` has its lists of files at its end where the preset has them. ``replaced_tokens`` is the
+    estimate of the summary so far, which it takes in. ``usage`` is what its requests cost.
     """
 
     text: str
@@ -48,6 +50,7 @@ class Summary:
     compacted_turns: int
     read_files: tuple[str, ...]
     modified_files: tuple[str, ...]
+    replaced_tokens: int = 0
     usage: Usage = field(default_factory=Usage)
 
 
@@ -133,15 +136,7 @@ class Compactor:
             log.warning("compaction.failed", key=key, reason=reason, error=words, cooldown_s=rules.cooldown_s)
             raise NotCompacted(words, reason=reason) from error
         self._resting.pop(key, None)
-        return Summary(
-            text=text,
-            first_kept=plan.first_kept,
-            tokens_before=plan.tokens_before,
-            compacted_turns=plan.compacted_turns,
-            read_files=plan.files.read,
-            modified_files=plan.files.modified,
-            usage=work.spent.usage,
-        )
+        return _summary(plan, rules, text, work.spent.usage)
 
     def _payer(self, key: str, meter: Meter | None) -> Callable[[Usage], None]:
         """Say where the cost of a request goes: to the turn that waits for it, else to the purse."""
@@ -188,7 +183,10 @@ class _Work:
             parts.append(await self._summed(Task(preset, prefix=True, focus=focus), plan.prefix, ""))
         text = SPLIT.join(filter(None, parts)) or NOTHING
         lists = plan.files.lists() if self._rules.structured else ""
-        return "\n\n".join(filter(None, (escaped(text), lists)))
+        whole = "\n\n".join(filter(None, (escaped(text), lists)))
+        if len(whole) >= plan.room_chars:
+            raise BadAnswer(f"the summary has {len(whole)} characters, no shorter than what it stands for")
+        return whole
 
     async def _summed(self, task: Task, lines: Sequence[Line], previous: str) -> str:
         """Sum up the lines step by step, each step going on from the summary so far.
@@ -234,6 +232,19 @@ class _Work:
             self.spent.add(usage.prompt, usage.completion, usage.cost_usd)
             self._count(usage)
         return answer
+
+
+def _summary(plan: Plan, rules: Rules, text: str, usage: Usage) -> Summary:
+    return Summary(
+        text=text,
+        first_kept=plan.first_kept,
+        tokens_before=plan.tokens_before,
+        compacted_turns=plan.compacted_turns,
+        read_files=plan.files.read,
+        modified_files=plan.files.modified,
+        replaced_tokens=ceil(plan.previous_chars / rules.chars_per_token),
+        usage=usage,
+    )
 
 
 def _cause(error: ModelError | TimeoutError, rules: Rules) -> tuple[CompactionFailure, str]:

@@ -10,8 +10,12 @@ from session.compaction.cuts import nearest_cut
 from session.compaction.files import Files, without_lists
 from session.compaction.region import Region, region
 from session.compaction.rules import Rules
+from session.history import summary_text
 
 Line = Mapping[str, Any]
+
+LEAST_CHARS = 200  # of a summary: no request is made for one that would have to be shorter
+FRAME_CHARS = len(summary_text(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Plan:
         compacted_turns: how many messages of people leave.
         files: of the previous summaries and of what leaves.
         kept: indexes of the lines that stay; nothing withdrawn, no records.
+        leaving_chars: length of ``lines`` and ``prefix``.
+        previous_chars: length of the summary so far as it is sent, its lists of files included.
     """
 
     first_kept: int
@@ -37,6 +43,18 @@ class Plan:
     compacted_turns: int
     files: Files
     kept: Sequence[int]
+    leaving_chars: int
+    previous_chars: int
+
+    @property
+    def room_chars(self) -> int:
+        """Length from which on a summary would make the next request no shorter than it is."""
+        return self.leaving_chars + self.previous_chars - (0 if self.previous_chars else FRAME_CHARS)
+
+    @property
+    def worth(self) -> bool:
+        """Whether so much leaves that a summary can be shorter."""
+        return min(self.leaving_chars, self.room_chars) >= LEAST_CHARS
 
 
 def plan(
@@ -62,7 +80,7 @@ def plan(
         forced: the provider found the request too long, whatever we believe: at most half is kept.
     """
     live = region(lines, start=start, history_start=history_start, opening=opening)
-    tokens = live.tokens(rules.chars_per_token)
+    chars, tokens = live.chars(), live.tokens(rules.chars_per_token)
     running = _running(live, running_from)
     if rules.strategy == "overlay":
         keep = min(rules.keep, sum(tokens) // 2) if forced else rules.keep
@@ -83,6 +101,8 @@ def plan(
         compacted_turns=sum(1 for line in leaving if line["role"] == "user"),
         files=Files.of_record(live.record).plus(leaving),
         kept=[index for index, _ in live.lines[place:]],
+        leaving_chars=sum(chars[:place]),
+        previous_chars=len(live.summary),
     )
 
 

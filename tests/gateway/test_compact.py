@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -110,10 +111,10 @@ class Place(Rig):
             bounds=self.bounds,
         )
 
-    async def talk(self, count: int, *, chars: int = 400) -> None:
+    async def talk(self, count: int, *, chars: int = 400, prefix: str = "q") -> None:
         """Say so much that a compaction has something to take away."""
         for number in range(count):
-            await self.put(f"question {number} {'x' * chars}", f"q{number}")
+            await self.put(f"question {number} {'x' * chars}", f"{prefix}{number}")
         await self.replies(count)
 
 
@@ -176,6 +177,45 @@ async def test_where_nothing_would_leave_it_says_so(tmp_path: Path) -> None:
 
         assert (texts[0], texts[2]) == (commands.NOTHING_TO_COMPACT,) * 2
         assert here.summing.asked == []
+
+
+@pytest.mark.parametrize("preset", ["archive", "overlay"])
+async def test_what_is_as_short_as_its_summary_is_left_as_it_is(tmp_path: Path, preset: str) -> None:
+    """No model is asked for so little, at first and behind a summary."""
+    async with place(tmp_path, preset, keep_recent_tokens=1) as here:
+        await here.put("hi", "m0")
+        await here.put("/compact", "c0")
+        texts = await here.texts(2)
+        assert texts[1] == commands.NOTHING_WORTH
+        assert here.summing.asked == []
+        await here.talk(6)
+        await here.put("hi", "m1")
+        await here.put("/compact", "c1")
+        await here.put("fine", "m2")
+        assert "summarised" in (await here.texts(3))[1]
+        before, asked = await here.lines(), len(here.summing.asked)
+        await here.put("/compact", "c2")
+        assert await here.texts(1) == [commands.NOTHING_WORTH]
+        assert (await here.lines(), len(here.summing.asked)) == (before, asked)
+
+
+@pytest.mark.parametrize("preset", ["archive", "overlay"])
+async def test_what_it_says_counts_the_summary_before(tmp_path: Path, preset: str) -> None:
+    """What became of the history is less than it was, also where a long summary took in little."""
+    async with place(tmp_path, preset, keep_recent_tokens=150) as here:
+        here.summing.summary = Answer(STRUCTURED.ljust(1_500, "."))
+        await here.talk(6)
+        await here.put("/compact", "c0")
+        await here.texts(1)
+        here.summing.summary = Answer(STRUCTURED.ljust(1_550, "."))
+        await here.talk(1, prefix="later")
+        await here.put("/compact", "c1")
+        [said] = await here.texts(1)
+
+        before, after = (
+            int(number.replace(",", "")) for number in re.findall(r"([\d,]+)(?: tokens|\.$)", said)
+        )
+        assert after < before < 900
 
 
 async def test_a_failure_is_said_and_changes_nothing(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from session.errors import (
     NotCompacted,
     NotNow,
 )
+from session.history import summary_text
 from session.models import Answer, Meter, Prompt, ToolCall, Usage
 from session.testing import Script
 from tests.session.compaction_talk import (
@@ -273,7 +274,7 @@ async def test_lines_that_say_nothing_cost_no_request() -> None:
     """There is nothing to ask about."""
     model = Script()
 
-    summary = await summarised(model, [user(""), said("")], RULES["archive"])
+    summary = await summarised(model, [user(" " * 200), said("\n" * 200)], RULES["archive"])
 
     assert (summary.text, model.prompts) == (NOTHING, [])
 
@@ -349,6 +350,37 @@ def test_thirty_percent(chars: int, believed: bool) -> None:
     else:
         with pytest.raises(BadAnswer):
             audited(answer, new_chars=4_018, previous_chars=0, headings=False)
+
+
+@pytest.mark.parametrize("preset", ["overlay", "archive"])
+async def test_a_summary_as_long_as_what_leaves_changes_nothing(preset: str) -> None:
+    """As both stand in the request: the words around a first one count, and the one that it replaces."""
+    rules = replace(WIDE[preset], window=100_000)
+    lines = [user("a" * 200), said("b" * 300)]
+    frame = len(summary_text(""))
+    first = form(preset)
+    fits = Answer(first.ljust(500 - frame - 1, "."))
+    over = Answer(first.ljust(500 - frame, "."))
+
+    assert (await summarised(Script([fits]), lines, rules)).text == fits.text
+    with pytest.raises(NotCompacted, match="no shorter"):
+        await summarised(Script([over]), lines, rules)
+
+    before = record("overlay", "s" * 300, first_kept=2)
+    later = [*lines, before, user("c" * 250)]
+    assert (await summarised(Script([Answer(first.ljust(549, "."))]), later, rules)).text
+    with pytest.raises(NotCompacted, match="no shorter"):
+        await summarised(Script([Answer(first.ljust(550, "."))]), later, rules)
+
+
+@pytest.mark.parametrize(
+    ("chars", "previous", "worth"), [(350, "", True), (250, "", False), (9, "s" * 900, False)]
+)
+def test_what_no_summary_can_be_shorter_than_is_not_worth_one(chars: int, previous: str, worth: bool) -> None:
+    lines = [user("x" * 40), record("overlay", previous, first_kept=1)] if previous else []
+    made = planned([*lines, user("y" * chars)], WIDE["overlay"])
+
+    assert made.worth == worth
 
 
 # -- failure ---------------------------------------------------------------------------------------------
