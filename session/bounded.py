@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from session.bounds import Bounds, Occasion
-from session.compaction import Due, Estimate, Rules, Standing, due, estimate_request, measure
+from session.compaction import COMING, Due, Estimate, Rules, Standing, due, estimate_request, measure
 from session.errors import ContextTooLong, NotCompacted
 from session.models import Meter, Prompt, Usage
 from session.request import Asking, sent_from
@@ -150,7 +150,7 @@ def _may_be_due(transcript: Transcript, first: int, prompt: Prompt, rules: Rules
     if rules.preset == "annabelle":
         return size > rules.max_chars
     if rules.preset == "budget":
-        return size > rules.trigger or len(messages) - first >= rules.history_messages
+        return size > rules.trigger or len(messages) - first + 1 + COMING > rules.history_messages
     size += 4 * told_chars
     size += sum(4 * (len(tool.description) + len(str(tool.parameters))) for tool in prompt.tools)
     return size > rules.trigger

@@ -3,11 +3,12 @@
 from session.compaction.compactor import Compactor, Summary
 from session.compaction.counting import Counted, Counts, Estimate, Standing, estimate_request
 from session.compaction.cuts import call_ids, legal_cuts, nearest_cut, next_cut
-from session.compaction.due import Due, Load, due, measure
+from session.compaction.due import COMING, Due, Load, due, measure
 from session.compaction.plan import Plan, plan
 from session.compaction.rules import Rules, Strategy
 
 __all__ = [
+    "COMING",
     "Compactor",
     "Counted",
     "Counts",

@@ -15,6 +15,8 @@ from session.line import read_time
 Line = Mapping[str, Any]
 Due = Literal["no", "later", "now"]
 
+COMING = 2  # messages by which the next request is longer at least: an answer, and what is said to it
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -79,5 +81,5 @@ def _over(rules: Rules, request: int, load: Load) -> bool:
         rested = load.since_s is None or load.since_s >= rules.cooldown_s
         return load.chars > rules.max_chars and load.turns >= rules.min_turns and rested
     if rules.preset == "budget":
-        return load.tokens > rules.trigger or load.messages > rules.history_messages
+        return load.tokens > rules.trigger or load.messages + COMING > rules.history_messages
     return rules.preset != "off" and request > rules.trigger

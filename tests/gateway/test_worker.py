@@ -195,6 +195,18 @@ async def test_a_new_put_again_ends_no_second_session(tmp_path: Path) -> None:
         assert len(list((tmp_path / "sessions" / "archive" / "foreign_ada").iterdir())) == 1
 
 
+async def test_after_new_the_model_is_sent_nothing_of_before(tmp_path: Path) -> None:
+    """The next message is the whole conversation, in the next turn as well."""
+    async with rig(tmp_path) as r:
+        for number, text in enumerate(("one", "/new", "two", "three")):
+            await r.put(text, f"m{number}")
+        await r.replies(4)
+
+        sent = [[str(message["content"]) for message in prompt.messages] for prompt in r.model.prompts]
+        assert [len(texts) for texts in sent] == [1, 1, 3]
+        assert [any("one" in text for text in texts) for texts in sent] == [True, False, False]
+
+
 async def test_a_message_of_an_ended_session_stays_known(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         await r.put("one", "m1")

@@ -33,14 +33,10 @@ async def test_three_compactions_in_a_row_lose_nothing(tmp_path: Path, preset: s
     """Every fact that was ever said stands in the next request: in the summary or in a message."""
     async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
         said: list[str] = []
-        fresh = True
         while len(place.model.summaries) < 3:
             assert place.count < 60
-            done = len(place.model.summaries)
             reply = await place.say()
-            if preset != "budget" or fresh:  # mode ``last`` may leave out some until the next compaction
-                assert set(said) <= set(facts_of(place.told()))
-            fresh = len(place.model.summaries) > done
+            assert set(said) <= set(facts_of(place.told()))
             said += [f"fact-{place.count:04}", *facts_of(reply.text)]
         await place.say()
         assert set(said) <= set(facts_of(place.told()))
@@ -48,6 +44,20 @@ async def test_three_compactions_in_a_row_lose_nothing(tmp_path: Path, preset: s
         ended = archive.of_stem(place.store.layout, "cli_ada")
         assert [one.session_id for one in ended] == place.left
         assert len(ended) == (3 if preset in ("archive", "annabelle") else 0)
+
+
+@pytest.mark.parametrize("tools", [0, 1])
+async def test_budget_summarises_before_it_would_cut_off(tmp_path: Path, tools: int) -> None:
+    """Neither its tokens nor its messages leave out what no summary holds, tool rounds included."""
+    numbers = {"window": 128_000, "keep_recent_tokens": 20_000, "history_messages": 16}
+    async with chat(tmp_path, "budget", **numbers) as place:
+        said: list[str] = []
+        for number in range(40):
+            place.model.calls = [call(9_000 + number) for _ in range(tools)]
+            reply = await place.say()
+            assert set(said) <= set(facts_of(place.told()))
+            said += [f"fact-{place.count:04}", *facts_of(reply.text)]
+        assert len(place.model.summaries) > 2
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -80,6 +80,21 @@ def test_the_cut_is_the_first_legal_place_where_enough_is_kept() -> None:
     assert sure(planned(lines, Rules(window=2_000, keep_recent_tokens=60))).first_kept == 6
 
 
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_at_a_compaction_record_the_cut_is_the_message_behind_it(role: str) -> None:
+    """The record is never sent itself, so that a cut there would keep the same messages."""
+    make = user if role == "user" else said
+    lines = [user(filled("old", 50)), said(filled("old", 50)), user(filled("kept", 50))]
+    lines += [said(filled("kept", 50)), record("overlay", "sum", first_kept=2)]
+    lines += [make(filled("new", 60)), said(filled("newer", 60))]
+
+    made = sure(planned(lines, Rules(window=2_000, keep_recent_tokens=120)))
+
+    assert made.first_kept == 5
+    assert [line["content"][:4] for line in (*made.lines, *made.prefix)] == ["kept", "kept"]
+    assert made.previous == "sum"
+
+
 def test_what_is_smaller_than_the_keep_stays() -> None:
     """Nothing leaves, so there is no plan; nor is there one for an empty session."""
     assert planned([user("hi"), said("hello")]) is None

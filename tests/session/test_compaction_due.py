@@ -56,10 +56,10 @@ BUDGET = Rules(preset="budget")
         (Rules(preset="annabelle"), 6_000, Load(chars=90_000, turns=9, since_s=120), "later"),
         (Rules(preset="annabelle"), 125_000, LONG, "now"),
         (Rules(preset="annabelle"), 125_000, Load(chars=1, turns=1), "no"),
-        # seed 003: over 80 % of 50,000 tokens of history, or more than 50 messages
-        (BUDGET, 50_000, Load(tokens=40_000, messages=50), "no"),
+        # seed 003: over 80 % of 50,000 tokens of history, or more than 50 messages with the two to come
+        (BUDGET, 50_000, Load(tokens=40_000, messages=48), "no"),
         (BUDGET, 50_000, Load(tokens=40_001, messages=2), "later"),
-        (BUDGET, 50_000, Load(tokens=1, messages=51), "later"),
+        (BUDGET, 50_000, Load(tokens=1, messages=49), "later"),
         (BUDGET, 125_000, Load(tokens=40_001, messages=2), "now"),
         # off: never by itself
         (Rules(preset="off"), 1_000_000, Load(10**6, 10**6, 10**6, 10**6), "no"),

@@ -143,6 +143,20 @@ async def test_a_turn_stores_question_and_answer_with_their_id(tmp_path: Path) -
         assert final["usage"] == {"prompt": 10, "completion": 2, "cost_usd": 0.5}
 
 
+async def test_an_exchange_holds_its_times_and_the_tools_that_were_used(tmp_path: Path) -> None:
+    """Each line the time at which it was written, the answer the names of the tools."""
+    async with house(tmp_path, call("1"), Answer("done")) as h:
+        before = datetime.now(UTC)
+        await h.run("count to 1")
+        after = datetime.now(UTC)
+
+        lines = await h.lines()
+        times = [datetime.fromisoformat(str(line["timestamp"])) for line in lines]
+        assert (lines[0]["content"], lines[-1]["content"]) == ("count to 1", "done")
+        assert [before, *times, after] == sorted([before, *times, after])
+        assert lines[-1]["tools_used"] == ["count"]
+
+
 async def test_a_quick_answer_goes_in_one_append_with_its_question(tmp_path: Path) -> None:
     async with house(tmp_path, Answer("hi")) as h:
         await h.run()
