@@ -11,7 +11,7 @@ from session.bounds import Bounds, Occasion
 from session.compaction import COMING, Due, Estimate, Rules, Standing, due, estimate_request, measure
 from session.errors import ContextTooLong, NotCompacted
 from session.models import Meter, Prompt, Usage
-from session.request import Asking, sent_from
+from session.request import Asking, compact_line, sent_from
 from session.snapshot import apart
 from session.store import Session
 from session.transcript import Transcript, decode
@@ -30,6 +30,7 @@ class Bounded:
         self._estimate: Estimate | None = None
         self._failed = False
         self._forced = False
+        self._seen = _standing(session.transcript)
         self._later = False
 
     async def prompt(self, pending: Mapping[str, Any] | None, store: Callable[[], Awaitable[None]]) -> Prompt:
@@ -44,18 +45,18 @@ class Bounded:
             StoreError: as an append.
         """
         await self._bounds.follow(self._session)
-        prompt = await self._asking.prompt(pending)
+        prompt = await self._built(pending)
         rules = await self._bounds.rules()
         verdict = await self._verdict(prompt, rules, pending)
         if verdict == "now":
             await store()  # a summary takes its time
-            if await self._bounds.settled(self._session.key):
-                prompt = await self._asking.prompt(None)
+            if await self._bounds.settled(self._session.key) or not self._stands():
+                prompt = await self._built(None)
                 verdict = await self._verdict(prompt, rules)
         if verdict == "now" and await self._compacted(rules):
-            prompt = await self._asking.prompt(None)
+            prompt = await self._built(None)
             await self._verdict(prompt, rules)
-        self._later = self._later or verdict == "later"
+        self._later = verdict == "later"
         if prompt.max_tokens is not None and prompt.max_tokens > rules.output:
             return replace(prompt, max_tokens=rules.output)
         return prompt
@@ -81,9 +82,17 @@ class Bounded:
             self._bounds.counts.note(self._estimate.counted(usage))
 
     def ended(self) -> None:
-        """Let the conversation be compacted behind the turn, where that is due."""
+        """Let the conversation be compacted behind the turn, where that was due for its last request."""
         if self._later:
-            self._bounds.after_turn(self._session)
+            self._bounds.after_turn(self._session, due=self._stands)
+
+    async def _built(self, pending: Mapping[str, Any] | None) -> Prompt:
+        self._seen = _standing(self._session.transcript)  # before: what comes meanwhile may not be in it
+        return await self._asking.prompt(pending)
+
+    def _stands(self) -> bool:
+        """Say whether nothing took messages out of the history since the last request was built."""
+        return _standing(self._session.transcript) == self._seen
 
     async def _compacted(self, rules: Rules) -> bool:
         bounds, session = self._bounds, self._session
@@ -137,7 +146,14 @@ class Bounded:
         load = None
         if rules.by_history:
             start = transcript.history_start
-            load = measure(lines, start=first, history_start=start, rules=rules, now=self._bounds.clock())
+            load = measure(
+                lines,
+                start=first,
+                history_start=start,
+                rules=rules,
+                now=self._bounds.clock(),
+                opening=compact_line(transcript),
+            )
         return weighed, due(rules, request=weighed.tokens, load=load)
 
 
@@ -156,8 +172,8 @@ def _may_be_due(transcript: Transcript, first: int, prompt: Prompt, rules: Rules
     return size > rules.trigger
 
 
-def _standing(transcript: Transcript, model: str) -> Standing:
-    """Name what must stay as it is for the provider's count to hold."""
+def _standing(transcript: Transcript, model: str = "") -> Standing:
+    """Name what must stay as it is for the provider's count to hold, and for what is due to be so."""
     record = -1
     for at in reversed(transcript.index.records):
         if b'"note"' not in transcript.messages[at] or decode(transcript.messages[at])["kind"] != "note":

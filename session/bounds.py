@@ -47,7 +47,8 @@ class Occasion:
 
     ``by`` is the id of the command that asks for it, ``focus`` what it asked to stress. ``asked``: no
     cooldown holds it up. ``background``: its calls count against that budget. ``forced``: the provider found
-    the request too long, so that at most half is kept.
+    the request too long, so that at most half is kept. ``due``: asked once the conversation was looked at,
+    whether it still has to be; None: it has.
     """
 
     by: str = ""
@@ -55,6 +56,7 @@ class Occasion:
     asked: bool = False
     background: bool = False
     forced: bool = False
+    due: Callable[[], bool] | None = None
 
 
 class Bounds:
@@ -121,14 +123,15 @@ class Bounds:
         """Compact a conversation; ``meter`` is that of the turn which pays for it, also where it fails.
 
         Returns:
-            False where nothing would leave, or the transcript became another meanwhile; nothing was written.
+            False where it is not due, nothing would leave, or the transcript became another meanwhile;
+            nothing was written.
 
         Raises:
             NotCompacted: there is no summary; nothing was written.
             Fenced, StoreError: as an append.
         """
         begun = asyncio.get_running_loop().time()
-        snapshot, decided = await apart(len(session), lambda: _decided(session, rules, occasion.forced))
+        snapshot, decided = await apart(len(session), lambda: _decided(session, rules, occasion))
         if decided is None:
             return False
         if not decided.worth:
@@ -199,19 +202,24 @@ class Bounds:
 
     # -- in the background ---------------------------------------------------------------------------
 
-    def after_turn(self, session: Session) -> None:
-        """Compact a conversation behind its turn; its next one need not wait for that."""
+    def after_turn(self, session: Session, *, due: Callable[[], bool]) -> None:
+        """Compact a conversation behind its turn; its next one need not wait for that.
+
+        Args:
+            session: the conversation.
+            due: whether that is still to be done when its time has come.
+        """
         key = session.key
         if self._group is None or key in self._tasks or self._compactor.rests_s(key) > 0:
             return
-        task = self._group.create_task(self._behind(session), name=f"compaction {key}")
+        task = self._group.create_task(self._behind(session, due), name=f"compaction {key}")
         self._tasks[key] = task
         task.add_done_callback(lambda ended: self._tasks.pop(key, None))
 
-    async def _behind(self, session: Session) -> None:
+    async def _behind(self, session: Session, due: Callable[[], bool]) -> None:
         try:
             async with self._gate:
-                await self.compact(session, await self.rules(), Occasion(background=True))
+                await self.compact(session, await self.rules(), Occasion(background=True, due=due))
         except NotCompacted:
             pass  # logged where it failed, and tried again after the cooldown
         except SessionError as error:
@@ -271,9 +279,11 @@ class Bounds:
         return Compacted(int(line["compacted_turns"]), kept + int(line["tokens_before"]) + replaced, after)
 
 
-def _decided(session: Session, rules: Rules, forced: bool) -> tuple[Snapshot, Plan | None]:
+def _decided(session: Session, rules: Rules, occasion: Occasion) -> tuple[Snapshot, Plan | None]:
     snapshot = Snapshot.of(session)
-    return snapshot, snapshot.plan(rules, forced=forced)
+    if occasion.due is not None and not occasion.due():  # asked now: what the snapshot holds is what counts
+        return snapshot, None
+    return snapshot, snapshot.plan(rules, forced=occasion.forced)
 
 
 def _was_too_long(session: Session) -> bool:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Talker:
         self.calls: list[list[ToolCall]] = []
         self.summing = asyncio.Event()
         self.hold: asyncio.Event | None = None  # a summary waits for it
+        self.asked = asyncio.Event()
+        self.answers: asyncio.Event | None = None  # an answer waits for it
         self._facts = 5_000
 
     def takes(self, part: PartKind) -> bool:
@@ -53,6 +55,9 @@ class Talker:
         if str(prompt.messages[-1].get("content")).startswith("<conversation>"):
             return await self._sum_up(prompt)
         self.prompts.append(prompt)
+        self.asked.set()
+        if self.answers is not None:
+            await self.answers.wait()
         if estimate_messages(prompt.messages) > self.takes_tokens:
             raise ContextTooLong("too long")
         if (refusal := self.refuses(prompt)) is not None:
@@ -105,18 +110,27 @@ class Chat:
         self.left: list[str] = []
         self.seconds = 0.0
         self.compactor = Compactor(self.model, clock=lambda: self.seconds)
-        self.bounds = Bounds(self.compactor, rules=self._rules, left=self._left, now=lambda: self.turns.now())
+        self.bounds = Bounds(
+            self.compactor,
+            rules=self._rules,
+            left=self._left,
+            now=lambda: self.turns.now(),
+            clock=self._clock,
+        )
         self.turns = Turns(
             model=self.model,
             toolbox=Toolbox([Look()]),
             limits=limits(rules),
             zone=UTC,
-            clock=lambda: datetime.now(UTC),
+            clock=self._clock,
             surroundings=self._around,
             bounds=self.bounds,
         )
         self.count = 0
         self.key = KEY
+
+    def _clock(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self.seconds)
 
     async def _rules(self) -> Rules:
         return self.rules

@@ -123,14 +123,14 @@ async def test_what_does_not_fit_is_compacted_before_the_call(tmp_path: Path) ->
     """In a tool round, too: the turn goes on from the summary of what was before it."""
     async with chat(tmp_path) as place:
         place.model.takes_tokens = place.rules.window
-        place.model.calls = [call(n) for n in range(1, 9)]
-        await place.say("look eight times")
+        place.model.calls = [call(n) for n in range(1, 16)]
+        await place.say("look fifteen times")
 
-        assert len(place.model.prompts) == 9
-        assert len(place.model.summaries) >= 2
-        assert set(facts_of(place.told())) >= {f"fact-{n:04}" for n in range(1, 9)}
+        assert len(place.model.prompts) == 16
+        assert len(place.model.summaries) == 2
+        assert set(facts_of(place.told())) >= {f"fact-{n:04}" for n in range(1, 16)}
         lines = [line for line in await place.lines() if "kind" not in line]
-        assert [line["role"] for line in lines] == ["user", *["assistant", "tool"] * 8, "assistant"]
+        assert [line["role"] for line in lines] == ["user", *["assistant", "tool"] * 15, "assistant"]
         assert lines[-1]["final"] is True
 
 

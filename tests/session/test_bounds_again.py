@@ -1,0 +1,165 @@
+"""A conversation that was compacted is compacted again when that is due, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session.bounded import Bounded
+from session.bounds import AT_ONCE
+from session.models import Meter
+from session.presets import numbers_of
+from session.request import Asking
+from session.transcript import make_line
+from session.turn import Request
+from tests.session.bounds_place import KEY, Chat, chat
+
+BEHIND = ("overlay", "budget", "annabelle")
+QUICK = {"annabelle": {"max_chars": 4_000, "min_turns": 3, "cooldown_s": 0.0}}
+
+
+def annabelle() -> dict[str, Any]:
+    """The preset's own numbers, in a window that nothing here fills."""
+    return {name: value for name, value in asdict(numbers_of("annabelle")).items() if name != "preset"} | {
+        "window": 128_000
+    }
+
+
+async def until_it_sums_up(place: Chat) -> None:
+    """Talk until a summary is asked for, which waits for ``hold``."""
+    place.model.hold = asyncio.Event()
+    while not place.model.summaries:
+        await place.say(settle=False)
+        await asyncio.sleep(0)
+    await place.model.summing.wait()
+
+
+@pytest.mark.parametrize("preset", BEHIND)
+async def test_a_turn_that_was_asked_before_a_compaction_begins_no_other(tmp_path: Path, preset: str) -> None:
+    """Its request was too long; what is stored when it ends is not."""
+    async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
+        await until_it_sums_up(place)
+        place.model.asked.clear()
+        place.model.answers = asyncio.Event()
+        turn = asyncio.create_task(place.say())
+        await place.model.asked.wait()
+        assert place.model.hold is not None
+        place.model.hold.set()
+        await place.bounds.settled(KEY)
+        compacted = await place.kinds()
+        place.model.answers.set()
+        await turn
+
+        assert len(compacted) == 1
+        assert await place.kinds() == compacted
+        assert len(place.model.summaries) == 1
+
+
+@pytest.mark.parametrize("what", ["undo", "overlay", "new"])
+async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: Path, what: str) -> None:
+    """Between the turn and its summary a person may have made the conversation shorter."""
+    async with chat(tmp_path) as place:
+        for _ in range(AT_ONCE):
+            await place.bounds._gate.acquire()
+        while not place.bounds._tasks:
+            await place.say(settle=False)
+        async with place.store.open(KEY) as session:
+            at = place.turns.now()
+            if what == "new":
+                await session.end()
+                await session.append([make_line("user", "hello", at, message_id="n")])
+            elif what == "undo":
+                since = len(session) - 2
+                undo = make_line("system", "", at, kind="undo", message_id="u", **{"from": since})
+                await session.append([undo])
+            else:
+                await session.append([make_line("system", "S", at, kind="overlay", first_kept=4)])
+        before = await place.lines()
+        for _ in range(AT_ONCE):
+            place.bounds._gate.release()
+        await place.bounds.settled(KEY)
+
+        assert place.model.summaries == []
+        assert await place.lines() == before
+
+
+async def test_a_turn_that_would_wait_for_it_takes_the_one_that_has_just_ended(tmp_path: Path) -> None:
+    """The summary comes in while the turn stores its question: its request is built again, and fits."""
+    async with chat(tmp_path) as place:
+        await until_it_sums_up(place)
+        request = Request(id="long", key=KEY, text="x" * 3_000)
+        line = make_line("user", request.text, place.turns.now(), message_id=request.id)
+        async with place.store.open(KEY) as session:
+            asking = Asking(
+                session,
+                request,
+                await place.turns.surroundings(session, request),
+                model=place.model,
+                toolbox=place.turns.toolbox,
+                limits=place.turns.limits,
+                workspace=None,
+                embeddings=None,
+                meter=Meter(),
+            )
+
+            async def store() -> None:
+                assert place.model.hold is not None
+                place.model.hold.set()
+                await place.bounds.settled(KEY)
+                await session.append([line])
+
+            prompt = await Bounded(place.bounds, session, asking, Meter()).prompt(line, store)
+
+        assert len(place.model.summaries) == 1
+        assert await place.kinds() == ["overlay"]
+        assert prompt.messages[-1]["content"] == request.text
+
+
+async def test_annabelle_compacts_from_eight_turns_on(tmp_path: Path) -> None:
+    """However long they are."""
+    async with chat(tmp_path, "annabelle", **annabelle()) as place:
+        place.model.tokens = 2_500
+        for _ in range(7):
+            await place.say()
+        assert place.model.summaries == []
+
+        await place.say()
+        assert await place.kinds() == ["compact"]
+
+
+async def test_annabelle_compacts_over_twenty_thousand_characters(tmp_path: Path) -> None:
+    """However many turns they are."""
+    async with chat(tmp_path, "annabelle", **annabelle()) as place:
+        place.model.tokens = (
+            480  # with its question 2,000 characters a turn, and the newest has no answer yet
+        )
+        for _ in range(10):
+            await place.say()
+        assert place.model.summaries == []
+
+        await place.say()
+        assert await place.kinds() == ["compact"]
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+async def test_annabelle_rests_for_two_minutes(tmp_path: Path, consolidated: bool) -> None:
+    """However much is said after a compaction, also where memory has taken in some of it."""
+    async with chat(tmp_path, "annabelle", **annabelle()) as place:
+        place.model.tokens = 2_500
+        while not place.model.summaries:
+            await place.say()
+        if consolidated:
+            async with place.store.open(KEY) as session:
+                await session.checkpoint(last_consolidated=3)
+        place.seconds += 118
+        for _ in range(12):
+            await place.say()
+        assert len(place.model.summaries) == 1
+
+        place.seconds += 3
+        await place.say()
+        assert len(place.model.summaries) == 2
