@@ -13,7 +13,7 @@ from session.disk import private_folder, sync_folder
 from session.errors import NewerFormat, StoreError
 from session.key import mark_of
 from session.line import is_ulid
-from session.state import read_state, write_state
+from session.state import read_state, sweep, write_state
 
 log = structlog.get_logger("jobs")
 
@@ -61,9 +61,12 @@ class JobFiles:
     def left(self) -> list[Job]:
         """Read the jobs on disk, the oldest session first, of each its summary first.
 
+        What a killed process left half written there is removed.
+
         Raises:
             NewerFormat: a newer version wrote one.
         """
+        sweep(self._folder)
         found = []
         for path in sorted(self._folder.glob("*.json")):
             try:
