@@ -87,7 +87,7 @@ class Bounds:
         self._group: asyncio.TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gate = asyncio.Semaphore(AT_ONCE)
-        self._followed: dict[str, None] = {}  # sessions whose archive is known to be on its way into memory
+        self._followed: dict[str, None] = {}  # sessions whose archive is in memory's hands, or about to be
         self._away: dict[str, None] = {}  # conversations whose last summary failed because the model was away
 
     async def run(self) -> None:
@@ -112,10 +112,14 @@ class Bounds:
         id_, transcript = session.session_id, session.transcript
         if id_ in self._followed:
             return
+        _remember(self._followed, id_)  # first, so that it is not done twice at once
         previous = transcript.inner.get("previous_session")
-        if is_ulid(previous) and compact_line(transcript) is not None:
-            await self._left(session.key, str(previous))
-        _remember(self._followed, id_)
+        try:
+            if is_ulid(previous) and compact_line(transcript) is not None:
+                await self._left(session.key, str(previous))
+        except BaseException:
+            self._followed.pop(id_, None)
+            raise
 
     async def compact(
         self, session: Session, rules: Rules, occasion: Occasion, *, meter: Meter | None = None
@@ -136,6 +140,7 @@ class Bounds:
             return False
         if not decided.worth:
             raise NotCompacted("no summary is shorter than what would leave", reason="little")
+        await self.follow(session)  # the session may end here, and what is behind it would be out of sight
         try:
             summary = await self._compactor.summarise(
                 decided,
@@ -196,8 +201,10 @@ class Bounds:
         )
         if ended is None:
             return False
-        await self._left(session.key, ended)
-        _remember(self._followed, session.session_id)
+        if session.transcript.inner.get("previous_session") == ended:
+            await self.follow(session)
+        else:  # a person was quick, and has ended the new one
+            await self._left(session.key, ended)
         return True
 
     # -- in the background ---------------------------------------------------------------------------

@@ -108,6 +108,9 @@ class Chat:
         self.model = model or Talker()
         self.store = store or Store(folder, zone=UTC)
         self.left: list[str] = []
+        self.leaving = asyncio.Event()
+        self.leaves: asyncio.Event | None = None  # what an ended session owes to memory waits for it
+        self.left_fails: list[Exception] = []
         self.seconds = 0.0
         self.compactor = Compactor(self.model, clock=lambda: self.seconds)
         self.bounds = Bounds(
@@ -136,6 +139,11 @@ class Chat:
         return self.rules
 
     async def _left(self, key: str, session_id: str) -> bool:
+        self.leaving.set()
+        if self.leaves is not None:
+            await self.leaves.wait()
+        if self.left_fails:
+            raise self.left_fails.pop()
         self.left.append(session_id)
         return True
 

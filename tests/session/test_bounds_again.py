@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from session import archive
 from session.bounded import Bounded
 from session.bounds import AT_ONCE
+from session.errors import StoreError
 from session.models import Meter
 from session.presets import numbers_of
 from session.request import Asking
@@ -163,3 +165,58 @@ async def test_annabelle_rests_for_two_minutes(tmp_path: Path, consolidated: boo
         place.seconds += 3
         await place.say()
         assert len(place.model.summaries) == 2
+
+
+async def until_it_leaves(place: Chat) -> None:
+    """Talk until a session has ended behind a turn, and what it owes to memory is on its way."""
+    while not place.leaving.is_set():
+        await place.say(settle=False)
+        while place.bounds._tasks and not place.leaving.is_set():
+            await asyncio.sleep(0)
+
+
+async def test_what_an_archive_owes_to_memory_is_seen_to_once(tmp_path: Path) -> None:
+    """The next turn does not do again what is being done behind the last one."""
+    async with chat(tmp_path, "annabelle", **QUICK["annabelle"]) as place:
+        place.leaves = asyncio.Event()
+        await until_it_leaves(place)
+        async with asyncio.timeout(10):
+            await place.say(settle=False)
+        assert place.left == []
+
+        place.leaves.set()
+        await place.bounds.settled(KEY)
+        assert len(place.left) == 1
+
+
+async def test_what_could_not_be_seen_to_is_by_the_next_turn(tmp_path: Path) -> None:
+    """A disk that refuses behind the turn leaves nothing undone for good."""
+    async with chat(tmp_path, "annabelle", **QUICK["annabelle"]) as place:
+        place.left_fails = [StoreError("full"), StoreError("full")]
+        await until_it_leaves(place)
+        await place.bounds.settled(KEY)
+        assert place.left == []
+        with pytest.raises(StoreError):
+            await place.say(id="again")
+        assert place.left == []
+
+        await place.say(id="again")
+        [ended] = archive.of_stem(place.store.layout, "cli_ada")
+        assert place.left == [ended.session_id]
+
+
+async def test_a_session_that_ends_before_its_archive_was_seen_to_sees_to_both(tmp_path: Path) -> None:
+    """A person compacts at the moment in which the background has ended a session."""
+    async with chat(tmp_path, "annabelle", **QUICK["annabelle"]) as place:
+        place.leaves = asyncio.Event()
+        await until_it_leaves(place)
+        place.leaves, gate = None, place.leaves
+        for _ in range(2):
+            await place.say(settle=False)
+        async with place.store.open(KEY) as session:
+            assert await place.bounds.asked(session, "", "c") is not None
+        gate.set()
+
+        ended = [one.session_id for one in archive.of_stem(place.store.layout, "cli_ada")]
+        assert len(ended) == 2
+        assert sorted(place.left) == sorted(ended)
