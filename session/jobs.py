@@ -120,15 +120,27 @@ class Background:
         stretch = await self._memory.stretches.load(key, session_id)
         if stretch is None or not stretch.ended:
             return False
+        if stretch.before is not None and await self._forgotten(key, stretch.before):
+            await self._keep(key, stretch.before, lines=True)
+        await self._keep(key, session_id, lines=bool(stretch.lines))
+        return True
+
+    async def _forgotten(self, key: str, session_id: str) -> bool:
+        """Say whether nobody has seen to a session that a compaction ended: its process died then."""
+        if Job(key, session_id) in self._due:
+            return False
+        stretch = await self._memory.stretches.load(key, session_id)
+        return stretch is not None and stretch.ended and bool(stretch.lines)
+
+    async def _keep(self, key: str, session_id: str, *, lines: bool) -> None:
         jobs = [Job(key, session_id, "summary")]
-        if stretch.lines:
+        if lines:
             jobs.append(Job(key, session_id))
         if (name := Job(key, session_id, "name")) in self._due:
             jobs.append(name)
         for job in jobs:
             await start_thread(partial(self._files.keep, job), name="job")
             self._put(job)
-        return True
 
     async def aclose(self) -> None:
         """Leave behind what was asked for by turns that may have been the last of their sessions."""

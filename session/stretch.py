@@ -12,6 +12,7 @@ from session.archive import Archived
 from session.fence import Fence, Wait
 from session.hop import start_thread
 from session.key import SessionKey
+from session.line import is_ulid
 from session.loading import load
 from session.notes import Mark
 from session.store import Store
@@ -25,7 +26,8 @@ T = TypeVar("T")
 class Stretch:
     """The messages of a session from ``start`` (its ``last_consolidated``) to its end, at one moment.
 
-    ``ended`` says that no more will come; ``group`` that the session is one of a group chat.
+    ``ended`` says that no more will come; ``group`` that the session is one of a group chat; ``before`` names
+    the session whose compaction opened this one.
     """
 
     key: str
@@ -35,6 +37,7 @@ class Stretch:
     group: bool
     start: int
     lines: Sequence[Mapping[str, Any]]
+    before: str | None = None
 
     def mark(self, count: int) -> Mark:
         """Name the first ``count`` messages of it."""
@@ -146,6 +149,7 @@ class Stretches:
             group=_in_group(transcript),
             start=start,
             lines=[decode(raw) for raw in transcript.messages[start:]],
+            before=_before(transcript),
         )
 
     def _renew(self, stem: str, mark: Mark) -> None:
@@ -166,6 +170,11 @@ class Stretches:
 def _read(found: Archived) -> Transcript | None:
     read = load(found.path, found.stem)
     return read[0] if read is not None else None
+
+
+def _before(transcript: Transcript) -> str | None:
+    previous, opening = transcript.inner.get("previous_session"), decode(transcript.messages[0])
+    return str(previous) if opening.get("kind") == "compact" and is_ulid(previous) else None
 
 
 def _in_group(transcript: Transcript) -> bool:

@@ -17,6 +17,7 @@ from session.index import Totals
 from session.models import Answer, Echo, Prompt, Usage
 from tests.session.memory_place import ADA, BOB, START, Clock, place, purse_of, saved, talk
 from tests.session.memory_victim import lines_of
+from tests.session.rollover_victim import roll
 
 ROOT = Path(__file__).parents[2]
 AWAY = ModelAway("gone", cause="unreachable")
@@ -173,6 +174,28 @@ async def test_new_again_is_known(tmp_path: Path) -> None:
         await house.jobs.settled()
 
         assert len(house.model.seen) == 1
+        assert jobs_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("seen_to", [False, True])
+async def test_new_sees_to_a_compaction_whose_process_died(tmp_path: Path, seen_to: bool) -> None:
+    """What a compaction ended goes into memory once, also where nobody asked anything before ``/new``."""
+    async with place(tmp_path) as house:
+        await house.said(ADA, talk(6))
+        async with house.store.open(ADA) as session:
+            ended = await roll(session, 4)
+        assert ended is not None
+        if seen_to:
+            await house.jobs.left(ADA, ended)
+    async with place(tmp_path, run=True) as house:
+        if seen_to:
+            await house.jobs.settled()
+        await house.new(ADA)
+        await house.jobs.settled()
+
+        asked = [house.model.text(call) for call in range(len(house.model.seen))]
+        assert sum("message 3" in text for text in asked) == 1
+        assert sum("message 5" in text for text in asked) == 1
         assert jobs_in(tmp_path) == []
 
 
