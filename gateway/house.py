@@ -18,7 +18,7 @@ from channels.tables import Platform
 from gateway.clock import Clock, Outcomes
 from gateway.control import Control
 from gateway.embedded import EmbeddedMailbox
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, MailboxDown
 from gateway.events import Events
 from gateway.intake import Intake
 from gateway.local_delivery import LocalDelivery
@@ -36,6 +36,7 @@ log = structlog.get_logger("house")
 
 Role = Literal["all", "channels", "session"]
 ADAPTERS_END_S = 8.0
+DEPTHS_WITHIN_S = 4.0  # shorter than the command line waits for its answer
 CHANNELS_OF_SESSION = ("web", "cli", "cron")
 
 
@@ -62,6 +63,7 @@ class House:
         self.room: Room | None = None
         self.worker: Worker | None = None
         self.ready = asyncio.Event()
+        self.depths_within_s = DEPTHS_WITHIN_S
         self.adapters: list[Adapter] = []
         self.clock: Clock | None = None
         self._deliveries: list[LocalDelivery] = []
@@ -204,9 +206,14 @@ class House:
         return lines
 
     async def status(self) -> dict[str, Any]:
-        """Gather what ``status`` shows: lanes, queue depths, parked, model, tokens and cost today."""
-        depths = await self.mailbox.depths()
+        """Gather what ``status`` shows: lanes, queue depths, parked, model, tokens and cost today.
+
+        ``queues`` is None while the queue does not answer; its part then has the error.
+        """
+        queues, fault = await self._depths()
         ready, parts = self.readiness()
+        if fault and not parts["queue"]["error"]:
+            parts["queue"]["error"] = fault
         now = asyncio.get_running_loop().time()
         lanes = [
             {
@@ -217,10 +224,6 @@ class House:
             }
             for lane in (self.worker.lanes if self.worker is not None else ())
         ]
-        queues = {
-            box: {"count": depth.count, "oldest_at": depth.oldest_at.isoformat() if depth.oldest_at else None}
-            for box, depth in depths.items()
-        }
         return {
             "version": version("chat-gateway"),
             "role": self.role,
@@ -234,6 +237,20 @@ class House:
             "usage_today": await self.room.usage_today() if self.room is not None else None,
             "memory": self.room.jobs.shown() if self.room is not None else None,
         }
+
+    async def _depths(self) -> tuple[dict[str, dict[str, Any]] | None, str]:
+        """Count what waits by box; None and why, where the queue does not say so in time."""
+        try:
+            async with asyncio.timeout(self.depths_within_s):
+                depths = await self.mailbox.depths()
+        except MailboxDown as error:
+            return None, str(error)
+        except TimeoutError:
+            return None, f"it did not count its letters within {self.depths_within_s:g} s"
+        return {
+            box: {"count": depth.count, "oldest_at": depth.oldest_at.isoformat() if depth.oldest_at else None}
+            for box, depth in depths.items()
+        }, ""
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -9,20 +9,28 @@ from typing import Any
 
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.errors import Unreachable
 from gateway.settings import Settings
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print what goes on; without a daemon, what waits."""
+    """Print what goes on; without a daemon, what waits; exit 69 where a daemon's queue does not answer."""
     settings = settings_of(args)
     found = attach.complete(_status(settings))
     if args.json:
         output.document(found)
-        return 0
-    for line in _lines(found):
-        output.data(line)
-    if not found["running"]:
-        output.words("no daemon runs in this workspace: chat-gateway run")
+    else:
+        for line in _lines(found):
+            output.data(line)
+        if not found["running"]:
+            output.words("no daemon runs in this workspace: chat-gateway run")
+    if found["queues"] is None:
+        cure = f"start RabbitMQ, or correct broker.url ({settings.broker.shown_url})"
+        output.error(
+            "the queue does not answer; the daemon runs, and goes on once it does",
+            "chat-gateway doctor" if settings.broker.embedded else cure,
+        )
+        return Unreachable.exit_code
     return 0
 
 
@@ -60,7 +68,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, part in found["parts"].items():
         error = f" ({part['error']})" if part.get("error") else ""
         yield f"{name}: {'up' if part['up'] else 'down'}{error}"
-    for box, depth in found["queues"].items():
+    for box, depth in (found["queues"] or {}).items():
         age = f", oldest {_age(depth['oldest_at'])}" if depth["count"] and depth["oldest_at"] else ""
         yield f"{box}: {depth['count']}{age}"
     for lane in found["lanes"]:
