@@ -8,14 +8,15 @@ import os
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from channels import registry
-from gateway import doctor_cron, doctor_embedding, doctor_memory
+from channels.errors import ChannelError
+from gateway import doctor_cron, doctor_embedding, doctor_memory, folder
 from gateway.errors import GatewayError, StateInUse
 from gateway.house import enabled, open_mailbox
 from gateway.room import build_model
@@ -44,29 +45,46 @@ class Check:
     cure: str = ""
 
 
+Look = Callable[[Settings], Iterable[Check]]
+
+
 async def examine(settings: Settings) -> AsyncIterator[Check]:
-    """Yield one finding after the other; nothing is changed."""
-    yield Check("configuration", "ok", f"workspace {settings.workspace}")
+    """Yield one finding after the other; nothing is changed.
+
+    What needs the workspace is left out where that cannot be used.
+    """
+    workspace = settings.workspace
+    yield Check("configuration", "ok", f"workspace {workspace}")
     yield _versions()
-    yield _folder(settings.workspace)
-    for check in _permissions(settings.workspace):
-        yield check
-    yield await _broker(settings)
+    folder_check = _folder(workspace)
+    yield folder_check
+    usable = folder_check.level != "fail"
+    if usable:
+        for check in _permissions(workspace):
+            yield check
+    if usable or not settings.broker.embedded:
+        yield await _broker(settings)
     yield await _model(settings)
     for level, text, cure in await doctor_embedding.check(settings):
         yield Check("embedding", level, text, cure)
-    yield await asyncio.to_thread(_locks, settings.workspace)
-    yield _clock(settings.workspace)
-    async for check in _transcripts(settings):
+    if usable:
+        for name, look in _CONTENTS.items():
+            for check in await _looked(name, look, settings):
+                yield check
+    for check in await _looked("channels", _channels, settings):
         yield check
-    level, text, cure = doctor_memory.check(settings)
-    yield Check("memory", level, text, cure)
-    for check in await asyncio.to_thread(_instructions, settings.workspace):
-        yield check
-    for check in _channels(settings):
-        yield check
-    for level, text, cure in await asyncio.to_thread(lambda: list(doctor_cron.check(settings.workspace))):
-        yield Check("cron", level, text, cure)
+
+
+async def _looked(name: str, look: Look, settings: Settings) -> list[Check]:
+    """Look at one thing in a thread; what cannot be read there is its finding, and ends no other."""
+    try:
+        return await asyncio.to_thread(lambda: list(look(settings)))
+    except (GatewayError, SessionError, ChannelError) as error:
+        return [Check(name, "fail", str(error), error.hint)]
+    except OSError as error:
+        said = folder.explain(settings.workspace, error)
+        text, cure = (str(said), "look at what lies there, and whose it is") if said else (str(error), "")
+        return [Check(name, "fail", text, cure)]
 
 
 def _versions() -> Check:
@@ -75,12 +93,14 @@ def _versions() -> Check:
 
 
 def _folder(workspace: Path) -> Check:
-    if not workspace.exists():
+    if (blocking := folder.in_the_way(workspace)) is not None:
+        return Check("workspace", "fail", f"{blocking} is not a folder", folder.CURE)
+    if not os.path.lexists(workspace):
         return Check("workspace", "ok", "does not exist yet; the first run makes it")
-    free = os.statvfs(workspace)
-    free_mb = free.f_bavail * free.f_frsize // 2**20
     if not os.access(workspace, os.R_OK | os.W_OK | os.X_OK):
         return Check("workspace", "fail", "cannot be written", f"chown -R $USER {workspace}")
+    free = os.statvfs(workspace)
+    free_mb = free.f_bavail * free.f_frsize // 2**20
     if free_mb < 100:
         return Check(
             "workspace", "warn", f"{free_mb} MB free", "make room: turns wait while the disk is full"
@@ -157,6 +177,15 @@ async def _model(settings: Settings) -> Check:
     return Check("model", "ok", f"{settings.model.name} answers")
 
 
+def _memory(settings: Settings) -> list[Check]:
+    level, text, cure = doctor_memory.check(settings)
+    return [Check("memory", level, text, cure)]
+
+
+def _jobs(settings: Settings) -> list[Check]:
+    return [Check("cron", level, text, cure) for level, text, cure in doctor_cron.check(settings.workspace)]
+
+
 def _channels(settings: Settings) -> list[Check]:
     """Show how each platform stands, and what other packages offer in vain."""
     checks = [
@@ -184,8 +213,9 @@ def _cure(name: str) -> str:
     return f"look into the log of the process that runs it, and into {page}"
 
 
-def _locks(workspace: Path) -> Check:
+def _locks(settings: Settings) -> list[Check]:
     """A lock is held only around a write: one that stays held belongs to a process that does not move."""
+    workspace = settings.workspace
     stuck = [path for path in (workspace / "state" / "keys").glob("*.lock") if _is_held(path)]
     if stuck:
         time.sleep(HELD_S)
@@ -193,10 +223,10 @@ def _locks(workspace: Path) -> Check:
     if stuck:
         names = ", ".join(path.stem for path in stuck[:5])
         cure = "look for a stopped process; the next message of that chat overtakes it after 30 s"
-        return Check("locks", "warn", f"held for over {HELD_S:g} s: {names}", cure)
+        return [Check("locks", "warn", f"held for over {HELD_S:g} s: {names}", cure)]
     running = Roster(workspace).running()
     who = ", ".join(f"{one.role} runs as pid {one.pid}" for one in running)
-    return Check("locks", "ok", who or "no daemon runs")
+    return [Check("locks", "ok", who or "no daemon runs")]
 
 
 def _is_held(path: Path) -> bool:
@@ -213,36 +243,37 @@ def _is_held(path: Path) -> bool:
     return False
 
 
-def _clock(workspace: Path) -> Check:
+def _clock(settings: Settings) -> list[Check]:
     """A clock that was set back makes ages and retention wrong: compare it with the newest file."""
-    newest = max((path.stat().st_mtime for path in (workspace / "sessions").glob("*.jsonl")), default=0.0)
+    newest = max(
+        (path.stat().st_mtime for path in (settings.workspace / "sessions").glob("*.jsonl")), default=0.0
+    )
     ahead_s = newest - datetime.now(UTC).timestamp()
     if ahead_s > STUCK_S:
-        return Check(
-            "clock", "warn", f"a transcript was written {ahead_s:.0f} s in the future", "set the clock"
-        )
-    return Check("clock", "ok", datetime.now(UTC).isoformat(timespec="seconds"))
+        text = f"a transcript was written {ahead_s:.0f} s in the future"
+        return [Check("clock", "warn", text, "set the clock")]
+    return [Check("clock", "ok", datetime.now(UTC).isoformat(timespec="seconds"))]
 
 
-async def _transcripts(settings: Settings) -> AsyncIterator[Check]:
+def _transcripts(settings: Settings) -> list[Check]:
+    problems = asyncio.run(_verify(settings))
+    cure = "chat-gateway sessions verify --repair"
+    return [
+        Check("transcripts", "warn", f"{problem['file']}: {problem['problem']}", cure) for problem in problems
+    ] or [Check("transcripts", "ok", "all can be read in full")]
+
+
+async def _verify(settings: Settings) -> list[dict[str, Any]]:
     store = Store(settings.workspace, zone=settings.zone)
     try:
-        problems = await store.verify()
+        return await store.verify()
     finally:
         await store.aclose()
-    for problem in problems:
-        yield Check(
-            "transcripts",
-            "warn",
-            f"{problem['file']}: {problem['problem']}",
-            "chat-gateway sessions verify --repair",
-        )
-    if not problems:
-        yield Check("transcripts", "ok", "all can be read in full")
 
 
-def _instructions(workspace: Path) -> list[Check]:
+def _instructions(settings: Settings) -> list[Check]:
     """Name the playbooks and skills that no model will see."""
+    workspace = settings.workspace
     library = Library(workspace)
     try:
         bad = list(library.problems())
@@ -255,3 +286,13 @@ def _instructions(workspace: Path) -> list[Check]:
         Check("instructions", "warn", f"{one.path.relative_to(workspace)} is skipped: {one.problem}", cure)
         for one in bad
     ]
+
+
+_CONTENTS: dict[str, Look] = {
+    "locks": _locks,
+    "clock": _clock,
+    "transcripts": _transcripts,
+    "memory": _memory,
+    "instructions": _instructions,
+    "cron": _jobs,
+}

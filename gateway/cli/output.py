@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from gateway import folder
 from gateway.errors import ConfigError, GatewayError
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def error(text: str, hint: str = "") -> None:
 def report(fault: BaseException, args: argparse.Namespace) -> int:
     """Say on stderr why a verb failed, without secrets, and return its exit code."""
     fault = _leaf(fault)
+    settings = None if isinstance(fault, ConfigError) else _settings(args)
+    if settings is not None and (said := folder.explain(settings.workspace, fault)) is not None:
+        said.__cause__, fault = fault, said
     if isinstance(fault, ConfigError):
         for problem in fault.problems:
             words(f"error: {problem}")
@@ -66,7 +70,7 @@ def report(fault: BaseException, args: argparse.Namespace) -> int:
         return fault.exit_code
     from gateway.redact import Redactor  # loads the models, which a verb that fails has long done
 
-    redactor = Redactor.of(_settings(args))
+    redactor = Redactor.of(settings)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     if debug:
         words(redactor.error(fault))
