@@ -10,6 +10,7 @@ from datetime import datetime
 
 from channels.message import Inbound
 from gateway.mailbox import Letter
+from gateway.policy import Verdict
 from session.turn import Request, StopSwitch
 
 
@@ -29,7 +30,7 @@ class Entry:
     parted: bool = False  # a session ended before it, and its chat was told
     away_at: datetime | None = None  # when a try first met an outage
     asked: Request | None = None  # what a command has the model asked
-    verdict: tuple[str, str] | None = None  # reason and sentence, once it is to be parked
+    verdict: Verdict | None = None  # once it is to be parked
 
 
 @dataclass(frozen=True, slots=True)

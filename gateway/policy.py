@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 
 from session.errors import (
@@ -18,6 +19,8 @@ from session.errors import (
 
 MAX_BACK_OFF_S = 60.0
 TELL_WITHIN_S = 15.0  # a chat that waits for a model that is away knows it by then
+MAX_CAUSE_CHARS = 200
+_USER_INFO = re.compile(r"(?<=://)[^\s/@]*@")
 UNANSWERED = "This message could not be answered."
 OUTAGE_SAID = (
     "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
@@ -37,8 +40,22 @@ def back_off_s(tries: int, *, after_s: float | None = None, spread: float = 0.0)
     return max(0.05, min(wait, MAX_BACK_OFF_S) * (1 - 0.2 * spread))
 
 
-def park_reason(error: SessionError) -> tuple[str, str]:
-    """Name the reason of a parked letter, and the sentence for its chat."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a letter is parked: the reason's class, the sentence for its chat, the cause for the operator."""
+
+    reason: str
+    said: str
+    cause: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What the parked letter carries: the class, and behind a colon the cause."""
+        return f"{self.reason}: {self.cause}" if self.cause else self.reason
+
+
+def park_verdict(error: SessionError) -> Verdict:
+    """Say why a letter is parked whose turn ended in ``error``."""
     match error:
         case ContextTooLong():
             reason = ContextTooLong.reason
@@ -50,10 +67,17 @@ def park_reason(error: SessionError) -> tuple[str, str]:
             reason = "timeout"
         case _:
             reason = "failed"
-    said = (
-        error.said if isinstance(error, ModelError | TurnTimeout) else "This message could not be answered."
-    )
-    return reason, f"{said} It is set aside, and the operator can see it."
+    said = error.said if isinstance(error, ModelError | TurnTimeout) else UNANSWERED
+    return Verdict(reason, f"{said} It is set aside, and the operator can see it.", cause_of(error))
+
+
+def cause_of(error: SessionError) -> str:
+    """Put the cause of a failure and its cure into one short line, without what may quote a message."""
+    brief = isinstance(error, ModelError) and error.brief
+    text = _USER_INFO.sub("", " ".join((brief or str(error)).split()))
+    if len(text) > MAX_CAUSE_CHARS:
+        text = text[: MAX_CAUSE_CHARS - 1] + "…"
+    return f"{text}; {error.hint}" if error.hint else text
 
 
 def wait_words(error: ModelAway | StoreError) -> tuple[str, str]:

@@ -22,7 +22,15 @@ from gateway.lanes import Again, Entry, Lanes
 from gateway.mailbox import INBOUND, Letter, Mailbox, Post
 from gateway.notices import Notices
 from gateway.patience import Patience
-from gateway.policy import ATTEMPTS_SAID, OUTAGE_SAID, TOO_LARGE_SAID, back_off_s, park_reason
+from gateway.policy import (
+    ATTEMPTS_SAID,
+    OUTAGE_SAID,
+    TOO_LARGE_SAID,
+    Verdict,
+    back_off_s,
+    cause_of,
+    park_verdict,
+)
 from gateway.quota import Quota
 from gateway.stops import Stops
 from session import commands
@@ -203,7 +211,7 @@ class Worker:
             return None
         async with self._store.open(SessionKey(inbound.key)) as session:
             if entry.verdict is not None:
-                await self._park(entry, session, *entry.verdict)
+                await self._park(entry, session, entry.verdict)
                 return None
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
@@ -247,7 +255,8 @@ class Worker:
         if entry.letter.suspect or entry.crashes:
             begun = max(session.journal.attempts(inbound.id), entry.crashes)
             if begun >= self._rules.attempts:
-                await self._park(entry, session, "attempts", ATTEMPTS_SAID.format(self._rules.attempts))
+                verdict = Verdict("attempts", ATTEMPTS_SAID.format(self._rules.attempts))
+                await self._park(entry, session, verdict)
                 return None
             exchange = session.find(inbound.id)
             begun = await session.journal.begin(
@@ -278,7 +287,8 @@ class Worker:
                 await session.journal.strike(inbound.id)
             again = await self._patience.wait(entry, session, error)
             if again is None:
-                await self._park(entry, session, "outage", OUTAGE_SAID.format(self._rules.outage_hours))
+                said = OUTAGE_SAID.format(self._rules.outage_hours)
+                await self._park(entry, session, Verdict("outage", said, cause_of(error)))
             return again
         except asyncio.CancelledError:
             if begun:
@@ -287,7 +297,7 @@ class Worker:
         except StoreError as error:
             if isinstance(error, LineTooLong):
                 self._count(inbound, meter)
-                await self._park(entry, session, "too_large", TOO_LARGE_SAID)
+                await self._park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
                 return None
             if begun:
                 await session.journal.strike(inbound.id)
@@ -295,9 +305,9 @@ class Worker:
         except SessionError as error:
             self._patience.model_answers()
             self._count(inbound, meter)
-            reason, said = park_reason(error)
-            log.warning("turn.failed", reason=reason, error=str(error), hint=error.hint)
-            await self._park(entry, session, reason, said)
+            verdict = park_verdict(error)
+            log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
+            await self._park(entry, session, verdict)
             return None
         self._patience.model_answers()
         self._count(inbound, meter)
@@ -353,16 +363,16 @@ class Worker:
             raise
         self._end(entry, error)
 
-    async def _park(self, entry: Entry, session: Session, reason: str, said: str) -> None:
+    async def _park(self, entry: Entry, session: Session, verdict: Verdict) -> None:
         """Tell the chat, move the letter aside, and remember in between that it is parked."""
-        inbound = entry.inbound
-        entry.verdict = (reason, said)
+        inbound, reason = entry.inbound, verdict.reason
+        entry.verdict = verdict
         attempts = max(session.journal.attempts(inbound.id), entry.crashes, 1)
-        await self._notices.tell(session, inbound, reason, said)
+        await self._notices.tell(session, inbound, reason, verdict.said)
         await self._mailbox.park(
             entry.letter,
             key=inbound.key,
-            reason=reason,
+            reason=verdict.shown,
             attempts=attempts,
             mark=lambda: session.journal.conclude(inbound.id, "parked", reason=reason),
         )

@@ -11,7 +11,8 @@
     │   ├── ModelAway              an outage: wait, in order, and ask again
     │   ├── ModelRefused           this request will never be answered
     │   ├── ContextTooLong         the request does not fit the model's window
-    │   └── BadAnswer              garbage, nothing at all, or tools without end
+    │   └── BadAnswer              garbage or nothing at all
+    │       └── RoundsExhausted    tools without end
     ├── NoSession                  the key has no ended session of this ULID
     ├── NotNow                     background work has to wait, until a time that it names
     ├── NotCompacted               no summary came of it; nothing was changed
@@ -55,9 +56,13 @@ class NewerFormat(StoreError):
 
 
 class ModelError(SessionError):
-    """Base of what a model call ends in. ``said`` is one sentence for the chat."""
+    """Base of what a model call ends in. ``said`` is one sentence for the chat.
+
+    ``brief`` says why without a word of the provider's, which may quote a message: status, code, cause.
+    """
 
     said = "The language model could not answer this message."
+    brief = ""
 
 
 class ModelAway(ModelError):
@@ -96,6 +101,12 @@ class BadAnswer(ModelError):
     """The model answered nothing usable."""
 
     said = "The language model gave no usable answer to this message."
+
+
+class RoundsExhausted(BadAnswer):
+    """The model asked for tools in more rounds than ``model.max_tool_rounds``."""
+
+    said = "The language model used its tools as often as it may for one message, and came to no answer."
 
 
 class NoSession(SessionError):

@@ -28,6 +28,7 @@ _CREDENTIALS = re.compile(
     r"|default credentials were not found|unable to locate credentials|environment variable",
     re.IGNORECASE,
 )
+_CODE = re.compile(r"[A-Za-z][A-Za-z_.-]{1,60}")  # a word of an interface, not of a message
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-.*]{8,}")
 _TYPES = {"rate_limit": 429, "overloaded": 503, "server_error": 503, "unavailable": 503, "timeout": 503}
 _HINTS: dict[AwayCause, str] = {
@@ -42,6 +43,14 @@ def classified(
 ) -> ModelError:
     """Turn whatever a model call raised into one of our errors, its text free of secrets."""
     chain = list(_chain(error))
+    ours = _meant(chain, model=model, secrets=secrets, now=now or datetime.now(UTC))
+    status, code = _status(chain), _code(chain)
+    what = f"status {status}" if status else type(chain[-1]).__name__
+    ours.brief = f"{model}: {what}, {code}" if _CODE.fullmatch(code) else f"{model}: {what}"
+    return ours
+
+
+def _meant(chain: list[BaseException], *, model: str, secrets: Collection[str], now: datetime) -> ModelError:
     status = _status(chain)
     said = _said(chain)
     text = cleaned(f"{model}: {f'status {status}: ' if status else ''}{said}", secrets=secrets)
@@ -50,8 +59,7 @@ def classified(
         return ContextTooLong(text)
     cause = _away(chain, status, words, code)
     if cause is not None:
-        after_s = _retry_after(chain, now or datetime.now(UTC))
-        return ModelAway(text, cause=cause, after_s=after_s, hint=_HINTS[cause])
+        return ModelAway(text, cause=cause, after_s=_retry_after(chain, now), hint=_HINTS[cause])
     if status == 413:
         return ContextTooLong(text)
     if status is not None and 400 <= status < 500:

@@ -141,6 +141,7 @@ class LiteLLM:
         except TimeoutError as error:
             raise ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable") from error
         except ModelError as error:
+            error.brief = f"{model}: {error}"
             error.args = (self._clean(f"{model}: {error}"),)
             raise
         except Exception as error:

@@ -14,7 +14,14 @@ from session.attachments import Attachment, stored
 from session.bounded import Bounded
 from session.bounds import Bounds
 from session.embeddings import Embeddings
-from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, TurnTimeout
+from session.errors import (
+    BadAnswer,
+    ContextTooLong,
+    ModelError,
+    ModelRefused,
+    RoundsExhausted,
+    TurnTimeout,
+)
 from session.index import usage_of
 from session.models import Answer, Meter, Model, ToolCall, Usage
 from session.request import Asking, Limits, Request, Surroundings
@@ -181,7 +188,10 @@ class _Turn:
             if not answer.tool_calls:
                 return await self._finish(answer)
             if self._rounds >= self._house.limits.max_tool_rounds:
-                raise BadAnswer(f"the model asked for tools in more than {self._rounds} rounds")
+                raise RoundsExhausted(
+                    f"the model asked for tools in more than {self._rounds} rounds",
+                    hint="raise model.max_tool_rounds, or use a stronger model",
+                )
             await self._store(self._assistant(answer))
             await self._run_calls(answer.tool_calls)
 

@@ -265,7 +265,8 @@ async def test_what_will_never_be_answered_is_parked_with_one_notice_and_the_lan
         assert (notice.id, notice.kind) == (f"m1#notice.{reason}", "notice")
         assert reply.text == "script: hello"
         (parked,) = await r.mailbox.parked()
-        assert (parked.id, parked.key, parked.reason) == ("m1", ADA, reason)
+        assert (parked.id, parked.key) == ("m1", ADA)
+        assert parked.reason.startswith(f"{reason}: ")
         assert all("policy" not in str(line["content"]) for line in await r.lines())
 
 
@@ -277,6 +278,10 @@ async def test_tools_without_end_are_parked_and_the_transcript_is_legal(tmp_path
         (notice,) = await r.replies(1)
 
         assert notice.id == "m1#notice.bad_answer"
+        assert "used its tools as often as it may" in notice.text
+        while not (parked := await r.mailbox.parked()):
+            await asyncio.sleep(0.01)
+        assert "tools in more than 1 rounds; raise model.max_tool_rounds" in parked[0].reason
         lines = await r.lines()
         assert [line["role"] for line in lines] == ["user", "assistant", "tool"]
         assert lines[2]["is_error"]
@@ -322,7 +327,7 @@ async def test_after_outage_hours_the_letter_is_parked_and_its_chat_told(tmp_pat
         assert notice.id == "m1#notice.outage"
         while not (parked := await r.mailbox.parked()):
             await asyncio.sleep(0.01)
-        assert parked[0].reason == "outage"
+        assert parked[0].reason == "outage: 503"
 
 
 async def test_tries_that_met_an_outage_are_no_attempts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
 from session.failure import classified, cleaned
 from session.llm import LiteLLM
 from session.testing import prompt
@@ -69,6 +69,29 @@ async def test_what_will_never_be_answered(
 
     assert type(caught.value) is kind
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "brief"),
+    [
+        ("[[status:404]]", "status 404"),
+        ("[[status:422]]", "status 422"),
+        ("[[refuse]]", "status 400, content_policy_violation"),
+        ("[[filter]]", "the provider's content policy ended the answer"),
+        ("[[toolong]]", "status 400, context_length_exceeded"),
+        ("[[nochoices]]", "neither text nor a tool call came (finish: none)"),
+        ("[[html]]", "neither text nor a tool call came (finish: none)"),
+        ("[[garbage]]", "JSONDecodeError"),
+        ("[[cut]]", "TransferEncodingError"),
+    ],
+)
+async def test_why_in_brief_quotes_nothing(llm: LiteLLM, mark: str, brief: str) -> None:
+    """Status, the provider's code and our own words tell the causes apart, without a word that came back."""
+    with pytest.raises(ModelError) as caught:
+        await llm.ask(prompt(f"hello {mark}"))
+
+    said = caught.value.brief or str(caught.value)
+    assert said.removeprefix("openai/stub: ") == brief
 
 
 async def test_a_server_that_is_not_there(server: ModelServer) -> None:
