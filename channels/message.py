@@ -97,8 +97,8 @@ def read_inbound(body: bytes) -> tuple[Inbound, list[str]]:
         The Inbound, and the names of optional fields that had a wrong type and count as absent.
 
     Raises:
-        Unreadable: no JSON object, a required field is missing or wrong, a limit is passed;
-            ``address`` is set where id, key, channel and chat_id are sound and fit each other.
+        Unreadable: no JSON object, a required field is missing or wrong, a limit is passed, or it says
+            nothing; ``address`` is set where id, key, channel and chat_id are sound and fit each other.
     """
     ignored: list[str] = []
     try:
@@ -160,6 +160,15 @@ def _check(inbound: Inbound) -> None:
         raise Unreadable(fault)
     if len(inbound.text) > MAX_TEXT_BYTES // 4 and len(inbound.text.encode()) > MAX_TEXT_BYTES:
         raise Unreadable("text is over 1 MiB", address=address)
+    if _says_nothing(inbound):
+        raise Unreadable("text is empty, and no file comes with it", address=address)
+
+
+def _says_nothing(inbound: Inbound) -> bool:
+    """Tell an empty question; a file is one, an edit takes back its text, an action may act by ``meta``."""
+    if inbound.attachments or inbound.kind == "edit" or (inbound.kind == "action" and inbound.meta):
+        return False
+    return not inbound.text.strip()
 
 
 def read_outbound(body: bytes) -> Outbound:

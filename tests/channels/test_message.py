@@ -55,6 +55,10 @@ def test_the_six_required_fields_are_enough() -> None:
         (body(channel="telegram\n", key="telegram\n:5"), "channel is not"),
         (body(id="x" * 201), "over 200 bytes"),
         (body(id=""), "empty"),
+        (body(text=""), "text is empty"),
+        (body(text=" \n\u3000"), "text is empty"),
+        (body(text="", kind="action"), "text is empty"),
+        (body(text="", attachments="none"), "text is empty"),
         (body(text="ü" * (MAX_TEXT_BYTES // 2 + 1)), "over 1 MiB"),
     ],
 )
@@ -69,6 +73,7 @@ def test_what_the_contract_refuses_is_unreadable_with_its_reason(raw: bytes, rea
         (body(text="x" * (MAX_TEXT_BYTES + 1)), True),
         (body(text=...), True),
         (body(v=7), True),
+        (body(text=""), True),
         (body(key="telegram:6"), False),
         (body(id=5), False),
         (body(chat_id=...), False),
@@ -89,6 +94,21 @@ def test_an_optional_field_of_a_wrong_type_counts_as_absent() -> None:
     assert ignored == ["group", "kind", "meta", "sender"]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"attachments": [{"name": "a.png"}]},
+        {"kind": "edit"},
+        {"kind": "action", "meta": {"moved_to": "telegram:6"}},
+    ],
+)
+def test_without_a_text_a_file_an_edit_and_a_moved_group_are_read(more: dict[str, Any]) -> None:
+    """They say something all the same."""
+    inbound, ignored = read_inbound(body(text="", **more))
+
+    assert (inbound.text, ignored) == ("", [])
+
+
 def test_a_text_of_exactly_1_mib_is_read() -> None:
     assert len(read_inbound(body(text="x" * MAX_TEXT_BYTES))[0].text) == MAX_TEXT_BYTES
 
@@ -106,7 +126,7 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
         read_inbound(raw)
 
 
-@given(st.text(), st.text(min_size=1))
+@given(st.text().filter(str.strip), st.text(min_size=1))
 def test_what_is_written_is_read_again(text: str, chat_id: str) -> None:
     inbound = Inbound(v=1, id="i", key=f"cli:{chat_id}", channel="cli", chat_id=chat_id, text=text)
 

@@ -244,6 +244,21 @@ async def test_a_text_over_1_mib_is_parked_and_its_chat_is_told(tmp_path: Path) 
             await asyncio.sleep(0.01)
 
 
+async def test_a_letter_that_says_nothing_asks_no_model_and_its_chat_is_told(tmp_path: Path) -> None:
+    """It is set aside with its reason, and the next letter of the chat is answered."""
+    async with rig(tmp_path) as r:
+        await r.put("  ", "m1")
+        notice = (await r.replies(1))[0]
+        await r.put("hello", "m2")
+
+        assert (notice.id, notice.kind) == ("m1#notice.unreadable", "notice")
+        assert await r.texts(1) == ["script: hello"]
+        assert [line["content"] for line in await r.lines()] == ["hello", "script: hello"]
+        while not (parked := await r.mailbox.parked()):
+            await asyncio.sleep(0.01)
+        assert parked[0].reason == "unreadable: text is empty, and no file comes with it"
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
