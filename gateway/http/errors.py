@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -73,14 +73,37 @@ async def _routing(request: Request, error: Exception) -> Response:
     return error_response(error.status_code, text, hint, error.headers)
 
 
-async def _validation(_: Request, error: Exception) -> Response:
+async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    errors = error.errors()
+    if (fault := _body_fault(request, errors)) is not None:
+        return error_response(400, *fault)
     faults = []
-    for fault in error.errors()[:5]:
-        place = ".".join(str(part) for part in fault["loc"] if part not in ("body", "query", "path"))
-        message = str(fault["msg"]).removeprefix("Value error, ")
+    for each in errors[:5]:
+        place = ".".join(str(part) for part in each["loc"] if part not in ("body", "query", "path"))
+        message = str(each["msg"]).removeprefix("Value error, ")
         faults.append(f"{place}: {message}" if place else message)
     return error_response(400, "; ".join(faults), "GET /openapi.json describes every route")
+
+
+def _body_fault(request: Request, errors: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Say what a body as a whole is wrong in, and the cure; None where single fields are."""
+    for fault in errors:
+        place = tuple(fault["loc"])
+        if fault["type"] == "json_invalid":
+            why = (fault.get("ctx") or {}).get("error", "")
+            return f"the body is not JSON: {why} (character {place[-1]})", 'send an object: {"name": "value"}'
+        if place != ("body",):
+            continue
+        if fault["type"] == "missing":
+            return "the body is missing", "send a JSON object, with Content-Type: application/json"
+        if fault["type"] == "model_attributes_type":
+            sent = request.headers.get("Content-Type", "")
+            if isinstance(fault.get("input"), bytes):  # nothing tried to read it
+                named = f"its Content-Type is {sent[:80]}" if sent else "it has no Content-Type"
+                return f"the body is not said to be JSON: {named}", "send Content-Type: application/json"
+            return "the body is JSON, but not an object", 'send an object: {"name": "value"}'
+    return None
 
 
 async def _gateway(_: Request, error: Exception) -> Response:

@@ -319,3 +319,27 @@ async def test_conflict_in_process(tmp_path: Path) -> None:
     assert outcome is not None
     assert (outcome.kind, outcome.text) == ("reply", "echo: hi")
     assert view.find("cli:one") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "error", "hint"),
+    [
+        ("application/json", b"text=hi", "the body is not JSON: ", "send an object"),
+        ("application/json", b'{"text": "a', "the body is not JSON: ", "send an object"),
+        ("text/plain", b'{"chat_id": "a", "text": "hi"}', "is text/plain", "Content-Type: application/json"),
+        ("application/x-www-form-urlencoded", b"text=hi", "form-urlencoded", "Content-Type: application/json"),
+        ("", b'{"chat_id": "a", "text": "hi"}', "no Content-Type", "Content-Type: application/json"),
+        ("application/json", b"[]", "not an object", "send an object"),
+        ("application/json", b"", "the body is missing", "Content-Type: application/json"),
+    ],
+)
+async def test_a_body_that_is_no_json_object_is_told_so(
+    place: Place, kind: str, content: bytes, error: str, hint: str
+) -> None:
+    """With what to send instead; single fields are not spoken of where none can be read."""
+    headers = {"Content-Type": kind} if kind else {}
+    answer = await place.http.post("/v1/messages", content=content, headers=headers)
+
+    assert answer.status_code == 400
+    assert error in answer.json()["error"]
+    assert hint in answer.json()["hint"]
