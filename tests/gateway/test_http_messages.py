@@ -327,7 +327,7 @@ async def test_conflict_in_process(tmp_path: Path) -> None:
         ("application/json", b"text=hi", "the body is not JSON: ", "send an object"),
         ("application/json", b'{"text": "a', "the body is not JSON: ", "send an object"),
         ("text/plain", b'{"chat_id": "a", "text": "hi"}', "is text/plain", "Content-Type: application/json"),
-        ("application/x-www-form-urlencoded", b"text=hi", "form-urlencoded", "Content-Type: application/json"),
+        ("application/x-www-form-urlencoded", b"text=hi", "urlencoded", "Content-Type: application/json"),
         ("", b'{"chat_id": "a", "text": "hi"}', "no Content-Type", "Content-Type: application/json"),
         ("application/json", b"[]", "not an object", "send an object"),
         ("application/json", b"", "the body is missing", "Content-Type: application/json"),
