@@ -116,16 +116,21 @@ class Lanes:
 
     def stop(self, key: str, asked_id: str = "") -> Entry | None:
         """Pull the switch of the turn that runs, or waits for its next try; None where there is none."""
-        lane = self._lanes.get(key)
-        if lane is None:
-            return None
-        entry = lane.entries[0] if lane.nudge is not None and lane.entries else lane.running
+        entry = self.begun(key)
         if entry is None or entry.stop.pulled or entry.inbound.id == asked_id:
             return None
         entry.stop.pull()
-        if lane.nudge is not None:
-            lane.nudge.set()
+        nudge = self._lanes[key].nudge
+        if nudge is not None:
+            nudge.set()
         return entry
+
+    def begun(self, key: str) -> Entry | None:
+        """Return the entry whose turn runs, or waits for its next try."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            return None
+        return lane.entries[0] if lane.nudge is not None and lane.entries else lane.running
 
     async def drain(self, within_s: float) -> bool:
         """Start nothing new and let running turns end; cancel what still runs after ``within_s`` seconds.

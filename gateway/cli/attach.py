@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.errors import GatewayError, Unreachable
@@ -33,16 +33,20 @@ def complete(work: Coroutine[Any, Any, T]) -> T:
 @asynccontextmanager
 async def daemon(settings: Settings) -> AsyncIterator[Client | None]:
     """Connect to the first daemon of this workspace that answers; None where none does."""
-    for one in Roster(settings.workspace).running():
-        if not one.url:
-            continue
-        from gateway.http.client import Client
-
-        async with Client(one.url, settings.http.token.get_secret_value()) as client:
+    for one in _listed(settings):
+        async with one as client:
             if await client.alive():
                 yield client
                 return
     yield None
+
+
+@asynccontextmanager
+async def daemons(settings: Settings) -> AsyncIterator[list[Client]]:
+    """Connect to every daemon of this workspace that answers, oldest first."""
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(one) for one in _listed(settings)]
+        yield [client for client in clients if await client.alive()]
 
 
 @asynccontextmanager
@@ -68,6 +72,14 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
             yield mailbox
         finally:
             serving.cancel()
+
+
+def _listed(settings: Settings) -> Iterator[Client]:
+    for one in Roster(settings.workspace).running():
+        if one.url:
+            from gateway.http.client import Client
+
+            yield Client(one.url, settings.http.token.get_secret_value())
 
 
 def _first(errors: BaseExceptionGroup[GatewayError]) -> GatewayError:

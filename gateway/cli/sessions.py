@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Unreachable
 from gateway.room import Room, build_room
 from gateway.settings import Settings
 from session import boundary
 from session.boundary import Swap
-from session.key import SessionKey
+from session.key import SessionKey, split
 from session.search import Found
 from session.search import search as search_in
 from session.store import Store, View
 
+if TYPE_CHECKING:
+    from gateway.http.client import Client
+
 COLUMNS = ("key", "id", "name", "last_message_at", "message_count", "active")
+MAX_KEY_BYTES = 4096  # what the daemon takes as one
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
@@ -157,12 +162,11 @@ def prune(args: argparse.Namespace) -> int:
 
 
 def clear(args: argparse.Namespace) -> int:
-    """Delete the active transcript of a key; a running turn ends unwritten and is not begun again."""
+    """Delete the active transcript of a key; a running turn ends, unwritten, and is not begun again."""
 
     async def work(settings: Settings) -> bool:
-        running = await _running(settings, args.key)
         async with _store(settings) as store:
-            return await store.clear(SessionKey(args.key), ids=running, everything=args.everything)
+            return await _clear(settings, store, SessionKey(args.key), everything=args.everything)
 
     cleared = attach.complete(work(settings_of(args)))
     output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no transcript")
@@ -216,13 +220,36 @@ async def _find(store: Store, target: str) -> View:
     raise GatewayError(f"no session {target!r}", hint="chat-gateway sessions list")
 
 
-async def _running(settings: Settings, key: str) -> list[str]:
-    """Ask the running daemon which message of the key it works on."""
-    async with attach.daemon(settings) as client:
-        if client is None:
-            return []
-        status = await client.status()
-    return [lane["id"] for lane in status["lanes"] if lane["key"] == key and lane["id"]]
+async def _clear(settings: Settings, store: Store, key: SessionKey, *, everything: bool) -> bool:
+    """Have the daemon that works on the key clear it, which ends the turn too; without one, do it here."""
+    async with attach.daemons(settings) as clients:
+        if clients and _can_be_sent(key):
+            client, running = await _working_on(key, clients)
+            with contextlib.suppress(Unreachable):  # it ends just now, and its turns with it
+                cleared = await client.clear(key)
+                if everything:
+                    await store.clear(key, ids=running, everything=True)
+                return cleared
+    return await store.clear(key, everything=everything)
+
+
+def _can_be_sent(key: str) -> bool:
+    """Say whether a letter can have this key; files may have others."""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        return False
+    return all(split(key)) and size <= MAX_KEY_BYTES
+
+
+async def _working_on(key: SessionKey, clients: Sequence[Client]) -> tuple[Client, list[str]]:
+    """Choose the daemon that has letters of a key, else the first; name the messages that it works on."""
+    for client in clients:
+        with contextlib.suppress(Unreachable):  # its queue is away
+            lanes = [lane for lane in (await client.status())["lanes"] if lane["key"] == key]
+            if lanes:
+                return client, [lane["id"] for lane in lanes if lane["id"]]
+    return clients[0], []
 
 
 def _shown(line: dict[str, Any]) -> str:

@@ -92,6 +92,10 @@ class Client:
         """Stop the turn that runs for ``key``."""
         await self._once("POST", "/v1/stop", {"key": key})
 
+    async def clear(self, key: str) -> bool:
+        """Delete the active transcript of ``key`` and end the turn that runs; say whether there was one."""
+        return bool((await self._once("POST", "/clear-session", {"key": key}, within_s=WAIT_S))["cleared"])
+
     async def events(self, key: str) -> AsyncGenerator[Event]:
         """Yield what happens in a chat from now on; a broken connection is taken up again without a gap."""
         last = ""
@@ -146,10 +150,16 @@ class Client:
         return await self._once("POST", f"/v1/cron/{quote(job_id, safe='')}/run")
 
     async def _once(
-        self, method: str, path: str, body: object = None, *, params: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        within_s: float = QUICK_S,
     ) -> dict[str, Any]:
         try:
-            return await self._call(method, path, body, timeout=QUICK_S, params=params)
+            return await self._call(method, path, body, timeout=within_s, params=params)
         except _Away as error:
             raise Unreachable(str(error), hint="chat-gateway run") from None
 

@@ -159,12 +159,11 @@ class Files:
     async def _clear(self, key: str, *, of: str | None = None) -> bool:
         """Delete, then end the turn that ran: its id is known as cleared, so that it is not begun again."""
         worker = self._desk.house.worker
-        lane = worker.lanes.get(key) if worker is not None else None
-        running = lane.running if lane is not None else None
-        ids = [running.inbound.id] if running is not None else []
+        begun = worker.lanes.begun(key) if worker is not None else None
+        ids = [begun.inbound.id] if begun is not None else []
         cleared = await self._desk.store.clear(SessionKey(key), ids=ids, of=of)
-        if (cleared or of is None) and running is not None and lane is not None and lane.running is running:
-            running.stop.pull()
+        if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
+            worker.lanes.stop(key)
         room = self._desk.house.room
         if cleared and room is not None:
             await room.bounds.settled(key, cancel=True)

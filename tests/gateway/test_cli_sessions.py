@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
+from gateway.roster import Roster
+from session.errors import ModelAway
 from session.key import SessionKey
+from session.models import Answer, OnDelta, Prompt
 from session.store import Store
 from session.transcript import make_line
+from tests.gateway.http_place import open_place
 
 KEY = "telegram:1"
 
@@ -97,3 +101,66 @@ def test_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         assert run(tmp_path, "prune", "--json", *how) == 0
         assert [(row["do"], row["id"]) for row in json.loads(capsys.readouterr().out)] == expected
     assert rows(tmp_path, capsys) == {second: False, third: False}
+
+
+@pytest.mark.parametrize("options", [[], ["--everything"]])
+async def test_clear_ends_a_turn_that_hangs(tmp_path: Path, options: list[str]) -> None:
+    """Whichever daemon runs it: its client is told at once, and the next message is answered."""
+    async with (
+        open_place(tmp_path / "another") as another,
+        open_place(tmp_path / "ours") as place,
+    ):
+        roster = Roster(tmp_path / "ours")
+        with roster.entry(url=another.server.url, role="all"), roster.entry(url=place.server.url, role="all"):
+            await place.post("old", wait=10)
+            model = place.gate()
+            hanging = asyncio.ensure_future(place.post("poison", id="one", wait=10))
+            await model.begun.wait()
+            code = await asyncio.to_thread(run, tmp_path / "ours", "clear", "web:ada", *options)
+            told = (await hanging).json()
+            model.begun.clear()
+            following = asyncio.ensure_future(place.post("next", wait=10))
+            async with asyncio.timeout(10):
+                await model.begun.wait()  # which no answer of the old turn had to come before
+            model.let.set()
+            answer = (await following).json()
+
+    assert code == 0
+    assert told["kind"] == "notice"
+    assert answer["reply"] == "got next"
+    assert model.asked == ["poison", "next"]
+
+
+async def test_clear_wakes_a_turn_that_waits_for_its_next_try(tmp_path: Path) -> None:
+    """A turn whose model is away ends with its conversation, though its next try is far away."""
+    async with open_place(tmp_path) as place:
+        with Roster(tmp_path).entry(url=place.server.url, role="all"):
+            await place.post("old", wait=10)
+            assert place.house.room is not None
+            model = place.house.room.turns.model
+            away = Away()
+            place.house.room.turns.model = away
+            waiting = asyncio.ensure_future(place.post("poison", id="one", wait=10))
+            await away.asked.wait()
+            code = await asyncio.to_thread(run, tmp_path, "clear", "web:ada")
+            told = (await waiting).json()
+            place.house.room.turns.model = model
+            answer = (await place.post("next", wait=10)).json()
+
+    assert code == 0
+    assert told["kind"] == "notice"
+    assert answer["reply"] == "echo: next"
+
+
+class Away:
+    """A model that says when it may be asked again: long after this test."""
+
+    name = "away"
+    plain = True
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        self.asked.set()
+        raise ModelAway("resting", cause="down", after_s=60.0)
