@@ -19,6 +19,7 @@ from gateway.cli.screen import Screen
 from gateway.cli.typed import Typed, open_typed
 from gateway.errors import GatewayError, Unreachable
 from gateway.http.event import Event
+from gateway.http.inbound import NoAddress, inbound
 from gateway.http.outcome import Outcome
 from gateway.settings import Settings
 from session.errors import SessionError
@@ -51,9 +52,9 @@ class Talk(Protocol):
 def chat(args: argparse.Namespace) -> int:
     """Talk; return 0, or 1 where a message given by ``-m`` got no reply."""
     settings = settings_of(args)
-    channel, colon, chat_id = args.key.partition(":")
-    if not (channel and colon and chat_id) or _valid(args.key) != args.key:
-        raise GatewayError(f"{args.key!r} is no key", hint="a key is channel:chat_id, as cli:direct")
+    if _valid(args.key) != args.key:
+        raise NoAddress(f"{args.key!r} is no key", hint="a key is channel:chat_id, as cli:direct")
+    inbound(args.key, "")  # refused here for every partner, before anything is opened
     if args.message is not None:
         args.message = _valid(args.message)
         if not args.message.strip():
@@ -111,8 +112,6 @@ class _Here:
     async def ask(
         self, key: str, text: str, message_id: str, *, within_s: float | None = None
     ) -> Outcome | None:
-        from gateway.http.desk import inbound
-
         self.unanswered = True
         outcome = await self._desk.ask(inbound(key, text, message_id), within_s=within_s)
         self.unanswered = outcome is None

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.errors import GatewayError, Unreachable
+from gateway.http.inbound import NoAddress, inbound
 from gateway.room import Room, build_room
 from gateway.settings import Settings
 from session import boundary
 from session.boundary import Swap
-from session.key import SessionKey, split
+from session.key import SessionKey
 from session.search import Found
 from session.search import search as search_in
 from session.store import Store, View
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.http.client import Client
 
 COLUMNS = ("key", "id", "name", "last_message_at", "message_count", "active")
-MAX_KEY_BYTES = 4096  # what the daemon takes as one
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
@@ -236,10 +236,10 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
 def _can_be_sent(key: str) -> bool:
     """Say whether a letter can have this key; files may have others."""
     try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
+        inbound(key, "")
+    except (NoAddress, UnicodeError):
         return False
-    return all(split(key)) and size <= MAX_KEY_BYTES
+    return True
 
 
 async def _working_on(key: SessionKey, clients: Sequence[Client]) -> tuple[Client, list[str]]:

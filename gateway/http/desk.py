@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import orjson
 from ulid import ULID
 
-from channels.message import Inbound, now_text
+from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.http.event import Event, of_told, read
 from gateway.http.outcome import Outcome
 from gateway.http.record import Record
-from session.key import slot_of, split
+from session.key import slot_of
 
 if TYPE_CHECKING:
     from gateway.house import House
@@ -35,22 +35,6 @@ class Conflict(Exception):
 
 class Closing(Exception):
     """The daemon ends; what was accepted stays accepted."""
-
-
-def inbound(key: str, text: str, message_id: str | None = None) -> Inbound:
-    """Build the Inbound of a client's message; ``cli`` keys have ``cli:`` ids, all others ``web:`` ones."""
-    channel, chat_id = split(key)
-    prefix = "cli:" if channel == "cli" else "web:"
-    name = str(ULID()) if message_id is None else message_id.removeprefix(prefix)
-    return Inbound(
-        v=1,
-        id=prefix + name,
-        key=key,
-        channel=channel,
-        chat_id=chat_id,
-        text=text,
-        received_at=now_text(),
-    )
 
 
 class Desk:

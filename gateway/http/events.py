@@ -14,7 +14,7 @@ from starlette.types import Message, Send
 
 from gateway.http.desk import Desk
 from gateway.http.errors import HttpError
-from gateway.http.messages import MAX_KEY_CHARS
+from gateway.http.inbound import MAX_KEY_CHARS
 
 log = structlog.get_logger("http")
 

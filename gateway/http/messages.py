@@ -9,15 +9,14 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
-from channels.errors import Unreadable
-from channels.message import MAX_ID_BYTES, Inbound, read_inbound
+from channels.message import Inbound
 from gateway.errors import MailboxDown
-from gateway.http.desk import Closing, Conflict, Desk, inbound
+from gateway.http.desk import Closing, Conflict, Desk
 from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.inbound import MAX_KEY_CHARS, NoAddress, inbound
 from gateway.http.outcome import Outcome
 
 MAX_WAIT_S = 3600.0
-MAX_KEY_CHARS = 4096
 
 
 class MessageIn(BaseModel):
@@ -88,7 +87,10 @@ def routes(desk: Desk) -> APIRouter:
 
 async def hand_in(request: Request, desk: Desk, body: MessageIn, wait: float | None) -> Response:
     """Hand in a message; wait for its answer where ``wait`` says so."""
-    message = _inbound(body)
+    try:
+        message = inbound(body.key if body.key is not None else f"web:{body.chat_id}", body.text, body.id)
+    except NoAddress as error:
+        raise HttpError(400, str(error), hint=error.hint) from None
     names: dict[str, Any] = {"id": message.id, "key": message.key}
     try:
         if not wait:
@@ -127,18 +129,3 @@ async def _ask(request: Request, desk: Desk, message: Inbound, within_s: float) 
 async def _left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _inbound(body: MessageIn) -> Inbound:
-    """Build the Inbound; what would be parked for its names is refused here.
-
-    A text over 1 MiB is accepted: it is parked, and its chat is told, as on every channel.
-    """
-    key = body.key if body.key is not None else f"web:{body.chat_id}"
-    message = inbound(key, body.text, body.id)
-    try:
-        read_inbound(message.model_copy(update={"text": "any"}).to_bytes())
-    except Unreadable as error:
-        hint = f"a key is channel:chat_id, and an id at most {MAX_ID_BYTES - 4} bytes"
-        raise HttpError(400, str(error), hint=hint) from None
-    return message

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from gateway.http.desk import Desk
 from gateway.http.errors import HttpError, json_response
 from gateway.http.files import Files, Unknown
-from gateway.http.messages import MAX_KEY_CHARS, MessageIn, hand_in, has_surrogate
+from gateway.http.inbound import MAX_KEY_CHARS
+from gateway.http.messages import MessageIn, hand_in, has_surrogate
 from session.listing import SessionRow
 from session.records import page as page_of_records
 

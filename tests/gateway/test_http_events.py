@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.http.desk import inbound
 from gateway.http.event import read
 from gateway.http.events import EventStream
+from gateway.http.inbound import inbound
 from session.key import SessionKey
 from tests.gateway.http_place import Place, open_place
 

@@ -14,7 +14,8 @@ import pytest
 from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.house import House
-from gateway.http.desk import Conflict, Desk, inbound
+from gateway.http.desk import Conflict, Desk
+from gateway.http.inbound import inbound
 from gateway.http.outcome import Outcome
 from gateway.http.server import HttpServer
 from gateway.settings import Settings
