@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -21,6 +22,10 @@ WAIT_S = 60.0  # of one request; a longer wait is several of them
 AWAY_S = 15.0  # how long a daemon that was there may be away before we give up
 QUICK_S = 10.0
 HEARTBEATS_MISSED_S = 45.0
+_OF_THE_API = re.compile(r"(GET|POST|PATCH|PUT|DELETE) /|\?key=|\"id\"")  # a hint for who speaks HTTP
+_CURE = "chat-gateway status"
+_CURES_OF_PARKED = {404: "chat-gateway parked list", 409: "name the key by --key: chat-gateway parked list"}
+_CURES_OF_CRON = {404: "chat-gateway cron list"}
 
 
 class Client:
@@ -110,7 +115,7 @@ class Client:
                 ) as answer:
                     if answer.status_code != 200:
                         await answer.aread()
-                        raise _refusal(answer)
+                        raise _refusal(answer, {})
                     number = ""
                     async for line in answer.aiter_lines():
                         field, _, value = line.partition(": ")
@@ -135,19 +140,22 @@ class Client:
 
     async def parked_one(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Show one parked letter with its body."""
-        return await self._once("GET", _parked(message_id), params=_key(key))
+        return await self._of_parked("GET", _parked(message_id), key)
 
     async def retry(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Put a parked letter back at the end of its queue."""
-        return await self._once("POST", f"{_parked(message_id)}/retry", params=_key(key))
+        return await self._of_parked("POST", f"{_parked(message_id)}/retry", key)
 
     async def drop(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Remove a parked letter for good."""
-        return await self._once("DELETE", _parked(message_id), params=_key(key))
+        return await self._of_parked("DELETE", _parked(message_id), key)
+
+    async def _of_parked(self, method: str, path: str, key: str | None) -> dict[str, Any]:
+        return await self._once(method, path, params=_key(key), cures=_CURES_OF_PARKED)
 
     async def run_job(self, job_id: str) -> dict[str, Any]:
         """Run a cron job now, beside its schedule."""
-        return await self._once("POST", f"/v1/cron/{quote(job_id, safe='')}/run")
+        return await self._once("POST", f"/v1/cron/{quote(job_id, safe='')}/run", cures=_CURES_OF_CRON)
 
     async def _once(
         self,
@@ -156,10 +164,11 @@ class Client:
         body: object = None,
         *,
         params: Mapping[str, str] | None = None,
+        cures: Mapping[int, str] | None = None,
         within_s: float = QUICK_S,
     ) -> dict[str, Any]:
         try:
-            return await self._call(method, path, body, timeout=within_s, params=params)
+            return await self._call(method, path, body, timeout=within_s, params=params, cures=cures)
         except _Away as error:
             raise Unreachable(str(error), hint="chat-gateway run") from None
 
@@ -171,6 +180,7 @@ class Client:
         *,
         timeout: float,
         params: Mapping[str, str] | None,
+        cures: Mapping[int, str] | None = None,
     ) -> dict[str, Any]:
         try:
             answer = await self._http.request(
@@ -184,7 +194,7 @@ class Client:
         except httpx.TransportError as error:
             raise _Away(f"the daemon at {self.url} does not answer: {type(error).__name__}") from None
         if answer.status_code >= 400:
-            raise _refusal(answer)
+            raise _refusal(answer, cures or {})
         found = orjson.loads(answer.content)
         if not isinstance(found, dict):
             raise GatewayError(f"{self.url} answered something else than we asked for")
@@ -200,12 +210,15 @@ def new_id() -> str:
     return str(ULID())
 
 
-def _refusal(answer: httpx.Response) -> Exception:
+def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> Exception:
+    """Make the error that the daemon answered; a hint of the API gives way to the command that does it."""
     try:
         said = orjson.loads(answer.content)
         text, hint = str(said["error"]), str(said["hint"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         text, hint = f"the daemon answered {answer.status_code}", ""
+    if _OF_THE_API.search(hint):
+        hint = cures.get(answer.status_code, _CURE)
     if answer.status_code == 503:
         return _Away(text)
     if answer.status_code == 401:

@@ -43,3 +43,26 @@ async def test_no_key_beside_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixt
         for key in KEYS:
             assert await attached(place, "chat", "-m", "hi", "--key", key, "--timeout", "5") == 1
             assert "try: a key is channel:chat_id" in capsys.readouterr().err
+
+
+async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a daemon refuses is cured by the same command as without one, not by a route of the API."""
+    verbs = {
+        ("parked", "show", "v2"): "chat-gateway parked list",
+        ("parked", "retry", "v2"): "chat-gateway parked list",
+        ("parked", "drop", "v2"): "chat-gateway parked list",
+        ("cron", "run", "x"): "chat-gateway cron list",
+    }
+    for verb, cure in verbs.items():
+        assert await asyncio.to_thread(run, tmp_path, *verb) == 1
+        assert capsys.readouterr().err.endswith(f"try: {cure}\n")
+
+    async with open_place(tmp_path) as place:
+        for verb, cure in verbs.items():
+            assert await attached(place, *verb) == 1
+            assert capsys.readouterr().err.endswith(f"try: {cure}\n")
+        for chat in ("ada", "bob"):
+            await place.post("x" * (2**20 + 1), chat=chat, id="one", wait=10)
+        assert await attached(place, "parked", "drop", "web:one") == 1
+        assert "try: name the key by --key" in capsys.readouterr().err
+        assert await attached(place, "parked", "drop", "web:one", "--key", "web:bob") == 0
