@@ -35,9 +35,18 @@ class Talk(Protocol):
     """One conversation partner: a running daemon, or a house in this process."""
 
     async def ask(
-        self, key: str, text: str, message_id: str, *, within_s: float | None = None
+        self,
+        key: str,
+        text: str,
+        message_id: str,
+        *,
+        within_s: float | None = None,
+        away: Callable[[str], None] = ...,
     ) -> Outcome | None:
-        """Send a message and wait for how it ends; None when the time ran out first."""
+        """Send a message and wait for how it ends; None when the time ran out first.
+
+        ``away`` is told once why the message cannot be handed in just now; it is tried again.
+        """
         ...
 
     def events(self, key: str) -> AsyncGenerator[Event]:
@@ -110,7 +119,13 @@ class _Here:
         self.unanswered = False
 
     async def ask(
-        self, key: str, text: str, message_id: str, *, within_s: float | None = None
+        self,
+        key: str,
+        text: str,
+        message_id: str,
+        *,
+        within_s: float | None = None,
+        away: Callable[[str], None] = lambda _: None,
     ) -> Outcome | None:
         self.unanswered = True
         outcome = await self._desk.ask(inbound(key, text, message_id), within_s=within_s)
@@ -138,7 +153,7 @@ async def _once(talk: Talk, key: str, text: str, *, within_s: float | None) -> i
     async with asyncio.TaskGroup() as group:
         looking = group.create_task(_look_on(talk, key, see), name="look on")
         try:
-            outcome = await talk.ask(key, text, message_id, within_s=within_s)
+            outcome = await talk.ask(key, text, message_id, within_s=within_s, away=_away)
         finally:
             looking.cancel()
     if outcome is None:
@@ -152,6 +167,10 @@ async def _once(talk: Talk, key: str, text: str, *, within_s: float | None) -> i
         return 1
     output.data(outcome.text)
     return 0
+
+
+def _away(reason: str) -> None:
+    output.words(f"{reason}; trying again")
 
 
 async def _look_on(talk: Talk, key: str, see: Callable[[Event], None]) -> None:
@@ -206,7 +225,7 @@ class _Conversation:
         self._screen.begin(("cli:" if self._key.startswith("cli:") else "web:") + message_id)
         self._stopping = None
         try:
-            outcome = await self._talk.ask(self._key, text, message_id, within_s=self._within_s)
+            outcome = await self._talk.ask(self._key, text, message_id, within_s=self._within_s, away=_away)
         except (GatewayError, SessionError) as error:
             self._screen.give_up()
             output.error(str(error), error.hint)

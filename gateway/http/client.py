@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, cast
 from urllib.parse import quote
@@ -60,37 +60,52 @@ class Client:
     # -- talking -----------------------------------------------------------------------------------
 
     async def ask(
-        self, key: str, text: str, message_id: str, *, within_s: float | None = None
+        self,
+        key: str,
+        text: str,
+        message_id: str,
+        *,
+        within_s: float | None = None,
+        away: Callable[[str], None] = lambda _: None,
     ) -> Outcome | None:
         """Hand in a message and wait for how it ends, over restarts of the daemon too.
+
+        ``away`` is told once why the message cannot be handed in just now; it is tried again.
 
         Returns:
             None when ``within_s`` seconds ran out first; the turn goes on.
 
         Raises:
-            Unreachable: the daemon went away and did not come back.
+            Unreachable: the daemon, or its queue, went away and did not come back.
             GatewayError: it refused.
         """
         now = asyncio.get_running_loop().time
         until = math.inf if within_s is None else now() + within_s
-        away_since: float | None = None
+        since: float | None = None  # when it went away
+        last: _Away | None = None
+        cures = {503: "chat-gateway doctor"}
         body = {"key": key, "text": text, "id": message_id}
         while (left := until - now()) > 0:
             wait = min(WAIT_S, left)
+            params = {"wait": f"{wait:.3f}"}
             try:
                 found = await self._call(
-                    "POST", "/v1/messages", body, timeout=wait + QUICK_S, params={"wait": f"{wait:.3f}"}
+                    "POST", "/v1/messages", body, timeout=wait + QUICK_S, params=params, cures=cures
                 )
             except _Away as error:
-                away_since = away_since or now()
-                if now() - away_since > AWAY_S:
-                    raise Unreachable(str(error), hint="chat-gateway run") from None
+                if last is None:
+                    away(str(error))
+                since, last = since or now(), error
+                if now() - since > AWAY_S:
+                    break
                 await asyncio.sleep(min(0.5, max(until - now(), 0)))
                 continue
-            away_since = None
+            since = None
             if "reply" in found:
                 kind = "reply" if found.get("kind") == "reply" else "notice"
                 return Outcome(cast(Literal["reply", "notice"], kind), str(found["reply"]))
+        if since is not None and last is not None:
+            raise Unreachable(str(last), hint=last.hint)
         return None
 
     async def stop(self, key: str) -> None:
@@ -170,7 +185,7 @@ class Client:
         try:
             return await self._call(method, path, body, timeout=within_s, params=params, cures=cures)
         except _Away as error:
-            raise Unreachable(str(error), hint="chat-gateway run") from None
+            raise Unreachable(str(error), hint=error.hint) from None
 
     async def _call(
         self,
@@ -192,7 +207,8 @@ class Client:
                 timeout=timeout,
             )
         except httpx.TransportError as error:
-            raise _Away(f"the daemon at {self.url} does not answer: {type(error).__name__}") from None
+            text = f"the daemon at {self.url} does not answer: {type(error).__name__}"
+            raise _Away(text, hint="chat-gateway run") from None
         if answer.status_code >= 400:
             raise _refusal(answer, cures or {})
         found = orjson.loads(answer.content)
@@ -202,7 +218,11 @@ class Client:
 
 
 class _Away(Exception):
-    """No answer, or one that says to come again."""
+    """No answer, or one that says to come again; ``hint`` says what would help."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def new_id() -> str:
@@ -220,7 +240,7 @@ def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> Exception:
     if _OF_THE_API.search(hint):
         hint = cures.get(answer.status_code, _CURE)
     if answer.status_code == 503:
-        return _Away(text)
+        return _Away(text, hint=hint)
     if answer.status_code == 401:
         hint = "set http.token to that of the running daemon"
     return GatewayError(text, hint=hint)

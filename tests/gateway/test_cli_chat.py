@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.__main__ import main
+from gateway.errors import MailboxDown, Unreachable
+from gateway.http.client import Client
+from gateway.http.server import HttpServer
+from gateway.intake import Intake
 from gateway.roster import Roster
+from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
 
 KEYS = ("Bad Channel:x", "nocolon", "cli:", ":x", "cli:" + "x" * 5000, "cli:\udcff")
@@ -66,3 +73,71 @@ async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert await attached(place, "parked", "drop", "web:one") == 1
         assert "try: name the key by --key" in capsys.readouterr().err
         assert await attached(place, "parked", "drop", "web:one", "--key", "web:bob") == 0
+
+
+async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said once that the daemon cannot store the message now; the end names its reason, and is 69."""
+    async with open_place(tmp_path, prepare=_impatient) as place:
+        place.house.intake = Away()  # type: ignore[assignment]
+        code = await attached(place, "chat", "-m", "hi", "--timeout", "2")
+        out, words = capsys.readouterr()
+        place.house.intake = Intake(place.house.mailbox)
+
+    assert (code, out) == (69, "")
+    assert place.house.room is not None
+    assert words.count("the queue did not confirm the message in time; trying again") == 1
+    assert words.endswith("the queue did not confirm the message in time\ntry: chat-gateway doctor\n")
+
+
+async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:
+    """The same message is handed in until it is stored, and answered."""
+    async with open_place(tmp_path, prepare=_impatient) as place, Client(place.server.url) as client:
+        place.house.intake = Away()  # type: ignore[assignment]
+        told: list[str] = []
+
+        def back(reason: str) -> None:
+            told.append(reason)
+            place.house.intake = Intake(place.house.mailbox)
+
+        outcome = await client.ask("cli:direct", "hello", "one", within_s=10, away=back)
+
+    assert outcome is not None
+    assert outcome.text == "echo: hello"
+    assert len(told) == 1
+
+
+async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
+    """503 is answered by a daemon that runs: nobody is told to start one."""
+
+    async def refuse() -> dict[str, Any]:
+        raise StoreError("no space", hint="free some space")
+
+    async with open_place(tmp_path) as place, Client(place.server.url) as client:
+        place.house.status = refuse  # type: ignore[method-assign]
+        with pytest.raises(Unreachable) as caught:
+            await client.status()
+
+    assert "no space" in str(caught.value)
+    assert caught.value.hint == "free some space"
+
+
+async def test_nobody_listens() -> None:
+    """Where there is no daemon to answer, one is to be started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with Client(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.status()
+
+    assert caught.value.hint == "chat-gateway run"
+
+
+class Away:
+    """An intake whose queue is away."""
+
+    async def accept(self, _: object) -> None:
+        raise MailboxDown("away")
+
+
+def _impatient(server: HttpServer) -> None:
+    server.desk.accept_within_s = 0.2
