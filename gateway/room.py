@@ -123,14 +123,7 @@ class Room:
 
     async def usage_today(self) -> dict[str, Any]:
         """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
-        await self._spending.refresh()
-        sums = self._spending.today()
-        return {
-            "turns": sums.turns,
-            "prompt_tokens": sums.prompt_tokens,
-            "completion_tokens": sums.completion_tokens,
-            "cost_usd": round(sums.cost_usd, 6),
-        }
+        return await spent_today(self._spending)
 
     async def background(self, ready: asyncio.Event) -> None:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
@@ -171,6 +164,22 @@ def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending
         durable=limited or not plain,
         per_day_usd=limits.cost_per_day_usd,
     )
+
+
+async def spent_today(spending: Spending) -> dict[str, Any]:
+    """Sum up the running day (UTC): how many turns; tokens and cost of all calls.
+
+    Raises:
+        NewerFormat: a newer version writes the files.
+    """
+    await spending.refresh()
+    sums = spending.today()
+    return {
+        "turns": sums.turns,
+        "prompt_tokens": sums.prompt_tokens,
+        "completion_tokens": sums.completion_tokens,
+        "cost_usd": round(sums.cost_usd, 6),
+    }
 
 
 def build_layers(settings: Settings, store: Store, library: Library) -> Layers:

@@ -46,8 +46,20 @@ async def _status(settings: Settings) -> dict[str, Any]:
         "lanes": [],
         "queues": await _depths(settings),
         "parts": {},
-        "usage_today": None,
+        "usage_today": await _usage_today(settings),
     }
+
+
+async def _usage_today(settings: Settings) -> dict[str, Any]:
+    """Read what the daemons of today wrote, whatever the model is now."""
+    from gateway.room import build_spending, spent_today
+    from session.store import Store
+
+    store = Store(settings.workspace, zone=settings.zone)
+    try:
+        return await spent_today(build_spending(settings, store, plain=False))
+    finally:
+        await store.aclose()
 
 
 async def _depths(settings: Settings) -> dict[str, Any]:

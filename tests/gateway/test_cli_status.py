@@ -1,0 +1,37 @@
+"""``status`` without a daemon: what the files of the workspace hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from session.models import Usage
+from session.spending import Row
+
+
+def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokens and cost of today are those of the files, which are only read."""
+    verb = ["status", "--workspace", str(tmp_path)]
+
+    assert main([*verb, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    now = datetime.now(UTC)
+    folder = tmp_path / "state" / "usage"
+    assert not folder.exists()
+    folder.mkdir(parents=True)
+    usage = Usage(prompt=10, completion=2, cost_usd=0.25)
+    rows = [Row(now, "web:ada", "ada", usage), Row(now, "web:ada", "", usage, turn=False)]
+    (folder / f"{now:%Y-%m-%d}.jsonl").write_bytes(b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows))
+    assert main([*verb, "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)
+    assert main(verb) == 0
+    shown = capsys.readouterr().out
+
+    nothing = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0}
+    assert before["usage_today"] == nothing
+    assert after["usage_today"] == {"turns": 1, "prompt_tokens": 20, "completion_tokens": 4, "cost_usd": 0.5}
+    assert "today: 1 turns, 20 + 4 tokens, 0.5000 USD" in shown
