@@ -151,6 +151,8 @@ def transcripts(layout: Layout) -> Iterator[Path]:
             yield path
 
 
+_BETWEEN, _MORE = "; ", " more damaged lines"
+_SHOWN = 3
 Fix = Callable[[SessionKey, str], None]
 
 
@@ -175,7 +177,7 @@ def _check(layout: Layout, path: Path, stem: str, fix: Fix | None) -> dict[str, 
         if found is None:
             return None
         transcript = found[0]
-        row["problem"] = "; ".join(problems(transcript))
+        row["problem"] = _BETWEEN.join(problems(transcript))
         if not row["problem"]:
             return None
         if fix is not None:
@@ -186,10 +188,22 @@ def _check(layout: Layout, path: Path, stem: str, fix: Fix | None) -> dict[str, 
     return row
 
 
+def brief(problem: str) -> str:
+    """Shorten what ``verify`` says of a file to fit a table: three faults, and how many more there are."""
+    faults = problem.split(_BETWEEN)
+    left = faults[_SHOWN:]
+    if not left:
+        return problem
+    more = sum(int(fault.removesuffix(_MORE)) if fault.endswith(_MORE) else 1 for fault in left)
+    return _BETWEEN.join([*faults[:_SHOWN], f"and {more} more"])
+
+
 def problems(transcript: Transcript) -> list[str]:
     """Say in words what a reader could stumble over."""
     damage = transcript.damage
     found = list(damage.problems)
+    if damage.unnamed:
+        found.append(f"{damage.unnamed}{_MORE}")
     if transcript.torn:
         found.append(
             f"an unfinished line or NUL bytes at the end ({transcript.size - transcript.keep} bytes)"

@@ -54,6 +54,7 @@ class Damage:
     """What stood in the file beside line 1 and message lines."""
 
     problems: list[str] = field(default_factory=list)  # bytes that did not turn into an object in full
+    unnamed: int = 0  # lines of such bytes that are not among ``problems``
     strays: list[int] = field(
         default_factory=list
     )  # other counted objects: how many messages stood before each
@@ -66,6 +67,8 @@ class Damage:
         """Record a damaged line by its number, from 1."""
         if len(self.problems) < _MAX_NOTED:
             self.problems.append(f"line {number}: {problem}")
+        else:
+            self.unnamed += 1
 
 
 @dataclass(slots=True)

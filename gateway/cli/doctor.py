@@ -9,6 +9,7 @@ from dataclasses import asdict
 from gateway.cli import output
 from gateway.cli.config import settings_of
 from gateway.doctor import Check, examine
+from session.listing import brief
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -28,7 +29,8 @@ async def _all(settings: object, *, quiet: bool) -> list[Check]:
     async for check in examine(settings):
         found.append(check)
         if not quiet:
-            output.data(f"{check.level:<4}  {check.name}: {check.text}")
+            text = brief(check.text) if check.name == "transcripts" else check.text
+            output.data(f"{check.level:<4}  {check.name}: {text}")
             if check.cure:
                 output.data(f"      try: {check.cure}")
     return found

@@ -19,6 +19,7 @@ from gateway.settings import Settings
 from session import boundary
 from session.boundary import Swap
 from session.key import SessionKey
+from session.listing import brief
 from session.search import Found
 from session.search import search as search_in
 from session.store import Store, View
@@ -184,7 +185,8 @@ def verify(args: argparse.Namespace) -> int:
     if args.json:
         output.document(problems)
     else:
-        output.rows(problems, ("file", "problem", "repaired"))
+        shown = [problem | {"problem": brief(problem["problem"])} for problem in problems]
+        output.rows(shown, ("file", "problem", "repaired"))
     if not problems:
         output.words("every transcript can be read in full")
     return 1 if any(not problem["repaired"] for problem in problems) else 0

@@ -164,3 +164,27 @@ class Away:
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         self.asked.set()
         raise ModelAway("resting", cause="down", after_s=60.0)
+
+
+@pytest.mark.parametrize(("lines", "more"), [(3, ""), (10, "; and 7 more"), (50, "; and 47 more")])
+def test_verify_of_a_file_full_of_garbage(
+    lines: int, more: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table and doctor name three damaged lines and how many more there are, the document all it kept."""
+    [_] = asyncio.run(fill(tmp_path, ["hello"]))
+    with (tmp_path / "sessions" / "telegram_1.jsonl").open("a") as file:
+        file.writelines(f"garbage {number}\n" for number in range(lines))
+
+    assert run(tmp_path, "verify") == 1
+    table = capsys.readouterr().out
+    assert main(["doctor", "--workspace", str(tmp_path)]) in (0, 1)
+    doctor = capsys.readouterr().out
+    assert run(tmp_path, "verify", "--json") == 1
+    [row] = json.loads(capsys.readouterr().out)
+
+    assert row["problem"].count("line ") == min(lines, 20)
+    assert ("30 more damaged lines" in row["problem"]) == (lines == 50)
+    for shown in (table, doctor):
+        assert shown.count(": half a record") == 3
+        assert f"{more}  " in shown or f"{more}\n" in shown
+        assert ("more" in shown) == bool(more)
