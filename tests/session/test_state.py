@@ -143,12 +143,16 @@ JobFiles(state).keep(Job(key, "01ARZ3NDEKTSV4RRFFQ69G5FAV"))
 
 
 def test_what_a_killed_writer_left_is_written_over(tmp_path: Path) -> None:
+    """However often, and however long it was."""
     for _ in range(3):
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), "cli:ada"], check=False)
     assert len(names_in(tmp_path / "jobs")) == 2
 
+    [rest] = (tmp_path / "jobs").glob(".*")
+    rest.write_bytes(b"x" * 999)
     JobFiles(tmp_path).keep(Job("cli:ada", SESSION))
 
+    assert Job("cli:ada", SESSION) in JobFiles(tmp_path).left()
     names = names_in(tmp_path / "jobs")
     assert len(names) == 2
     assert not [name for name in names if name.startswith(".")]
