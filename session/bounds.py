@@ -263,7 +263,7 @@ class Bounds:
         if done is not None:
             return done
         await self.settled(session.key, cancel=True)
-        occasion = Occasion(by=by, focus=focus, asked=True, forced=_was_too_long(session))
+        occasion = Occasion(by=by, focus=focus, asked=True, forced=was_too_long(session))
         if not await self.compact(session, rules, occasion):
             return None
         return await self.done_by(session, by, rules)
@@ -293,7 +293,7 @@ def _decided(session: Session, rules: Rules, occasion: Occasion) -> tuple[Snapsh
     return snapshot, snapshot.plan(rules, forced=occasion.forced)
 
 
-def _was_too_long(session: Session) -> bool:
+def was_too_long(session: Session) -> bool:
     """Say whether the newest message got no answer because the provider found the request too long."""
     numbers = reversed(range(len(session)))
     newest = next((line for line in map(session.line, numbers) if not is_record(line)), {})

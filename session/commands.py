@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from session import archive, boundary, withdrawal
 from session.attachments import attachments_of
-from session.bounds import Bounds, Compacted
+from session.bounds import Bounds, Compacted, was_too_long
 from session.disk import Layout
 from session.errors import NoSession, NotCompacted
 from session.hop import start_thread
@@ -51,6 +51,10 @@ NOTHING_TO_WITHDRAW = (
 COMPACTED = "{} summarised now: about {:,} tokens of history became {:,}."
 NOTHING_TO_COMPACT = "There is nothing to compact: all that the model is sent would be kept."
 NOTHING_WORTH = "There is nothing worth compacting: so little would leave that no summary of it is shorter."
+STILL_TOO_LONG = (
+    "It was too long for the language model all the same: /new begins afresh, and where that does not help, "
+    "the operator can choose a model that takes more."
+)
 NOT_COMPACTED = "The conversation could not be summarised just now; nothing was changed. Try again later."
 COMPACTING_STOPPED = "Stopped: nothing was compacted."
 _REFUSED = {"plain": NOTHING_TO_COMPACT, "little": NOTHING_WORTH, "cost": COST_SAID}
@@ -153,11 +157,12 @@ class Commands:
             async with stop:
                 done = await self._bounds.asked(session, focus, id_)
         except NotCompacted as error:
-            return _REFUSED.get(error.reason, NOT_COMPACTED)
+            words = _REFUSED.get(error.reason, NOT_COMPACTED)
+            return _and_now(session, words) if error.reason == "little" else words
         except TurnStopped:
             done = await self._bounds.done_by(session, id_)  # it may have been at its end already
             return _compacted(done) if done is not None else COMPACTING_STOPPED
-        return _compacted(done) if done is not None else NOTHING_TO_COMPACT
+        return _compacted(done) if done is not None else _and_now(session, NOTHING_TO_COMPACT)
 
     async def _resume(self, session: Session, rest: str, id_: str) -> str:
         aim = session.journal.reopening(id_)  # of a command that came again: not the one before *this* one
@@ -210,6 +215,11 @@ async def _choose(session: Session, rest: str) -> str:
         return NOTHING_OLDER
     number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 9 else 0 if rest else 1
     return older[number - 1] if 1 <= number <= len(older) else NO_SUCH_NUMBER.format(len(older), len(older))
+
+
+def _and_now(session: Session, words: str) -> str:
+    """Add what else may help where there is no room to be made though the model found it too long."""
+    return f"{words} {STILL_TOO_LONG}" if was_too_long(session) else words
 
 
 def _compacted(done: Compacted) -> str:

@@ -314,6 +314,18 @@ async def test_after_too_long_it_makes_room(tmp_path: Path, preset: str, restart
     assert "next" in here.model.prompts[-1].messages[-1]["content"]
 
 
+async def test_where_it_can_make_no_room_it_says_what_else_may_help(tmp_path: Path) -> None:
+    """What is too long then is no conversation."""
+    async with place(tmp_path) as here:
+        here.summing.takes_tokens = 1
+        await here.put("hello", "m")
+        await here.put("/compact", "c")
+        texts = await here.texts(2)
+
+        assert texts[1] == f"{commands.NOTHING_WORTH} {commands.STILL_TOO_LONG}"
+        assert here.summing.asked == []
+
+
 async def test_after_an_answer_the_presets_keep_counts_again(tmp_path: Path) -> None:
     async with place(tmp_path, keep_recent_tokens=20_000) as here:
         await here.talk(10, chars=3_000)
