@@ -124,7 +124,7 @@ def _permissions(workspace: Path) -> list[Check]:
 
 async def _broker(settings: Settings) -> Check:
     what = "embedded queue" if settings.broker.embedded else f"RabbitMQ at {settings.broker.shown_url}"
-    mailbox = open_mailbox(settings)
+    mailbox = open_mailbox(settings, reports=False)
     serve = asyncio.create_task(mailbox.serve(), name="doctor mailbox")
     ready = asyncio.create_task(mailbox.ready(), name="doctor ready")
     try:

@@ -267,8 +267,11 @@ def enabled(settings: Settings) -> list[tuple[Kind, Platform]]:
     return [(kind, table) for kind, table in tables if isinstance(table, Platform) and table.enabled]
 
 
-def open_mailbox(settings: Settings) -> Mailbox:
-    """Choose the mailbox that ``broker.url`` names."""
+def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
+    """Choose the mailbox that ``broker.url`` names.
+
+    ``reports``: the log says when its broker is away; else it is for the caller to say, from its health.
+    """
     if settings.broker.embedded:
         return EmbeddedMailbox(settings.workspace / "state")
     from gateway.rabbitmq import RabbitMailbox
@@ -280,4 +283,5 @@ def open_mailbox(settings: Settings) -> Mailbox:
         partitions=broker.partitions,
         queue_type=broker.queue_type,
         heartbeat_s=broker.heartbeat_s,
+        reports=reports,
     )

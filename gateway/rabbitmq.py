@@ -22,6 +22,7 @@ from gateway.rabbit_take import ATTACH_TIMEOUT_S, Intake, RabbitLetter, all_set,
 from gateway.rabbit_wire import LinkDown, NotFound, Sending
 from gateway.topology import Names, channel_of, slot_route
 
+LOST_HINT = "start the broker, or correct broker.url"
 BACK_OFF_S = (0.1, 5.0)  # first and longest pause between two attempts to connect
 _log = structlog.get_logger()
 
@@ -36,6 +37,7 @@ class RabbitMailbox:
             below the broker's ``consumer_timeout`` of 30 minutes.
         handover_s: how long running letters may end before a waiting daemon gets their queue.
         young_s: how long a queue made here is left alone before it is relied upon.
+        reports: whether the log says that the broker is away; else only ``health`` does.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class RabbitMailbox:
         renew_after_s: float = 20 * 60,
         handover_s: float = 8 * 60,
         young_s: float = YOUNG_S,
+        reports: bool = True,
     ) -> None:
+        self._reports = reports
         self._url, self._heartbeat_s = url, heartbeat_s
         self._names = Names(name, partitions)
         self._topology = Topology(self._names, queue_type, young_s)
@@ -105,8 +109,8 @@ class RabbitMailbox:
             try:
                 await once()
             except MailboxDown as error:
-                say = _log.warning if str(error) != self._error else _log.debug
-                say("broker.lost", connection=title, error=str(error))
+                say = _log.warning if self._reports and str(error) != self._error else _log.debug
+                say("broker.lost", connection=title, error=str(error), hint=LOST_HINT)
                 self._note(str(error))
             pause_s = first if clock() - began > longest else min(longest, pause_s * 2)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))

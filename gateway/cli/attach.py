@@ -59,7 +59,7 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
     """
     from gateway.house import open_mailbox
 
-    mailbox = open_mailbox(settings)
+    mailbox = open_mailbox(settings, reports=False)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(mailbox.serve(), name="mailbox")
         try:
