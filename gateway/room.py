@@ -21,7 +21,7 @@ from session.layers import Layers
 from session.library import Library
 from session.links import linked_files
 from session.memory import Memory, MemoryRules
-from session.models import Echo, Embedder, Model
+from session.models import Echo, Embedder, Model, Warms
 from session.recent import RecentSessions
 from session.relevance import Relevance
 from session.retention import Retention
@@ -133,9 +133,8 @@ class Room:
             await self.turns.embeddings.open()
         if self.model.plain:
             return
-        warm = getattr(self.model, "warm", None)
-        if warm is not None:
-            await warm()
+        if isinstance(self.model, Warms):
+            await self.model.warm()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
             group.create_task(self.bounds.run(), name="compactions")

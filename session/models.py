@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Message = Mapping[str, Any]  # provider shape: role, content, tool_calls | tool_call_id, name
 OnDelta = Callable[[str], None]
@@ -121,6 +121,15 @@ class Model(Protocol):
             ContextTooLong: it does not fit the window.
             BadAnswer: neither text nor a tool call came back.
         """
+        ...
+
+
+@runtime_checkable
+class Warms(Protocol):
+    """What a model may do besides: load what its first request needs before that request's time counts."""
+
+    async def warm(self) -> None:
+        """Load it, which may take seconds; at once where that is done."""
         ...
 
 

@@ -23,7 +23,7 @@ from session.errors import (
     TurnTimeout,
 )
 from session.index import usage_of
-from session.models import Answer, Meter, Model, ToolCall, Usage
+from session.models import Answer, Meter, Model, ToolCall, Usage, Warms
 from session.request import Asking, Limits, Request, Surroundings
 from session.store import Exchange, Session
 from session.switch import StopSwitch, TurnStopped
@@ -125,8 +125,10 @@ class Turns:
         around = await self.surroundings(session, request)
         turn = _Turn(self, session, request, around, watcher=watcher, meter=meter or Meter())
         try:
-            async with asyncio.timeout(self.limits.turn_timeout_s):
-                async with stop:
+            async with stop:
+                if isinstance(self.model, Warms):
+                    await self.model.warm()  # before the time counts: it is no fault of the letter's
+                async with asyncio.timeout(self.limits.turn_timeout_s):
                     text = await turn.run(careful=careful)
         except TurnStopped:
             await turn.close_stopped()

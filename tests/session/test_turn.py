@@ -345,6 +345,50 @@ async def test_a_cancelled_turn_is_no_stopped_one(tmp_path: Path) -> None:
         assert (await h.run()).text == "later"
 
 
+class Cold(Model):
+    """Loads what it needs until it is let."""
+
+    def __init__(self, *steps: Answer) -> None:
+        super().__init__(*steps)
+        self.loading = asyncio.Event()
+        self.loaded = asyncio.Event()
+
+    async def warm(self) -> None:
+        self.loading.set()
+        await self.loaded.wait()
+
+
+async def test_the_time_of_a_turn_counts_from_when_the_model_can_be_asked(tmp_path: Path) -> None:
+    """A first letter is not given up for the seconds in which the model's library is imported."""
+    model = Cold(Answer("there"))
+    h = House(tmp_path, model, Counter(repeatable=True), turn_timeout_s=0.1)
+    turn = asyncio.create_task(h.run())
+    async with asyncio.timeout(5):
+        await model.loading.wait()
+
+    asyncio.get_running_loop().call_later(0.4, model.loaded.set)
+    reply = await turn
+
+    assert reply.text == "there"
+    await h.store.aclose()
+
+
+async def test_a_turn_can_be_stopped_while_the_model_is_loaded(tmp_path: Path) -> None:
+    """The person does not wait for it; the question is kept, and the model is not asked."""
+    model, stop = Cold(), StopSwitch()
+    h = House(tmp_path, model, Counter(repeatable=True))
+    turn = asyncio.create_task(h.run(stop=stop))
+    async with asyncio.timeout(5):
+        await model.loading.wait()
+
+    stop.pull()
+    reply = await turn
+
+    assert (reply.silent, reply.reason, model.prompts) == (True, "stopped", [])
+    assert [line["content"] for line in await h.lines()] == ["hello", ""]
+    await h.store.aclose()
+
+
 async def test_a_turn_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     async def hang() -> Answer:
         await asyncio.Event().wait()
