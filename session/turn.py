@@ -92,6 +92,7 @@ class Turns:
         self.bounds = bounds
         self.embeddings = embeddings
         self.model = model
+        self._warms = model if isinstance(model, Warms) else None
         self.toolbox = toolbox
         self.limits = limits
         self.zone = zone
@@ -126,8 +127,8 @@ class Turns:
         turn = _Turn(self, session, request, around, watcher=watcher, meter=meter or Meter())
         try:
             async with stop:
-                if isinstance(self.model, Warms):
-                    await self.model.warm()  # before the time counts: it is no fault of the letter's
+                if self._warms is not None:
+                    await self._warms.warm()  # before the time counts: it is no fault of the letter's
                 async with asyncio.timeout(self.limits.turn_timeout_s):
                     text = await turn.run(careful=careful)
         except TurnStopped:
