@@ -226,12 +226,9 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
     """Have the daemon that works on the key clear it, which ends the turn too; without one, do it here."""
     async with attach.daemons(settings) as clients:
         if clients and _can_be_sent(key):
-            client, running = await _working_on(key, clients)
+            client = await _working_on(key, clients)
             with contextlib.suppress(Unreachable):  # it ends just now, and its turns with it
-                cleared = await client.clear(key)
-                if everything:
-                    await store.clear(key, ids=running, everything=True)
-                return cleared
+                return await client.clear(key, everything=everything)
     return await store.clear(key, everything=everything)
 
 
@@ -244,14 +241,13 @@ def _can_be_sent(key: str) -> bool:
     return True
 
 
-async def _working_on(key: SessionKey, clients: Sequence[Client]) -> tuple[Client, list[str]]:
-    """Choose the daemon that has letters of a key, else the first; name the messages that it works on."""
+async def _working_on(key: SessionKey, clients: Sequence[Client]) -> Client:
+    """Choose the daemon that has letters of a key, else the first."""
     for client in clients:
         with contextlib.suppress(Unreachable):  # its queue is away
-            lanes = [lane for lane in (await client.status())["lanes"] if lane["key"] == key]
-            if lanes:
-                return client, [lane["id"] for lane in lanes if lane["id"]]
-    return clients[0], []
+            if any(lane["key"] == key for lane in (await client.status())["lanes"]):
+                return client
+    return clients[0]
 
 
 def _shown(line: dict[str, Any]) -> str:

@@ -112,9 +112,13 @@ class Client:
         """Stop the turn that runs for ``key``."""
         await self._once("POST", "/v1/stop", {"key": key})
 
-    async def clear(self, key: str) -> bool:
-        """Delete the active transcript of ``key`` and end the turn that runs; say whether there was one."""
-        return bool((await self._once("POST", "/clear-session", {"key": key}, within_s=WAIT_S))["cleared"])
+    async def clear(self, key: str, *, everything: bool = False) -> bool:
+        """Delete the active transcript of ``key`` and end the turn that runs; say whether there was one.
+
+        ``everything`` deletes the ended sessions, the journal and the memory of the chat too.
+        """
+        body = {"key": key, "everything": everything}
+        return bool((await self._once("POST", "/clear-session", body, within_s=WAIT_S))["cleared"])
 
     async def events(self, key: str) -> AsyncGenerator[Event]:
         """Yield what happens in a chat from now on; a broken connection is taken up again without a gap."""

@@ -141,7 +141,7 @@ class Files:
                 await self._left(row.key, closed)
         return await self._again(row)
 
-    async def clear(self, *, key: str | None, chat_id: str | None) -> list[str]:
+    async def clear(self, *, key: str | None, chat_id: str | None, everything: bool = False) -> list[str]:
         """Delete the active transcript of a key, or of a chat id on every channel; return whose there was.
 
         Raises:
@@ -154,14 +154,14 @@ class Files:
             worker = self._desk.house.worker
             lanes = [lane.key for lane in worker.lanes] if worker is not None else []
             keys |= {lane for lane in lanes if split(lane)[1] == chat_id}
-        return [one for one in sorted(keys) if await self._clear(one)]
+        return [one for one in sorted(keys) if await self._clear(one, everything=everything)]
 
-    async def _clear(self, key: str, *, of: str | None = None) -> bool:
+    async def _clear(self, key: str, *, of: str | None = None, everything: bool = False) -> bool:
         """Delete, then end the turn that ran: its id is known as cleared, so that it is not begun again."""
         worker = self._desk.house.worker
         begun = worker.lanes.begun(key) if worker is not None else None
         ids = [begun.inbound.id] if begun is not None else []
-        cleared = await self._desk.store.clear(SessionKey(key), ids=ids, of=of)
+        cleared = await self._desk.store.clear(SessionKey(key), ids=ids, of=of, everything=everything)
         if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
             worker.lanes.stop(key)
         room = self._desk.house.room

@@ -55,6 +55,7 @@ class ClearIn(BaseModel):
 
     key: str | None = Field(default=None, min_length=3, max_length=MAX_KEY_CHARS)
     chat_id: str | None = Field(default=None, alias="chatId", min_length=1, max_length=MAX_KEY_CHARS)
+    everything: bool = Field(default=False, description="ended sessions, journal and memory too")
 
     @model_validator(mode="after")
     def _one_address(self) -> ClearIn:
@@ -146,7 +147,8 @@ def _add_changing(router: APIRouter, desk: Desk) -> None:
 
     @router.post("/clear-session", summary="Delete the active transcript of a chat, without a trace but ids")
     async def post_clear(body: ClearIn) -> Response:
-        return json_response({"cleared": await files.clear(key=body.key, chat_id=body.chat_id)})
+        cleared = await files.clear(key=body.key, chat_id=body.chat_id, everything=body.everything)
+        return json_response({"cleared": cleared})
 
 
 async def _row(files: Files, ulid: str) -> SessionRow:

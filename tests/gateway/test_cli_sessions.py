@@ -112,12 +112,14 @@ async def test_clear_ends_a_turn_that_hangs(tmp_path: Path, options: list[str]) 
     ):
         roster = Roster(tmp_path / "ours")
         with roster.entry(url=another.server.url, role="all"), roster.entry(url=place.server.url, role="all"):
-            await place.post("old", wait=10)
+            for text in ("old", "/new"):
+                await place.post(text, wait=10)
             model = place.gate()
             hanging = asyncio.ensure_future(place.post("poison", id="one", wait=10))
             await model.begun.wait()
             code = await asyncio.to_thread(run, tmp_path / "ours", "clear", "web:ada", *options)
             told = (await hanging).json()
+            archived = list((tmp_path / "ours" / "sessions" / "archive").rglob("*.jsonl"))
             model.begun.clear()
             following = asyncio.ensure_future(place.post("next", wait=10))
             async with asyncio.timeout(10):
@@ -129,6 +131,7 @@ async def test_clear_ends_a_turn_that_hangs(tmp_path: Path, options: list[str]) 
     assert told["kind"] == "notice"
     assert answer["reply"] == "got next"
     assert model.asked == ["poison", "next"]
+    assert len(archived) == (0 if options else 1)
 
 
 async def test_clear_wakes_a_turn_that_waits_for_its_next_try(tmp_path: Path) -> None:
