@@ -117,7 +117,7 @@ class Client:
 
         ``everything`` deletes the ended sessions, the journal and the memory of the chat too.
         """
-        body = {"key": key, "everything": everything}
+        body = {"key": key, **({"everything": True} if everything else {})}
         return bool((await self._once("POST", "/clear-session", body, within_s=WAIT_S))["cleared"])
 
     async def events(self, key: str) -> AsyncGenerator[Event]:
