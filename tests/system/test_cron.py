@@ -63,7 +63,7 @@ async def test_two_schedulers_fire_each_slot_once(tmp_path: Path, broker: Broker
         await session.said("turn.replied", 3)
         first.signal(signal.SIGKILL)
         await first.died()
-        await session.said("turn.replied", 7)
+        await session.said("turn.replied", 8)  # the slot of the kill may come twice, and is asked once
         (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
         await told(tmp_path, "cron", "remove", row["id"])
 
