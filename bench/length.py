@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from bench.house import run as run_loop
-from bench.place import Instant, Place, bytes_written, folder, place, transcript
+from bench.place import Instant, Place, bytes_written, folder, one_core, place, transcript
 from bench.row import Row, median
 from session.key import SessionKey
 from session.line import make_line
@@ -21,12 +21,14 @@ AT = "2026-01-01T10:00:00.000000+00:00"
 
 
 def run() -> list[Row]:
-    """Measure turns and appends here, saves there."""
+    """Measure turns and appends here, saves there; on one core for both, as a cold load is, and why."""
     with folder() as here:
-        echo, written = run_loop(lambda: _compare(here / "echo", Echo(), consolidated=False))
-        full, _ = run_loop(lambda: _compare(here / "full", Instant(), consolidated=True))
-        append_s = run_loop(lambda: _append(here / "append"))
-        theirs_s = _theirs(here)
+        with one_core():
+            echo, written = run_loop(lambda: _compare(here / "echo", Echo(), consolidated=False))
+            full, _ = run_loop(lambda: _compare(here / "full", Instant(), consolidated=True))
+            append_s = run_loop(lambda: _append(here / "append"))
+            theirs_s = _theirs(here)
+        roaming_s = run_loop(lambda: _append(here / "roaming"))
     turn_s = echo[LONG]
     return [
         Row(
@@ -80,6 +82,15 @@ def run() -> list[Row]:
             theirs_s / turn_s,
             at_least=100,
             notes={"what": "the turn of the first row, against the save alone of theirs"},
+        ),
+        Row(
+            "storing it, any core",
+            roaming_s * 1e3,
+            theirs_s * 1e3,
+            "ms",
+            "nanobot 0.1.4.post3 save",
+            theirs_s / roaming_s,
+            notes={"what": "told only: storing it with a thread that may wake another core"},
         ),
     ]
 

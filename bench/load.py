@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from bench.place import Instant, folder, place, transcript
+from bench.place import Instant, folder, one_core, place, transcript
 from bench.row import Row, median
 from session.key import SessionKey
 from session.models import Answer, OnDelta, Prompt
@@ -28,7 +26,7 @@ def run() -> list[Row]:
     Both sides stay on one core: ours loads in a thread beside the loop, and on a machine at rest a thread
     that wakes a sleeping core pays for the core. What that adds is told in a row of its own.
     """
-    with _one_core():
+    with one_core():
         opened, theirs = _compare(_open, consolidated=MESSAGES - FRESH, history=0)
         asked, theirs_asked = _compare(_ask, consolidated=MESSAGES - FRESH, history=100)
         whole, theirs_whole = _compare(_ask, consolidated=0, history=MESSAGES)
@@ -76,20 +74,6 @@ def run() -> list[Row]:
             notes={"what": "told only: the first row with threads that may wake another core"},
         ),
     ]
-
-
-@contextmanager
-def _one_core() -> Iterator[None]:
-    """Keep this process and those it starts on one core, where the system can."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 def _compare(load: Load, *, consolidated: int, history: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +20,20 @@ from session.tools import Toolbox
 from session.turn import Limits, Reply, Request, StopSwitch, Surroundings, Turns
 
 TEXT = "A message of ordinary length, as people write it, with a word or two of détail in it. "
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this process and those that it starts on one core, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @contextmanager
