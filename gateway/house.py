@@ -247,10 +247,7 @@ class House:
             return None, str(error)
         except TimeoutError:
             return None, f"it did not count its letters within {self.depths_within_s:g} s"
-        return {
-            box: {"count": depth.count, "oldest_at": depth.oldest_at.isoformat() if depth.oldest_at else None}
-            for box, depth in depths.items()
-        }, ""
+        return {box: depth.as_dict() for box, depth in depths.items()}, ""
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

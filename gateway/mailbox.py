@@ -88,6 +88,10 @@ class Depth:
     count: int
     oldest_at: datetime | None = None
 
+    def as_dict(self) -> dict[str, int | str | None]:
+        """Return it as ``status`` shows it."""
+        return {"count": self.count, "oldest_at": self.oldest_at.isoformat() if self.oldest_at else None}
+
 
 @dataclass(frozen=True, slots=True)
 class Health:

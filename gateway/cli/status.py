@@ -66,10 +66,7 @@ async def _depths(settings: Settings) -> dict[str, Any]:
     if settings.broker.embedded and not (settings.workspace / "state" / "queue.db").exists():
         return {}
     async with attach.queue(settings) as mailbox:
-        return {
-            box: {"count": depth.count, "oldest_at": depth.oldest_at.isoformat() if depth.oldest_at else None}
-            for box, depth in (await mailbox.depths()).items()
-        }
+        return {box: depth.as_dict() for box, depth in (await mailbox.depths()).items()}
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
