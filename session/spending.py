@@ -149,6 +149,8 @@ class Spending:
             raise
         except StoreError as error:
             log.warning("usage.unread", error=str(error), hint=error.hint)
+        finally:
+            self._end(visit)  # one that had ended already is waited for without a pass of the loop
 
     async def aclose(self) -> None:
         """Write what was counted and not written yet, as far as the disk takes it."""
@@ -211,6 +213,9 @@ class Spending:
         return visit
 
     def _end(self, visit: asyncio.Future[_Exchange]) -> None:
+        """Take in what a visit brought, once: whoever sees its end first."""
+        if visit is not self._visit or not visit.done():
+            return
         self._visit = None
         error = visit.exception()
         if error is not None:

@@ -296,6 +296,24 @@ async def test_the_limit_of_a_day_is_reached_by_turns_and_calls_of_all_daemons(t
         assert one.spending.closed_until() is None
 
 
+async def test_what_is_counted_as_a_visit_ends_is_written_at_the_close(tmp_path: Path) -> None:
+    """The visit has ended and its loop has not said so yet: a pass of the loop may end many at once."""
+
+    class AtOnce:
+        def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
+            visit: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            visit.set_result(job())
+            return visit
+
+    spending = Spending(tmp_path, disk=AtOnce(), clock=lambda: NOON, durable=True)
+    spending.record("a:1", "a:1", ONE)
+    spending.pay("a:1", ONE)
+    await spending.aclose()
+
+    assert len(rows_in(tmp_path / "2027-01-01.jsonl")) == 3
+    assert spending.today() == Totals(1, 20, 4, 1.0)
+
+
 async def test_without_a_limit_no_call_looks_at_the_disk(tmp_path: Path) -> None:
     async with daemon(tmp_path) as one:
         one.spending.pay("a:1", Usage(1, 1, 1000.0))
