@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -80,6 +81,14 @@ class JobFiles:
             if isinstance(key, str) and is_ulid(session_id):
                 found += [Job(key, str(session_id), known) for known in KINDS if known == kind]
         return sorted(found, key=lambda job: (str(job.session_id), job.kind != "summary"))
+
+    def awaits(self, key: str, session_id: str, *, for_s: float) -> bool:
+        """Say whether an ended session has waited for its place in memory, and no longer than that."""
+        try:
+            age_s = time.time() - self._path(Job(key, session_id)).stat().st_mtime
+        except FileNotFoundError:
+            return False
+        return age_s < for_s
 
     def _path(self, job: Job) -> Path:
         return self._folder / file_name(str(job.session_id), job.key, job.kind)

@@ -17,6 +17,7 @@ from session.errors import SessionError, StoreError
 from session.fence import Fence
 from session.hop import start_thread
 from session.idle import fresh_at
+from session.jobfiles import JobFiles
 from session.key import SessionKey
 from session.listing import transcripts
 from session.loading import load
@@ -26,6 +27,7 @@ from session.transcript import Transcript, decode
 log = structlog.get_logger("retention")
 
 EVERY_S = 24 * 3600.0
+AWAITED_S = 7 * EVERY_S  # how long an ended session that memory does not have yet is kept beyond its age
 FREEZE_S = 30.0
 
 
@@ -66,6 +68,7 @@ class Retention:
         self._days = days
         self._left = left
         self._sleep = sleep
+        self._jobs = JobFiles(store.layout.workspace / "state")
 
     async def run(self) -> None:
         """Prune now and every 24 hours, until cancelled; without a limit of age there is nothing to do."""
@@ -112,7 +115,7 @@ class Retention:
                     named[found.stem] = self._named(found.stem)
                 if found.session_id not in named[found.stem]:
                     steps.append(self._delete(found))
-        return steps
+        return [step for step in steps if step.do == "archive" or not self._awaited(step)]
 
     def _delete(self, found: Archived) -> Step:
         transcript = _read_at(found.path, found.stem)
@@ -152,8 +155,12 @@ class Retention:
             store.layout,
             step.stem,
             step.session_id,
-            unless=lambda: step.session_id in self._named(step.stem),
+            unless=lambda: step.session_id in self._named(step.stem) or self._awaited(step),
         )
+
+    def _awaited(self, step: Step) -> bool:
+        """Whether its work into memory lies ahead still: the model was away, or the budget used up."""
+        return self._jobs.awaits(step.key, step.session_id, for_s=AWAITED_S)
 
 
 def named_by(transcript: Transcript) -> Iterator[str]:

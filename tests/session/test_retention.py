@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from session import boundary
+from session.jobfiles import Job, JobFiles
 from session.key import SessionKey
-from session.retention import EVERY_S, Retention
+from session.retention import AWAITED_S, EVERY_S, Retention
 from session.store import Store
 from session.transcript import make_line
 from session.vectors import Vectors
@@ -112,6 +115,27 @@ async def test_an_archive_that_a_summary_stands_for_stays(world: World) -> None:
 
     assert await world.pruned() == []
     assert {first, second} < set(await world.sessions())
+
+
+async def test_an_ended_session_waits_for_its_place_in_memory_a_week_at_most(world: World) -> None:
+    """The model was away all day, or the budget used up: what nobody has noted down is not deleted."""
+    ended = await world.say("a")
+    await world.end()
+    for _ in range(2):
+        await world.say("b")
+        await world.end()
+    jobs, job = JobFiles(world.store.layout.workspace / "state"), Job(ADA, ended)
+    jobs.keep(job)
+    world.clock.pass_(31)
+
+    assert ("delete", ended) not in await world.pruned(dry_run=True)
+    await world.pruned()
+    assert ended in await world.sessions()
+
+    [file] = (world.store.layout.workspace / "state/jobs").glob("*.json")
+    week_ago = time.time() - AWAITED_S - 1
+    os.utime(file, (week_ago, week_ago))
+    assert ("delete", ended) in await world.pruned()
 
 
 async def test_vectors_go_with_an_ended_session(world: World) -> None:
