@@ -111,7 +111,8 @@ class Chat:
         self.leaving = asyncio.Event()
         self.leaves: asyncio.Event | None = None  # what an ended session owes to memory waits for it
         self.left_fails: list[Exception] = []
-        self.seconds = 0.0
+        self.began = datetime.now(UTC)
+        self.seconds = 0.0  # since then: what a test does takes none by itself
         self.compactor = Compactor(self.model, clock=lambda: self.seconds)
         self.bounds = Bounds(
             self.compactor,
@@ -133,7 +134,7 @@ class Chat:
         self.key = KEY
 
     def _clock(self) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=self.seconds)
+        return self.began + timedelta(seconds=self.seconds)
 
     async def _rules(self) -> Rules:
         return self.rules
