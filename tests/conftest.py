@@ -1,4 +1,4 @@
-"""What all tests share: one private RabbitMQ node, and names on it that no other test uses."""
+"""What all tests share: one private RabbitMQ node, names on it that no other test uses, one profile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.broker import BIN, Broker
+
+# A machine that is busy takes its time over an example, and over making one up: neither is a failure.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 _numbers = itertools.count(1)
 _used: list[str] = []
