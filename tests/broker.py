@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.ports import Place
+
 BIN = Path("/usr/lib/rabbitmq/bin")
 TEMPLATES = Path(tempfile.gettempdir()) / f"chat-gateway-broker-template-{os.getuid()}"
 START_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -36,12 +38,6 @@ def _spawn(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, preexec_fn=_die_with_parent, **options)
 
     return _starter.submit(start).result()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
@@ -73,8 +69,8 @@ class Broker:
     ) -> None:
         self._own = folder is None
         self.base = folder or Path(tempfile.mkdtemp(prefix="chat-gateway-broker-"))
-        self.port = _free_port()
-        self._dist, self._epmd_port = _free_port(), _free_port()
+        self._places = [Place() for _ in range(3)]
+        self.port, self._dist, self._epmd_port = (place.port for place in self._places)
         self._consumer_timeout_ms, self._check_ms, self._config = consumer_timeout_ms, check_ms, config
         self._epmd: subprocess.Popen[bytes] | None = None
         self._node: subprocess.Popen[bytes] | None = None
@@ -193,6 +189,8 @@ class Broker:
             self._epmd.kill()
             self._epmd.wait()
             self._epmd = None
+        for place in self._places:
+            place.close()
         if self._own:
             shutil.rmtree(self.base, ignore_errors=True)
 

@@ -34,6 +34,7 @@ from tests.discord_people import People
 from tests.discord_rest import REAL_LIMITS, Buckets, Call, Edited, Fault, Rest, Sent, pattern
 from tests.discord_routes import Routes, Upload
 from tests.discord_world import Channel, Message
+from tests.ports import Place
 
 __all__ = ["REAL_LIMITS", "DiscordServer", "Edited", "Fault", "Interaction", "Sent"]
 T = TypeVar("T")
@@ -55,7 +56,8 @@ class DiscordServer(People):
         limits: dict[str | None, tuple[int, float]] | None = None,
     ) -> None:
         super().__init__()
-        self.port, self.token = port, token
+        self._place = Place(port)
+        self.port, self.token = self._place.port, token
         self.application_id = self.bot.id
         self.privileged = {"message_content"}  # the switches of the portal: also "members", "presences"
         self.buckets = Buckets(dict(limits or {}))
@@ -93,6 +95,7 @@ class DiscordServer(People):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        self._place.close()
 
     async def start(self) -> None:
         self._rest.released.clear()
@@ -104,7 +107,6 @@ class DiscordServer(People):
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         self._rest.released.set()

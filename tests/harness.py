@@ -149,7 +149,7 @@ class Daemon:
         return await self.died(within_s)
 
     async def __aenter__(self) -> Daemon:
-        return await self.start()
+        return self if self.alive else await self.start()
 
     async def __aexit__(self, *_: object) -> None:
         if self._process is not None and self._process.returncode is None:

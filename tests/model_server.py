@@ -71,6 +71,7 @@ from tests.model_replies import (
     summed_up,
     usage_of,
 )
+from tests.ports import Place
 
 __all__ = ["ModelServer", "Reply", "Seen", "Vectors", "model_process", "read_log"]
 
@@ -81,7 +82,8 @@ class ModelServer:
     """The server; see the module's docstring for what it answers."""
 
     def __init__(self, *, port: int = 0, log: Path | None = None) -> None:
-        self.port = port
+        self._place = Place(port)
+        self.port = self._place.port
         self.seen: list[Seen] = []
         self.asides: list[Seen] = []
         self.aside: deque[Reply] = deque()
@@ -110,12 +112,12 @@ class ModelServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        self._place.close()
         if self._log:
             self._log.close()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port, backlog=1024)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Close the port and every connection; ``start`` opens the same port again."""

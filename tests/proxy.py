@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from tests.ports import Place
+
 
 class Proxy:
     """Forwards a port of its own to ``target``. ``async with Proxy(port) as proxy`` opens and closes it."""
@@ -17,7 +19,8 @@ class Proxy:
         self._flow = asyncio.Event()
         self._flow.set()
         self._changed = asyncio.Event()
-        self.port = 0
+        self._place = Place()
+        self.port = self._place.port
         self.delay_s = 0.0
 
     @property
@@ -35,6 +38,7 @@ class Proxy:
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
+        self._place.close()
 
     def cut(self, *numbers: int) -> None:
         """Reset the connections of these numbers (0 is the oldest); all where none is named."""
@@ -59,7 +63,6 @@ class Proxy:
         self._flow.set()
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
 
     async def connected(self, count: int) -> None:
         """Return when at least ``count`` connections are open."""

@@ -30,6 +30,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from tests.ports import Place
 from tests.telegram_chats import Action, Edit, Sent, Upload
 from tests.telegram_faults import HTML, Fault, Refused
 from tests.telegram_people import People
@@ -65,7 +66,8 @@ class TelegramServer(People):
     def __init__(self, *, token: str = TOKEN, port: int = 0) -> None:
         super().__init__(ME | {"id": int(token.partition(":")[0])})
         self.token = token
-        self.port = port
+        self._place = Place(port)
+        self.port = self._place.port
         self.calls: list[Call] = []
         self.faults: list[Fault] = []
         self.updates.changed = self._changed
@@ -92,6 +94,7 @@ class TelegramServer(People):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+        self._place.close()
 
     def pause(self) -> None:
         """Refuse connections and cut the open ones, until ``resume``."""
@@ -138,7 +141,6 @@ class TelegramServer(People):
         assert self._runner is not None
         self._site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await self._site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def _leave(self) -> None:
         assert self._site is not None

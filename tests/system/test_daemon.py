@@ -20,6 +20,7 @@ from gateway.mailbox import Post
 from tests.broker import Broker
 from tests.harness import Daemon, ask, foreign, inbound, lines_of
 from tests.model_server import model_process
+from tests.ports import Place
 
 SLOW = {"model.echo_delay_s": 1.5}
 
@@ -176,26 +177,26 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
 
 async def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
     """The daemon starts before its broker, says 503, and becomes ready when the broker comes."""
-    with Broker() as node:
+    with Broker() as node, Place() as port:
         node.stop()
-        daemon = Daemon(tmp_path, role="session", config={"broker.url": node.url, "http.port": free_port()})
-        await daemon.start(wait=False)
-        port = daemon._config["http.port"]
-        status = await readiness(port)
-        assert status.status_code == 503
-        assert status.json()["parts"]["queue"]["up"] is False
-        node.start()
-        await asyncio.wait_for(daemon._ready.wait(), 60)
-        assert (await readiness(port)).status_code == 200
-        assert await daemon.stop() == 0
+        daemon = Daemon(tmp_path, role="session", config={"broker.url": node.url, "http.port": port})
+        async with await daemon.start(wait=False):
+            status = await readiness(port)
+            assert status.status_code == 503
+            assert status.json()["parts"]["queue"]["up"] is False
+            await asyncio.to_thread(node.start)
+            await asyncio.wait_for(daemon._ready.wait(), 60)
+            assert (await readiness(port)).status_code == 200
+            assert await daemon.stop() == 0
 
 
 async def test_sigterm_ends_a_daemon_that_still_waits_for_its_broker(tmp_path: Path) -> None:
-    config = {"broker.url": f"amqp://guest:guest@127.0.0.1:{free_port()}/", "http.port": free_port()}
-    daemon = await Daemon(tmp_path, role="session", config=config).start(wait=False)
-    assert (await readiness(config["http.port"])).status_code == 503
+    with Place() as away, Place() as port:
+        config = {"broker.url": f"amqp://guest:guest@127.0.0.1:{away}/", "http.port": port}
+        daemon = await Daemon(tmp_path, role="session", config=config).start(wait=False)
+        assert (await readiness(port)).status_code == 503
 
-    assert await daemon.stop(within_s=10) == 0
+        assert await daemon.stop() == 0
 
 
 async def readiness(port: Any) -> httpx.Response:
@@ -205,11 +206,6 @@ async def readiness(port: Any) -> httpx.Response:
                 return await client.get(f"http://127.0.0.1:{port}/readyz")
             except httpx.TransportError:
                 await asyncio.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 SECRETS = {
