@@ -24,7 +24,6 @@ from session.memory import BACK_OFF_S, MIN_CHARS, TRIES, Memory
 from session.models import Answer, Prompt
 from session.scribe import Scribe, again, merged
 from session.store import Store
-from session.stretch import FREEZE_S
 from session.transcript import Transcript, decode, read_time
 
 log = structlog.get_logger("chronicle")
@@ -202,7 +201,7 @@ class Chronicle:
 
     async def _renew(self, stem: str, session_id: str, head_of: ended.HeadOf) -> bool:
         layout = self._store.layout
-        fence = Fence(layout, stem, owner=self._store.owner, freeze_s=FREEZE_S)
+        fence = Fence(layout, stem, owner=self._store.owner)
         return await start_thread(
             lambda: ended.renew_head(fence, layout, stem, session_id, head_of), name="archive"
         )

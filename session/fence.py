@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -34,26 +32,17 @@ from session.disk import (
     seen,
     sync_folder,
 )
-from session.errors import Fenced, NewerFormat, StoreError
+from session.errors import Fenced, StoreError
+from session.title import Title, read_title, write_title
 
 log = structlog.get_logger(__name__)
-VERSION = 1
+FREEZE_S = 30.0  # how long a process that does not move may hold a lock
 _POLL_S = 0.005
 _READ_BYTES = 65536
 
 
 class Busy(Exception):
     """Another process holds the lock now; only raised for ``wait=None``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Title:
-    """What a lock file says; ``renew``: epochs of overtaken writers whose files must be renewed yet."""
-
-    key: str | None = None
-    owner: str = ""
-    epoch: int = 0
-    renew: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -121,7 +110,7 @@ class Held:
         self._entitle(replace(self.title, renew=()))
 
     def _entitle(self, title: Title) -> None:
-        _write_title(self.file.fd, title)
+        write_title(self.file.fd, title)
         self.title = title
 
 
@@ -136,7 +125,13 @@ class Fence:
     """The lock of one stem, for one process (``owner``). Used from threads, never on the event loop."""
 
     def __init__(
-        self, layout: Layout, stem: str, *, owner: str, freeze_s: float, kept: OpenFiles | None = None
+        self,
+        layout: Layout,
+        stem: str,
+        *,
+        owner: str,
+        freeze_s: float = FREEZE_S,
+        kept: OpenFiles | None = None,
     ) -> None:
         """Touch nothing yet; with ``kept``, the key's lock and transcript stay open between two jobs."""
         self.path = layout.lock(stem)
@@ -207,7 +202,7 @@ class Fence:
             raw = self.path.read_bytes()
         except OSError:
             return False
-        title = _read_title(raw, self.path.name)
+        title = read_title(raw, self.path.name)
         return title.owner == self.owner and title.epoch == epoch and not title.renew
 
     def epoch_of(self, title: Title, key: str) -> int | None:
@@ -219,7 +214,7 @@ class Fence:
         raw = os.pread(fd, _READ_BYTES, 0)
         known, title = self._read
         if raw != known:
-            title = _read_title(raw, self.path.name)
+            title = read_title(raw, self.path.name)
             self._read = (raw, title)
         return title
 
@@ -294,7 +289,7 @@ class Fence:
             temp = self.temp(self.path.parent, title.epoch)
             with new_file(temp) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                _write_title(fd, title)
+                write_title(fd, title)
                 temp.rename(self.path)
                 ours = opened(os.dup(fd))  # the same open file, so the same lock
         log.warning("lock.overtaken", lock=self.path.name, epoch=title.epoch, frozen=old.owner)
@@ -360,37 +355,3 @@ def _is_free(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_UN)
         return True
     return False
-
-
-def _read_title(raw: bytes, name: str) -> Title:
-    raw = raw.strip(b"\0 \n")
-    if not raw:
-        return Title()
-    try:
-        body: dict[str, Any] = json.loads(raw)
-        version, epoch = body["v"], body["epoch"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return Title(epoch=int(time.time()))  # unreadable: above every epoch that was ever counted
-    if type(version) is int and version > VERSION:
-        raise NewerFormat(f"{name} has version {version}", hint="it was written by a newer chat-gateway")
-    key, owner, renew = body.get("key"), body.get("owner"), body.get("renew", [])
-    return Title(
-        key if isinstance(key, str) else None,
-        owner if isinstance(owner, str) else "",
-        epoch if type(epoch) is int else int(time.time()),
-        tuple(item for item in renew if type(item) is int) if isinstance(renew, list) else (),
-    )
-
-
-def _write_title(fd: int, title: Title) -> None:
-    """Write in place, in one call, padded over what stood there."""
-    body: dict[str, Any] = {"v": VERSION, "key": title.key, "owner": title.owner, "epoch": title.epoch}
-    if title.renew:
-        body["renew"] = list(title.renew)
-    raw = json.dumps(body).encode()
-    old = os.fstat(fd).st_size
-    try:
-        if os.pwrite(fd, raw.ljust(old - 1) + b"\n", 0) < len(raw):
-            raise StoreError("the lock could not be written")
-    except OSError as error:
-        raise StoreError(f"the lock could not be written: {error.strerror}") from error

@@ -18,7 +18,6 @@ from session.lines import Lines
 from session.scribe import Scribe
 
 log = structlog.get_logger(__name__)
-FREEZE_S = 30.0
 STALE_BYTES = 2**21  # of lines that no index knows: more would take too long to read at the next opening
 
 
@@ -54,7 +53,7 @@ def begin(scribe: Scribe, lines: Lines) -> Callable[[], None]:
     """Copy what an index is made of, and return what writes it; not where the file is gone by then."""
     layout, stem = scribe.layout, scribe.stem
     path, transcript = layout.index(stem), str(layout.transcript(stem))
-    fence = Fence(layout, stem, owner=scribe.fence.owner, freeze_s=FREEZE_S)
+    fence = Fence(layout, stem, owner=scribe.fence.owner)
     file, body_at, starts, end = lines.snapshot()
     identity, indexed = identity_of(os.fstat(file.fd)), opened(file.fd)
     finish = scribe.transcript.index.snapshot()

@@ -28,7 +28,6 @@ log = structlog.get_logger("retention")
 
 EVERY_S = 24 * 3600.0
 AWAITED_S = 7 * EVERY_S  # how long an ended session that memory does not have yet is kept beyond its age
-FREEZE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ class Retention:
 
     def _remove(self, step: Step) -> bool:
         store = self._store
-        fence = Fence(store.layout, step.stem, owner=store.owner, freeze_s=FREEZE_S)
+        fence = Fence(store.layout, step.stem, owner=store.owner)
         return ended.delete(
             fence,
             store.layout,

@@ -17,7 +17,7 @@ from session import archive, ended, ending, listing
 from session.cache import Room, Rooms
 from session.disk import Layout, OpenFiles
 from session.errors import StoreError
-from session.fence import Busy, Fence, Wait
+from session.fence import FREEZE_S, Busy, Fence, Wait
 from session.hop import Half, Hop, Job, start_thread
 from session.index import Exchange
 from session.journal import Build, Ledger
@@ -159,7 +159,7 @@ class Store:
         clock: Callable[[], datetime] = utc_now,
         cache_bytes: int = 256 * 2**20,
         owner: str = "",
-        freeze_s: float = 30.0,
+        freeze_s: float = FREEZE_S,
     ) -> None:
         """Touch nothing yet.
 

@@ -18,7 +18,6 @@ from session.notes import Mark
 from session.store import Store
 from session.transcript import Transcript, decode, read_time
 
-FREEZE_S = 30.0
 T = TypeVar("T")
 
 
@@ -114,7 +113,7 @@ class Stretches:
         stem = await self._store.stem(SessionKey(key))
 
         def work() -> T | None:
-            with Fence(layout, stem, owner=owner, freeze_s=FREEZE_S).hold(Wait()):
+            with Fence(layout, stem, owner=owner).hold(Wait()):
                 return job() if ended.is_there(layout, stem, session_id) else None
 
         return await start_thread(work, name="notes")
@@ -155,7 +154,7 @@ class Stretches:
     def _renew(self, stem: str, mark: Mark) -> None:
         """Renew line 1 of an ended session, under the lock of its key."""
         store = self._store
-        fence = Fence(store.layout, stem, owner=store.owner, freeze_s=FREEZE_S)
+        fence = Fence(store.layout, stem, owner=store.owner)
 
         def head_of(transcript: Transcript) -> bytes | None:
             stop = min(mark.stop, len(transcript.messages))  # a compaction may have taken the rest away

@@ -19,7 +19,6 @@ from session.transcript import Transcript
 if TYPE_CHECKING:
     from gateway.http.desk import Desk
 
-FREEZE_S = 30.0
 _SHOWN = ("instructions", "summary", "ended_at", "previous_session")
 
 
@@ -182,7 +181,7 @@ class Files:
 
     def _fence(self, row: SessionRow) -> Fence:
         store = self._desk.store
-        return Fence(store.layout, row.stem, owner=store.owner, freeze_s=FREEZE_S)
+        return Fence(store.layout, row.stem, owner=store.owner)
 
 
 def _place(row: SessionRow) -> tuple[int, str]:
