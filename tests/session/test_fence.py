@@ -59,7 +59,7 @@ class Nursery:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def leftovers(workspace: Path) -> list[Path]:
 async def take_over(workspace: Path) -> None:
     store = open_store(workspace, freeze_s=0.03)
     try:
-        async with asyncio.timeout(20), store.open(KEY) as session:
+        async with asyncio.timeout(60), store.open(KEY) as session:
             await session.append(lines("parent"))
             await session.journal.conclude("parent", "command", text="done by parent")
     finally:
@@ -331,11 +331,11 @@ async def test_waiting_for_a_lock_holds_up_no_other_key(nursery: Nursery, tmp_pa
 
     waiting = asyncio.ensure_future(blocked())
     for number in range(20):
-        async with asyncio.timeout(5), store.open(f"cli:{number}") as session:  # type: ignore[arg-type]
+        async with asyncio.timeout(60), store.open(f"cli:{number}") as session:  # type: ignore[arg-type]
             await session.append(lines("other"))
     assert not waiting.done()
     waiting.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
