@@ -217,11 +217,17 @@ class Bounds:
             due: whether that is still to be done when its time has come.
         """
         key = session.key
-        if self._group is None or key in self._tasks or self._compactor.rests_s(key) > 0:
+        before = self._tasks.get(key)  # one that has ended stands here until the loop comes to tell of it
+        runs = before is not None and not before.done()
+        if self._group is None or runs or self._compactor.rests_s(key) > 0:
             return
         task = self._group.create_task(self._behind(session, due), name=f"compaction {key}")
         self._tasks[key] = task
-        task.add_done_callback(lambda ended: self._tasks.pop(key, None))
+        task.add_done_callback(lambda ended: self._forget(key, ended))
+
+    def _forget(self, key: str, ended: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is ended:
+            del self._tasks[key]
 
     async def _behind(self, session: Session, due: Callable[[], bool]) -> None:
         try:

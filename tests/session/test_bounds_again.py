@@ -11,7 +11,7 @@ import pytest
 
 from session import archive
 from session.bounded import Bounded
-from session.bounds import AT_ONCE
+from session.bounds import AT_ONCE, Bounds
 from session.errors import StoreError
 from session.models import Meter
 from session.presets import numbers_of
@@ -165,6 +165,42 @@ async def test_annabelle_rests_for_two_minutes(tmp_path: Path, consolidated: boo
         place.seconds += 3
         await place.say()
         assert len(place.model.summaries) == 2
+
+
+class Waiting(Bounds):
+    """Begins compactions that wait for a test, and do nothing."""
+
+    def __init__(self, place: Chat) -> None:
+        super().__init__(place.compactor, rules=place._rules, left=place._left, now=place.turns.now)
+        self.begun = asyncio.Event()
+        self.times = 0
+        self.ends = asyncio.Event()
+
+    async def compact(self, *_: Any, **__: Any) -> bool:
+        self.times += 1
+        self.begun.set()
+        await self.ends.wait()
+        return True
+
+
+async def test_a_turn_that_ends_together_with_a_compaction_begins_the_next(tmp_path: Path) -> None:
+    """The loop has not come to tell of its end yet, and nothing else would begin another."""
+    async with chat(tmp_path) as place, place.store.open(KEY) as session:
+        bounds = Waiting(place)
+        background = asyncio.create_task(bounds.run())
+        await asyncio.sleep(0)
+        bounds.after_turn(session, due=lambda: True)
+        await bounds.begun.wait()
+
+        asyncio.get_running_loop().call_soon(bounds.ends.set)
+        await bounds.ends.wait()  # behind the compaction, in the same pass of the loop
+        bounds.after_turn(session, due=lambda: True)
+        assert await bounds.settled(KEY)
+
+        assert bounds.times == 2
+        assert not await bounds.settled(KEY)
+        background.cancel()
+        await asyncio.wait([background])
 
 
 async def until_it_leaves(place: Chat) -> None:
