@@ -227,8 +227,8 @@ class Chronicle:
             return _head(transcript, changes, self._store.clock()) if unnamed(transcript) else None
 
         async with self._store.open(SessionKey(key)) as session:
-            if session.session_id == session_id:
-                return await session.change(job)
+            if session.session_id == session_id and await session.change(job):
+                return True
         return await self._renew(stem, session_id, head_of)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from session import boundary, prose
+from session.chronicle import Chronicle
 from session.disk import Layout
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
 from session.key import SessionKey
@@ -345,6 +346,32 @@ async def test_a_session_that_ended_meanwhile_is_named_where_it_lies(tmp_path: P
         await house.jobs.settled()
 
         assert [one["name"] for one in ended(tmp_path)] == ["Old one"]
+        assert await name_of(house) is None
+
+
+async def test_a_session_that_ends_before_its_name_is_written_is_named_where_it_lies(tmp_path: Path) -> None:
+    """It was the active one at the last look, and its ending came first to the files."""
+    async with place(tmp_path) as house:
+        await house.said(ADA, exchange("a", "b", "m"))
+        house.model.wrote = [Answer("Old one")]
+        async with house.store.open(ADA) as session:
+            room = house.store._rooms.get(ADA)
+            assert room is not None
+
+            async def waiting(count: int) -> None:
+                while len(room.turn._waiters or ()) < count:
+                    await asyncio.sleep(0)
+
+            await room.turn.acquire()
+            chronicle = Chronicle(house.memory, house.store)
+            naming = asyncio.ensure_future(chronicle.name(ADA, session.session_id))
+            await waiting(1)
+            ending = asyncio.ensure_future(session.end())
+            await waiting(2)
+            room.turn.release()
+            await asyncio.gather(ending, naming)
+
+        assert [one.get("name") for one in ended(tmp_path)] == ["Old one"]
         assert await name_of(house) is None
 
 
