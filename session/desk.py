@@ -102,7 +102,13 @@ class Desks:
         lock = self._locks.setdefault(name, asyncio.Lock())
         path = self._folder / f"{name}.json"
         async with lock:
-            fd, desk = await start_thread(lambda: self._take(path), name="desk")
+            taking = start_thread(lambda: self._take(path), name="desk")
+            try:
+                fd, desk = await taking
+            except asyncio.CancelledError:  # it has come to its end all the same, and may hold the lock
+                if taking.done() and taking.exception() is None:
+                    os.close(taking.result()[0])
+                raise
             try:
                 yield desk
             finally:

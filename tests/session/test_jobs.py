@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from session.desk import Desks
 from session.errors import ModelAway, NewerFormat, NotNow
 from session.index import Totals
 from session.models import Answer, Echo, Prompt, Usage
@@ -329,6 +330,24 @@ async def test_by_hand_at_once(tmp_path: Path) -> None:
         assert report.memory_bytes == len(await house.read("MEMORY.md")) > report.memory_bytes_before == 0
         assert jobs_in(tmp_path) == []
         assert house.memory.budget.shown()["calls_last_hour"] == 2
+
+
+async def test_a_desk_is_free_again_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    """Whoever is cancelled while its lock is being taken lets go of it."""
+    desks = Desks(tmp_path)
+
+    async def sit() -> None:
+        async with desks.open("ada"):
+            raise AssertionError("it was cancelled")
+
+    taking = asyncio.ensure_future(sit())
+    await asyncio.sleep(0)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+
+    async with desks.open("ada") as desk:
+        assert desk.answer is None
 
 
 # -- the budget ------------------------------------------------------------------------------------------
