@@ -155,9 +155,9 @@ class Spending:
     async def aclose(self) -> None:
         """Write what was counted and not written yet, as far as the disk takes it."""
         while self._pending and self._durable:
-            left = len(self._pending)
+            visit = self._visit or self._start()  # that only reads where nothing was pending as it began
             await self.refresh()
-            if len(self._pending) >= left:
+            if visit.exception() is not None or visit.result().error is not None:
                 return
 
     def today(self) -> Totals:

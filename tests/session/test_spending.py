@@ -314,6 +314,29 @@ async def test_what_is_counted_as_a_visit_ends_is_written_at_the_close(tmp_path:
     assert spending.today() == Totals(1, 20, 4, 1.0)
 
 
+async def test_what_is_counted_while_a_visit_only_reads_is_written_at_the_close(tmp_path: Path) -> None:
+    """The visit that is under way at the close began before there was anything to write."""
+    async with daemon(tmp_path) as one:
+        reading = asyncio.ensure_future(one.spending.refresh())
+        await asyncio.sleep(0)
+        assert one.visits == 1
+        one.spending.record("a:1", "a:1", ONE)
+        await one.spending.aclose()
+
+        assert len(rows_in(tmp_path / "2027-01-01.jsonl")) == 2
+        await reading
+
+
+async def test_the_close_gives_up_where_the_disk_refuses(tmp_path: Path) -> None:
+    folder = tmp_path / "usage"
+    folder.write_text("in the way")
+    async with daemon(folder) as one:
+        one.spending.record("a:1", "a:1", ONE)
+        await one.spending.aclose()
+
+        assert one.spending.today().turns == 1
+
+
 async def test_without_a_limit_no_call_looks_at_the_disk(tmp_path: Path) -> None:
     async with daemon(tmp_path) as one:
         one.spending.pay("a:1", Usage(1, 1, 1000.0))
