@@ -135,7 +135,10 @@ class Turns:
             await turn.close_stopped()
             return Reply(silent=True, reason="stopped")
         except TimeoutError:
-            raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
+            stored = turn.stored_answer()
+            if stored is None:
+                raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
+            text = stored
         if turn.bounded is not None:
             turn.bounded.ended()
         return Reply(text=text, seq=session.seq_of(request.id), usage=turn.meter.usage)
@@ -160,6 +163,7 @@ class _Turn:
         self._partial: list[str] = []
         self._rounds = 0
         self._tools_used: list[str] = []
+        self._answer: str | None = None  # on its way to the disk
         self._around = around
         self._asking = Asking(
             session,
@@ -210,6 +214,12 @@ class _Turn:
             lines = [self._result(call, STOPPED, is_error=True) for call in self._open_calls(exchange)]
         lines.append(self._line("assistant", "".join(self._partial), stopped=True, final=True))
         await self._store(*lines)
+
+    def stored_answer(self) -> str | None:
+        """Return the answer that reached the disk although its turn was told to end; None without one."""
+        exchange = self._session.find(self._request.id)
+        is_last = exchange is not None and exchange.final == len(self._session) - 1
+        return self._answer if is_last else None
 
     # -- stored lines ------------------------------------------------------------------------------
 
@@ -317,6 +327,7 @@ class _Turn:
         if not answer.text.strip():
             raise BadAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._tools_used)) or None
+        self._answer = answer.text
         await self._store(self._assistant(answer, final=True, tools_used=used))
         return answer.text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -358,15 +359,36 @@ class Cold(Model):
         await self.loaded.wait()
 
 
+async def test_an_answer_that_is_stored_as_the_time_runs_out_is_the_reply(tmp_path: Path) -> None:
+    """What the next request holds as said must not be told to the chat as a turn that was given up."""
+    disk = threading.Event()
+
+    async def answer() -> Answer:
+        h.store.beside(disk.wait)  # what is stored from now on comes behind it
+        return Answer("just in time")
+
+    async with house(tmp_path, answer, turn_timeout_s=0.05) as h:
+        turn = asyncio.create_task(h.run())
+        while not turn.cancelling():
+            await asyncio.sleep(0.005)
+        disk.set()
+        reply = await turn
+
+        assert (reply.text, reply.seq) == ("just in time", 1)
+        assert (await h.lines())[-1]["final"]
+
+
 async def test_the_time_of_a_turn_counts_from_when_the_model_can_be_asked(tmp_path: Path) -> None:
     """A first letter is not given up for the seconds in which the model's library is imported."""
     model = Cold(Answer("there"))
     h = House(tmp_path, model, Counter(repeatable=True), turn_timeout_s=0.1)
     turn = asyncio.create_task(h.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await model.loading.wait()
 
-    asyncio.get_running_loop().call_later(0.4, model.loaded.set)
+    await asyncio.sleep(0.4)  # a time that counted already is over now
+    h.turns.limits = Limits()
+    model.loaded.set()
     reply = await turn
 
     assert reply.text == "there"
@@ -378,7 +400,7 @@ async def test_a_turn_can_be_stopped_while_the_model_is_loaded(tmp_path: Path) -
     model, stop = Cold(), StopSwitch()
     h = House(tmp_path, model, Counter(repeatable=True))
     turn = asyncio.create_task(h.run(stop=stop))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await model.loading.wait()
 
     stop.pull()
