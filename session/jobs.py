@@ -56,6 +56,7 @@ class _Due:
     at: datetime
     tries: int = 0
     reason: str = ""
+    again: bool = False  # its file was written while it was being done
 
 
 class Background:
@@ -141,6 +142,7 @@ class Background:
         for job in jobs:
             await start_thread(partial(self._files.keep, job), name="job")
             self._put(job)
+            self._due[job].again = job in self._running
 
     async def aclose(self) -> None:
         """Leave behind what was asked for by turns that may have been the last of their sessions."""
@@ -274,6 +276,8 @@ class Background:
         else:
             self._away_until, self._away_tries, self._last_error = None, 0, ""
             del self._due[job]
+            if due.again:
+                self._put(job)
         finally:
             self._running.discard(job)
             self._changed.set()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from session.desk import Desks
 from session.errors import ModelAway, NewerFormat, NotNow
 from session.index import Totals
+from session.jobfiles import Job, JobFiles
 from session.models import Answer, Echo, Prompt, Usage
 from tests.session.memory_place import ADA, BOB, START, Clock, place, purse_of, saved, talk
 from tests.session.memory_victim import lines_of
@@ -176,6 +178,46 @@ async def test_new_again_is_known(tmp_path: Path) -> None:
 
         assert len(house.model.seen) == 1
         assert jobs_in(tmp_path) == []
+
+
+async def test_new_that_comes_again_as_its_job_ends_leaves_no_file_behind(tmp_path: Path) -> None:
+    """A file that is written anew when the one before it was just struck out is struck out as well."""
+    answer = asyncio.Event()
+    comes_again, struck, told = threading.Event(), threading.Event(), threading.Event()
+
+    async def slow(prompt: Prompt) -> Answer:
+        await answer.wait()
+        return saved()
+
+    class InTurn(JobFiles):
+        summaries = 0
+
+        def keep(self, job: Job) -> None:
+            self.summaries += job.kind == "summary"
+            if self.summaries == 2:
+                comes_again.set()
+                struck.wait(30)
+            super().keep(job)
+
+        def strike(self, job: Job) -> None:
+            super().strike(job)
+            if job.kind == "consolidate" and not struck.is_set():
+                struck.set()
+                told.wait(30)
+
+    async with place(tmp_path, slow, run=True) as house:
+        house.jobs._files = InTurn(tmp_path / "state")
+        await house.said(ADA, talk(4))
+        assert await house.new(ADA)
+        again = asyncio.ensure_future(house.new(ADA))
+        assert await asyncio.to_thread(comes_again.wait, 30)
+        answer.set()
+        assert await again
+        told.set()
+        await house.jobs.settled()
+
+        assert jobs_in(tmp_path) == []
+        assert len(house.model.seen) == 1
 
 
 @pytest.mark.parametrize("seen_to", [False, True])
