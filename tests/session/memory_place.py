@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -43,9 +43,12 @@ class Clock:
         self._moved.set()
         self._moved = asyncio.Event()
 
-    async def sleep(self, seconds: float) -> None:
-        until = self.now + timedelta(seconds=seconds)
-        while self.now < until:
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        """Sleep from this call on: a task that runs it may be begun when the clock has moved already."""
+        return self._until(self.now + timedelta(seconds=seconds))
+
+    async def _until(self, instant: datetime) -> None:
+        while self.now < instant:
             await self._moved.wait()
 
 
