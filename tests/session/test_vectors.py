@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -175,14 +176,18 @@ async def test_a_process_killed_in_mid_write_leaves_a_sound_file(tmp_path: Path)
         for name in ("ada", "bob")
     ]
     kept: dict[str, list[str]] = {"ada": [], "bob": []}
-    for writer, name in zip(writers, kept, strict=True):
-        assert writer.stdout is not None
-        while len(kept[name]) < 30:
-            line = (await writer.stdout.readline()).decode().strip()
-            kept[name] += [line] if line.isdigit() else []  # beside its log
-    for writer in writers:
-        writer.kill()
-        await writer.wait()
+    try:
+        for writer, name in zip(writers, kept, strict=True):
+            assert writer.stdout is not None
+            while len(kept[name]) < 30:
+                line = await writer.stdout.readline()
+                assert line, f"{name} ended by itself"
+                kept[name] += [line.decode().strip()] if line.strip().isdigit() else []  # beside its log
+    finally:
+        for writer in writers:
+            with suppress(ProcessLookupError):
+                writer.kill()
+            await writer.wait()
 
     vectors = Vectors(tmp_path)
 
