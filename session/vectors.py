@@ -144,7 +144,8 @@ class Vectors:
                     return self._file
             self._close()
         with self._alone():
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            with suppress(FileExistsError):  # closing one that is there lets go of all locks we have on it
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             file = sqlite3.connect(
                 self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
             )

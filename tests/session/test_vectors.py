@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -196,6 +197,32 @@ async def test_a_process_killed_in_mid_write_leaves_a_sound_file(tmp_path: Path)
         assert [list(found[text]) for text in texts] == [vector(int(text), 1536) for text in texts]
     vectors.close()
     assert sqlite3.connect(tmp_path / FILE).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+LOOKS = """
+import sys
+from pathlib import Path
+from session.vectors import Vectors
+vectors = Vectors(Path(sys.argv[1]), busy_s=10)
+print(*vectors.read("words", "ada", ["a", "b"]))
+vectors.close()
+"""
+
+
+def test_a_process_that_comes_and_goes_takes_nothing_from_one_that_opened_the_file_twice(
+    tmp_path: Path,
+) -> None:
+    """The second opening leaves the locks of the first, by which the other one sees that it is not alone."""
+    one, two = Vectors(tmp_path), Vectors(tmp_path)
+    one.write(MODEL, "ada", {"a": vector(1)})
+    two.open()
+    two.close()
+    look = (sys.executable, "-c", LOOKS, str(tmp_path))
+    assert subprocess.run(look, cwd=ROOT, check=True, capture_output=True).stdout == b"a\n"
+
+    one.write(MODEL, "ada", {"b": vector(2)})
+
+    assert subprocess.run(look, cwd=ROOT, check=True, capture_output=True).stdout == b"a b\n"
 
 
 @pytest.mark.parametrize(
