@@ -50,6 +50,7 @@ class Patience:
         now = asyncio.get_running_loop().time()
         if self.outage.met(error, now):
             self._spawn(self._tell_waiting(error), "tell waiting chats")
+        over = self.outage.over  # of this outage: it may end while the chat is told
         entry.tries += 1
         reason, said = wait_words(error)
         noted = session.journal.noted(entry.inbound.id, reason)
@@ -61,7 +62,7 @@ class Patience:
             await self._notices.tell(session, entry.inbound, reason, said)
         wait = back_off_s(entry.tries, after_s=error.after_s, spread=random.random())
         log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
-        return Again(wait, self.outage.over)
+        return Again(wait, over)
 
     async def delay(self, entry: Entry, error: MailboxError | StoreError) -> Again:
         """Keep the lane waiting for queue or disk; of the disk its chat is told once."""

@@ -511,6 +511,37 @@ class Hesitant(EmbeddedMailbox):
         await super().put(post)
 
 
+class Late(EmbeddedMailbox):
+    """Stores what is put under one id only when ``gate`` is set."""
+
+    def __init__(self, state: Path, *, late: str) -> None:
+        super().__init__(state)
+        self.waits, self.gate = asyncio.Event(), asyncio.Event()
+        self._late = late
+
+    async def put(self, post: Post) -> None:
+        if post.id == self._late:
+            self.waits.set()
+            await self.gate.wait()
+        await super().put(post)
+
+
+async def test_an_outage_that_ends_while_its_chat_is_told_is_waited_for_no_longer(tmp_path: Path) -> None:
+    """The model answers another chat before the notice is stored: the lane goes on as soon as it is."""
+    r = Rig(tmp_path, Script([ModelAway("429", cause="rate_limit", after_s=60), "fine", "late"]), Rules())
+    mailbox = Late(tmp_path / "state", late="m1#notice.model_away")
+    r.mailbox = mailbox
+    r.intake = Intake(mailbox)
+    async with r.open():
+        await r.put("1", "m1")
+        await mailbox.waits.wait()
+        await r.put("hello", "x1", key="foreign:bob")
+        assert await r.texts(1) == ["fine"]
+        mailbox.gate.set()
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m1#reply"]
+
+
 async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) -> None:
     """The answer out of line fails late: the letter has waited for it, and answers itself."""
     r = Rig(tmp_path, Script(["a long answer"]), Rules())
