@@ -387,7 +387,6 @@ class MailboxContract:
         ):
             await mailbox.tell("control", 9, b"stop")
             await mailbox.tell("events", 9, b"event")
-
             assert await collect(one, 1) == await collect(other, 1) == [b"stop"]
             assert await collect(events, 1) == [b"event"]
 
@@ -395,6 +394,7 @@ class MailboxContract:
         """What nobody listens to is lost without a word; later listeners do not hear it."""
         async with self.open_mailbox() as mailbox:
             await mailbox.tell("events", 1, b"lost")
+            await put_all(mailbox, ADA, 1)  # confirmed behind it, on the same connection
             async with mailbox.listen("events") as heard:
                 await mailbox.tell("events", 1, b"heard")
                 assert await collect(heard, 1) == [b"heard"]
