@@ -130,10 +130,16 @@ class Frames(FrameReceiver):
 class Connection(aiormq.Connection):
     """The library's connection, which gives its lease up in time and reads by ``Frames``."""
 
-    # The broker gives a silent client up after two heartbeats at the earliest: giving up after less than
-    # one makes sure that no turn runs here whose letter another daemon was already handed.
-    HEARTBEAT_GRACE_MULTIPLIER = 0.9  # type: ignore[assignment]  # declared as an integer, used as a factor
+    # No turn may run here whose letter another daemon was already handed. The broker gives a silent client up
+    # two heartbeats after its last frame at the earliest, and that may be half of one old when the silence
+    # begins. The library looks at every half: GRACE and a half must be less than one and a half.
+    GRACE = 0.8  # heartbeats without a frame of the broker, which sends one at every half
     FRAME_BUFFER_SIZE = 0  # the write queue has no bound: the puts in flight are bounded by their callers
+
+    def __init__(self, url: Any, **kwargs: Any) -> None:
+        super().__init__(url, **kwargs)
+        # The library's own private figure counts one second more, too much where the heartbeat is short.
+        self.__heartbeat_grace_timeout = self.GRACE * self.heartbeat_timeout  # type: ignore[assignment]
 
     async def __reader(self, receiver: FrameReceiver) -> None:
         # A private method of the library's class of this name. Where that goes, no delivery is understood.

@@ -12,7 +12,7 @@ from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from pamqp import body, commands, frame, header, heartbeat
 
 from gateway import rabbit_lenient
-from gateway.rabbit_frames import Frames, Whole
+from gateway.rabbit_frames import Connection, Frames, Whole
 from gateway.rabbit_wire import Delivery, Sending, ack_frame, content_frames
 
 rabbit_lenient.install()
@@ -162,3 +162,31 @@ def test_what_is_written_by_hand_is_what_the_library_writes(content: bytes, more
 
     assert content_frames(sending, 9, 300) == b"".join(frame.marshal(each, 9) for each in theirs)
     assert ack_frame(2**40 + 1, 9) == frame.marshal(commands.Basic.Ack(2**40 + 1), 9)
+
+
+class Ahead:
+    """The running loop, with a clock that the test puts forward."""
+
+    def __init__(self) -> None:
+        self.by_s = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        return self._loop.time() + self.by_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+@pytest.mark.parametrize("heartbeat_s", [2, 3, 4, 5, 10, 60])
+async def test_a_silent_broker_is_given_up_before_it_can_hand_on_our_letters(heartbeat_s: int) -> None:
+    """Our last sign of life may be as old as the last look at its own, and the next look as far away."""
+    clock = Ahead()
+    connection = Connection(f"amqp://127.0.0.1/?heartbeat={heartbeat_s}", loop=clock)
+    look_s = max(1, heartbeat_s // 2)
+
+    clock.by_s = 2 * heartbeat_s - 2 * look_s - 0.1
+    assert connection.is_connection_was_stuck
+
+    clock.by_s = heartbeat_s / 2 + 0.1
+    assert not connection.is_connection_was_stuck
