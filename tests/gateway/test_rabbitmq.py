@@ -228,7 +228,7 @@ async def test_replies_go_to_one_process(broker: Broker, broker_name: str) -> No
 async def test_old_letters_renew_their_channel(broker: Broker, broker_name: str) -> None:
     """Before the oldest letter is too old its channel is opened anew: all come again in order."""
     async with opened(broker.url, broker_name, renew_after_s=1) as mailbox:
-        names = await put_all(mailbox, ADA, 3)  # before they are taken: they come, and are as old, all at once
+        names = await put_all(mailbox, ADA, 3)  # before they are taken: they come all at once
         async with mailbox.take(INBOUND) as letters:
             held = await collect(letters, 3)
             again = await collect(letters, 3)
@@ -256,7 +256,7 @@ async def test_renewal_hands_over_when_the_running_ones_end(broker: Broker, brok
         async with asyncio.timeout(30):
             while not taken[2].lost:
                 await asyncio.sleep(0.01)
-        await one.depths()  # an answer over the same connection: a channel closed too early would be so by now
+        await one.depths()  # an answer over the same connection, behind the end of a channel
         assert not following.done() and not any(letter.lost for letter in running)
         assert not taken[2].begin()
 
