@@ -159,8 +159,10 @@ class Lanes:
     async def _run(self, lane: Lane) -> None:
         try:
             while lane.entries and not self._closing.is_set():
+                switch = lane.entries[0].stop
+                pulled = switch.pulled
                 again = await self._head(lane)
-                if again is not None:
+                if again is not None and switch.pulled == pulled:  # a stop in this try is seen by the next
                     await self._pause(lane, again)
         finally:
             del self._tasks[lane.key]

@@ -189,3 +189,20 @@ async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> No
         assert (stopped is not None) == running
         assert stopped is None or stopped.stop.pulled
         assert lanes.stop("cli:a") is None
+
+
+async def test_a_stop_in_a_try_that_has_to_wait_is_not_slept_over() -> None:
+    """The next try sees it at once; where that one has to wait too, it waits."""
+    desk = Desk()
+    async with opened(desk) as lanes, asyncio.timeout(30):
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        entry = await desk.begun.get()
+        assert lanes.stop("cli:a") is entry
+        desk.running["cli:a|1"].set_result(Again(600))
+
+        assert await desk.end(Again(600)) is entry
+        lane = lanes.get("cli:a")
+        assert lane is not None
+        while lane.nudge is None:
+            await asyncio.sleep(0)
+        assert desk.begun.empty()
