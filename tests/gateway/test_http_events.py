@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -167,18 +166,15 @@ async def test_key_is_needed(place: Place) -> None:
 
 
 async def test_open_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
-    """With streams open the house closes within a moment, and the streams end cleanly."""
-    async with asyncio.TaskGroup() as group:
-        async with open_place(tmp_path) as place:
-            opened = asyncio.Event()
-            looking = group.create_task(_until_end(place, opened))
-            await opened.wait()
-            begun = time.monotonic()
-            place.server.desk.closing.set()
-            await looking
-        took = time.monotonic() - begun
-
-    assert took < 3
+    """With streams open the house closes, and the streams end cleanly: none waits until it is cut."""
+    async with asyncio.TaskGroup() as group, open_place(tmp_path) as place:
+        opened = asyncio.Event()
+        looking = group.create_task(_until_end(place, opened))
+        await opened.wait()
+        place.server.desk.closing.set()
+        async with asyncio.timeout(30):
+            await looking  # while the server goes on serving: nothing but the end itself ended it
+        assert (await place.http.get("/healthz")).status_code == 200
 
 
 async def _until_end(place: Place, opened: asyncio.Event) -> None:
@@ -201,7 +197,7 @@ async def test_slow_client_is_cut() -> None:
 
     stream = EventStream(endless())
     stream.slow_s = 0.05
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stream.stream_response(stuck)
 
 
