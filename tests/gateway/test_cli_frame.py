@@ -226,7 +226,9 @@ def test_ctrl_c_exits_130_without_a_word(tmp_path: Path) -> None:
     """A person who interrupts knows why it ended."""
     code = (
         "import argparse, signal, sys\nfrom gateway.__main__ import run\n"
-        "def wait(_): print('here', flush=True); signal.pause()\n"
+        "def wait(_):\n"
+        "    print('here', flush=True)\n"
+        "    while True: signal.sigtimedwait([], 1)\n"  # a signal just before a pause is slept over
         "sys.modules['waits'] = sys.modules['__main__']\n"
         "sys.exit(run(argparse.Namespace(handler='waits:wait')))"
     )
