@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from gateway.presets import effective_history
@@ -17,20 +18,23 @@ Finding = tuple[Literal["ok", "warn", "fail"], str, str]
 ASK_S = 30.0
 
 
-async def check(settings: Settings) -> list[Finding]:
-    """Return level, text and cure; nothing where no embedding model is set and none is missed."""
+async def check(settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> list[Finding]:
+    """Return level, text and cure; nothing where no embedding model is set and none is missed.
+
+    ``clock`` says how long the answer took, in seconds.
+    """
     embedder = build_embedder(settings, timeout_s=ASK_S)
     if embedder is not None:
-        return [await _asked(embedder, settings.model.embedding)]
+        return [await _asked(embedder, settings.model.embedding, clock)]
     if settings.model.name == "echo" or effective_history(settings).mode != "relevant":
         return []
     text = "none: history.mode is relevant, and the newest exchanges are sent instead of the nearest"
     return [("warn", text, 'set model.embedding, e.g. "openai/text-embedding-3-small"')]
 
 
-async def _asked(embedder: Embedder, name: str) -> Finding:
+async def _asked(embedder: Embedder, name: str, clock: Callable[[], float]) -> Finding:
     await embedder.warm()
-    began = time.monotonic()
+    began = clock()
     try:
         async with asyncio.timeout(ASK_S):
             await embedder.embed(["Say ok."])
@@ -42,7 +46,7 @@ async def _asked(embedder: Embedder, name: str) -> Finding:
         return "fail", f"{name}: no answer in {ASK_S:g} s", "check model.api_base"
     finally:
         await embedder.close()
-    took_s = time.monotonic() - began
+    took_s = clock() - began
     if took_s > LIMIT_S:
         return (
             "warn",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -13,28 +14,31 @@ from tests.model_server import ModelServer, Vectors
 KEY = "sk-very-secret-4711"
 
 
-async def found(workspace: Path, **config: str) -> list[doctor_embedding.Finding]:
+async def found(workspace: Path, *, took_s: float = 0.0, **config: str) -> list[doctor_embedding.Finding]:
+    """Look, with a clock by which the answer takes so long."""
     environ = {f"CHAT_GATEWAY_{name.upper()}": value for name, value in config.items()}
-    return await doctor_embedding.check(load(workspace=workspace, environ=environ))
+    clock = itertools.count(step=took_s).__next__
+    return await doctor_embedding.check(load(workspace=workspace, environ=environ), clock=clock)
 
 
 @pytest.mark.parametrize(
-    ("reply", "level", "words"),
+    ("reply", "took_s", "level", "words"),
     [
-        (Vectors(), "ok", "openai/stub-embedding answers"),
-        (Vectors(status=401), "fail", "status 401"),
-        (Vectors("nan"), "fail", "without a direction"),
-        (Vectors(delay_s=2.1), "warn", "a turn waits 2 s, then goes on"),
+        (Vectors(), 2.0, "ok", "openai/stub-embedding answers"),
+        (Vectors(status=401), 0.0, "fail", "status 401"),
+        (Vectors("nan"), 0.0, "fail", "without a direction"),
+        (Vectors(), 2.1, "warn", "took 2.1 s: a turn waits 2 s, then goes on"),
     ],
 )
 async def test_the_embedding_model_is_asked_like_the_model(
-    tmp_path: Path, reply: Vectors, level: str, words: str
+    tmp_path: Path, reply: Vectors, took_s: float, level: str, words: str
 ) -> None:
     """It answers in time, refuses, talks nonsense or takes too long; the key is not shown."""
     async with ModelServer() as server:
         server.vectors.append(reply)
         [finding] = await found(
             tmp_path,
+            took_s=took_s,
             model__name="openai/stub",
             model__api_base=server.url,
             model__api_key=KEY,
