@@ -21,6 +21,7 @@ from gateway.http.outcome import Outcome
 WAIT_S = 60.0  # of one request; a longer wait is several of them
 AWAY_S = 15.0  # how long a daemon that was there may be away before we give up
 QUICK_S = 10.0
+ALIVE_S = 5.0  # its process lives: one that is busy is not to be taken for none
 HEARTBEATS_MISSED_S = 45.0
 _OF_THE_API = re.compile(r"(GET|POST|PATCH|PUT|DELETE) /|\?key=|\"id\"")  # a hint for who speaks HTTP
 _CURE = "chat-gateway status"
@@ -50,9 +51,9 @@ class Client:
         await self._http.aclose()
 
     async def alive(self) -> bool:
-        """Say whether the daemon answers within two seconds."""
+        """Say whether the daemon answers within five seconds."""
         try:
-            answer = await self._http.get("/healthz", timeout=2.0)
+            answer = await self._http.get("/healthz", timeout=ALIVE_S)
         except httpx.HTTPError:
             return False
         return answer.status_code == 200

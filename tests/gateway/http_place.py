@@ -80,7 +80,7 @@ class Stream:
 
     async def next(self, kind: str = "") -> tuple[dict[str, Any], str]:
         """Return the next event (of that kind) and its id."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             return await self._next(kind)
 
     async def _next(self, kind: str) -> tuple[dict[str, Any], str]:
@@ -127,6 +127,6 @@ async def open_place(
     server.bind()
     async with (
         house.open(serve=server.serve),
-        httpx.AsyncClient(base_url=server.url, timeout=20, trust_env=False) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client,
     ):
         yield Place(house, server, client)

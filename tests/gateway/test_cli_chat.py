@@ -69,7 +69,7 @@ async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[
             assert await attached(place, *verb) == 1
             assert capsys.readouterr().err.endswith(f"try: {cure}\n")
         for chat in ("ada", "bob"):
-            await place.post("x" * (2**20 + 1), chat=chat, id="one", wait=10)
+            await place.post("x" * (2**20 + 1), chat=chat, id="one", wait=30)
         assert await attached(place, "parked", "drop", "web:one") == 1
         assert "try: name the key by --key" in capsys.readouterr().err
         assert await attached(place, "parked", "drop", "web:one", "--key", "web:bob") == 0
@@ -99,7 +99,7 @@ async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:
             told.append(reason)
             place.house.intake = Intake(place.house.mailbox)
 
-        outcome = await client.ask("cli:direct", "hello", "one", within_s=10, away=back)
+        outcome = await client.ask("cli:direct", "hello", "one", within_s=30, away=back)
 
     assert outcome is not None
     assert outcome.text == "echo: hello"

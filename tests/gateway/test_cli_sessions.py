@@ -113,16 +113,16 @@ async def test_clear_ends_a_turn_that_hangs(tmp_path: Path, options: list[str]) 
         roster = Roster(tmp_path / "ours")
         with roster.entry(url=another.server.url, role="all"), roster.entry(url=place.server.url, role="all"):
             for text in ("old", "/new"):
-                await place.post(text, wait=10)
+                await place.post(text, wait=30)
             model = place.gate()
-            hanging = asyncio.ensure_future(place.post("poison", id="one", wait=10))
+            hanging = asyncio.ensure_future(place.post("poison", id="one", wait=30))
             await model.begun.wait()
             code = await asyncio.to_thread(run, tmp_path / "ours", "clear", "web:ada", *options)
             told = (await hanging).json()
             archived = list((tmp_path / "ours" / "sessions" / "archive").rglob("*.jsonl"))
             model.begun.clear()
-            following = asyncio.ensure_future(place.post("next", wait=10))
-            async with asyncio.timeout(10):
+            following = asyncio.ensure_future(place.post("next", wait=30))
+            async with asyncio.timeout(30):
                 await model.begun.wait()  # which no answer of the old turn had to come before
             model.let.set()
             answer = (await following).json()
@@ -138,17 +138,17 @@ async def test_clear_wakes_a_turn_that_waits_for_its_next_try(tmp_path: Path) ->
     """A turn whose model is away ends with its conversation, though its next try is far away."""
     async with open_place(tmp_path) as place:
         with Roster(tmp_path).entry(url=place.server.url, role="all"):
-            await place.post("old", wait=10)
+            await place.post("old", wait=30)
             assert place.house.room is not None
             model = place.house.room.turns.model
             away = Away()
             place.house.room.turns.model = away
-            waiting = asyncio.ensure_future(place.post("poison", id="one", wait=10))
+            waiting = asyncio.ensure_future(place.post("poison", id="one", wait=30))
             await away.asked.wait()
             code = await asyncio.to_thread(run, tmp_path, "clear", "web:ada")
             told = (await waiting).json()
             place.house.room.turns.model = model
-            answer = (await place.post("next", wait=10)).json()
+            answer = (await place.post("next", wait=30)).json()
 
     assert code == 0
     assert told["kind"] == "notice"

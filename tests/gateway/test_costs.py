@@ -27,7 +27,7 @@ def room_of(place: Place) -> Room:
 
 
 async def said(place: Place, text: str) -> str:
-    answer = await place.post(text, wait=20)
+    answer = await place.post(text, wait=30)
     return str(answer.json()["reply"])
 
 
@@ -94,7 +94,7 @@ async def test_a_day_whose_money_is_spent_ends_the_background_visibly(tmp_path: 
         assert await said(place, "hello") == "stub: hello"
         await done(room)
         shown = room.jobs.shown()
-        refused = (await place.post("more", wait=20)).json()
+        refused = (await place.post("more", wait=30)).json()
 
     assert (shown["waiting"], shown["reasons"]) == (1, ["cost"])
     until_text = shown["budget"]["cost_reached_until"]

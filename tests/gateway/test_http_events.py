@@ -42,7 +42,7 @@ async def test_a_turn_as_it_is_seen(place: Place) -> None:
 async def test_other_chats_are_not_seen(place: Place) -> None:
     """A stream shows its own chat alone."""
     async with place.stream("web:ada") as stream:
-        await place.post("not for ada", chat="bob", wait=10)
+        await place.post("not for ada", chat="bob", wait=30)
         await place.post("for ada")
         event, _ = await stream.next("reply")
 
@@ -52,7 +52,7 @@ async def test_other_chats_are_not_seen(place: Place) -> None:
 async def test_resume_without_gap_or_repeat(place: Place) -> None:
     """After Last-Event-ID come exactly the later replies and notices, those of ended sessions included."""
     for text in ("one", "two", "/help", "three", "/new", "four"):
-        await place.post(text, wait=10)
+        await place.post(text, wait=30)
     async with place.stream("web:ada", 0) as stream:
         everything = [await stream.next() for _ in range(6)]
     second = int(everything[1][1])
@@ -100,13 +100,13 @@ async def test_lost_event_is_made_up(tmp_path: Path) -> None:
 
     async with open_place(tmp_path, prepare=quick) as place, place.stream("web:ada", 0) as stream:
         tell, place.house.events.tell = place.house.events.tell, _silence  # type: ignore[method-assign]
-        await place.post("lost", wait=10)
+        await place.post("lost", wait=30)
         lost = await stream.next("reply")
         place.server.desk.heartbeat_s = 60
         await stream.heartbeat()
-        await place.post("lost too", wait=10)
+        await place.post("lost too", wait=30)
         place.house.events.tell = tell  # type: ignore[method-assign]
-        await place.post("heard", wait=10)
+        await place.post("heard", wait=30)
         after = [await stream.next("reply"), await stream.next("reply")]
 
     assert (lost[0]["text"], lost[1]) == ("echo: lost", "1")
@@ -206,7 +206,7 @@ async def test_notice_of_a_wait_does_not_end_it(place: Place) -> None:
     model = place.gate()
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(place.post("hello", id="one", wait=10))
+        waiting = group.create_task(place.post("hello", id="one", wait=30))
         await model.begun.wait()
         await place.house.events.tell(
             "notice", "web:ada", "web:one", text="wait", event_id="web:one#notice.model_away"
@@ -227,8 +227,8 @@ def test_what_is_no_event(body: bytes) -> None:
 async def test_stream_of_a_chat_that_was_used_by_a_former_process(tmp_path: Path) -> None:
     """Replies of an earlier process are resumed from, too: the count survives a restart."""
     async with open_place(tmp_path) as place:
-        await place.post("one", wait=10)
-        await place.post("two", wait=10)
+        await place.post("one", wait=30)
+        await place.post("two", wait=30)
     async with open_place(tmp_path) as place:
         async with place.stream("web:ada", 1) as stream:
             second, number = await stream.next()

@@ -43,7 +43,7 @@ async def test_accepted_without_waiting(place: Place) -> None:
 
 async def test_waited_for(place: Place) -> None:
     """With wait the answer is the reply."""
-    answer = await place.post("hello", id="one", wait=10)
+    answer = await place.post("hello", id="one", wait=30)
 
     assert answer.status_code == 200
     assert answer.json() == {"id": "web:one", "key": "web:ada", "reply": "echo: hello", "kind": "reply"}
@@ -55,8 +55,8 @@ async def test_wait_ran_out(place: Place, tmp_path: Path) -> None:
 
     short = await place.post("hello", id="one", wait=0.05)
     model.let.set()
-    again = await place.post("hello", id="one", wait=10)
-    by_full_id = await place.post("hello", id="web:one", wait=10)
+    again = await place.post("hello", id="one", wait=30)
+    by_full_id = await place.post("hello", id="web:one", wait=30)
 
     assert (short.status_code, short.json()) == (202, {"id": "web:one", "key": "web:ada"})
     assert again.json()["reply"] == by_full_id.json()["reply"] == "got hello"
@@ -69,8 +69,8 @@ async def test_two_wait_for_one_id(place: Place) -> None:
     model = place.gate()
 
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(place.post("hello", id="one", wait=10))
-        second = group.create_task(place.post("hello", id="one", wait=10))
+        first = group.create_task(place.post("hello", id="one", wait=30))
+        second = group.create_task(place.post("hello", id="one", wait=30))
         await model.begun.wait()
         model.let.set()
 
@@ -82,11 +82,11 @@ async def test_same_id_is_answered_again(place: Place) -> None:
     """An id that was answered is answered again without the model, after `/new` too."""
     model = place.gate()
     model.let.set()
-    await place.post("hello", id="one", wait=10)
+    await place.post("hello", id="one", wait=30)
 
-    repeated = await place.post("hello", id="one", wait=10)
-    ended = await place.post("/new", wait=10)
-    archived = await place.post("hello", id="one", wait=10)
+    repeated = await place.post("hello", id="one", wait=30)
+    ended = await place.post("/new", wait=30)
+    archived = await place.post("hello", id="one", wait=30)
 
     assert repeated.json()["reply"] == archived.json()["reply"] == "got hello"
     assert ended.json()["kind"] == "reply"
@@ -95,10 +95,10 @@ async def test_same_id_is_answered_again(place: Place) -> None:
 
 async def test_same_id_with_another_text(place: Place) -> None:
     """Once its user line is stored, an id stands for one text in its chat: another one is a conflict."""
-    await place.post("hello", id="one", wait=10)
+    await place.post("hello", id="one", wait=30)
 
-    conflict = await place.post("other", id="one", wait=10)
-    elsewhere = await place.post("other", id="one", chat="bob", wait=10)
+    conflict = await place.post("other", id="one", wait=30)
+    elsewhere = await place.post("other", id="one", chat="bob", wait=30)
 
     assert conflict.status_code == 409
     assert set(conflict.json()) == {"error", "hint"}
@@ -111,7 +111,7 @@ async def test_reply_whose_event_was_lost(place: Place) -> None:
     model = place.gate()
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(place.post("hello", id="one", wait=20))
+        waiting = group.create_task(place.post("hello", id="one", wait=30))
         await model.begun.wait()
         place.house.events.tell = _silence  # type: ignore[method-assign]
         model.let.set()
@@ -126,10 +126,10 @@ async def _silence(*_: Any, **__: Any) -> None:
 async def test_key_of_the_terminal(place: Place) -> None:
     """A letter for a `cli` key has a `cli:` id; one for a platform's key keeps that key."""
     cli = await place.http.post(
-        "/v1/messages", json={"key": "cli:direct", "text": "hi"}, params={"wait": "10"}
+        "/v1/messages", json={"key": "cli:direct", "text": "hi"}, params={"wait": "30"}
     )
     other = await place.http.post(
-        "/v1/messages", json={"key": "telegram:1", "text": "hi"}, params={"wait": "10"}
+        "/v1/messages", json={"key": "telegram:1", "text": "hi"}, params={"wait": "30"}
     )
 
     assert cli.json()["id"].startswith("cli:")
@@ -143,10 +143,10 @@ async def test_stop_ends_the_wait(place: Place) -> None:
     model = place.gate()
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(place.post("hello", id="one", wait=10))
+        waiting = group.create_task(place.post("hello", id="one", wait=30))
         await model.begun.wait()
         stopped = await place.http.post("/v1/stop", json={"key": "web:ada"})
-    again = await place.post("hello", id="one", wait=10)
+    again = await place.post("hello", id="one", wait=30)
 
     assert stopped.status_code == 202
     assert waiting.result().json()["kind"] == again.json()["kind"] == "notice"
@@ -155,8 +155,8 @@ async def test_stop_ends_the_wait(place: Place) -> None:
 
 async def test_command_as_a_message(place: Place) -> None:
     """A command's answer is a reply; a repeat of its id is answered the same."""
-    first = await place.post("/help", id="h", wait=10)
-    again = await place.post("/help", id="h", wait=10)
+    first = await place.post("/help", id="h", wait=30)
+    again = await place.post("/help", id="h", wait=30)
 
     assert first.json()["kind"] == "reply"
     assert "/stop" in first.json()["reply"]
@@ -165,7 +165,7 @@ async def test_command_as_a_message(place: Place) -> None:
 
 async def test_text_over_a_mebibyte(place: Place) -> None:
     """A text that no chat may send is parked, and the waiter is told."""
-    answer = await place.post("x" * (2**20 + 1), wait=10)
+    answer = await place.post("x" * (2**20 + 1), wait=30)
 
     assert (answer.status_code, answer.json()["kind"]) == (200, "notice")
     assert "1 MiB" in answer.json()["reply"]
@@ -220,7 +220,7 @@ async def test_body_over_two_mebibytes(place: Place) -> None:
 
     assert sized.status_code == chunked.status_code == 413
     assert set(sized.json()) == {"error", "hint"}
-    assert (await place.post("hi", wait=10)).status_code == 200
+    assert (await place.post("hi", wait=30)).status_code == 200
 
 
 class _Watched(Desk):
@@ -310,7 +310,7 @@ async def test_conflict_in_process(tmp_path: Path) -> None:
     house = House(Settings.model_validate({"workspace": tmp_path}))
     async with house.open():
         desk = Desk(house)
-        outcome = await desk.ask(inbound("cli:direct", "hi", "one"), within_s=10)
+        outcome = await desk.ask(inbound("cli:direct", "hi", "one"), within_s=30)
         with pytest.raises(Conflict):
             await desk.accept(inbound("cli:direct", "other", "one"))
         view = await house.room.store.look(SessionKey("cli:direct"))  # type: ignore[union-attr]

@@ -84,13 +84,13 @@ async def test_retry_runs_again(place: Place) -> None:
     """A message that was parked and is put back is answered as if it were new."""
     assert place.house.room is not None
     place.house.room.turns.model = Refuses()
-    refused = await place.post("please", id="one", wait=10)
-    again = await place.post("please", id="one", wait=10)
+    refused = await place.post("please", id="one", wait=30)
+    again = await place.post("please", id="one", wait=30)
 
     async with place.stream("web:ada") as stream:
         retried = await place.http.post(f"/v1/parked/{quote('web:one')}/retry")
         event, _ = await stream.next("reply")
-    late = await place.post("please", id="one", wait=10)
+    late = await place.post("please", id="one", wait=30)
 
     assert refused.json()["kind"] == again.json()["kind"] == "notice"
     assert retried.status_code == 200
@@ -103,7 +103,7 @@ async def test_one_id_of_two_chats(place: Place) -> None:
     assert place.house.room is not None
     for chat in ("ada", "bob"):
         place.house.room.turns.model = Refuses()
-        await place.post("please", id="one", chat=chat, wait=10)
+        await place.post("please", id="one", chat=chat, wait=30)
 
     for method, path in (("POST", "/v1/parked/web:one/retry"), ("DELETE", "/v1/parked/web:one")):
         ambiguous = await place.http.request(method, path)
@@ -134,7 +134,7 @@ async def test_our_own_client(place: Place) -> None:
             await client.retry(ODD_IDS[1], None)
         assert caught.value.hint
         assert (await client.status())["model"] == "echo"
-        outcome = await client.ask("cli:direct", "hello", "one", within_s=10)
+        outcome = await client.ask("cli:direct", "hello", "one", within_s=30)
 
     assert outcome is not None
     assert outcome.text == "echo: hello"

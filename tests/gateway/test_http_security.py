@@ -193,7 +193,7 @@ async def test_token_is_nowhere_shown(locked: Place, capfd: pytest.CaptureFixtur
         await locked.http.get("/nowhere", headers=headers),
         await locked.http.post("/v1/login", json={"token": TOKEN}),
         await locked.http.post(
-            "/v1/messages?wait=10", json={"chat_id": "a", "text": "swordfish"}, headers=headers
+            "/v1/messages?wait=30", json={"chat_id": "a", "text": "swordfish"}, headers=headers
         ),
     ]
 

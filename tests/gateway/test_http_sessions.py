@@ -44,7 +44,7 @@ async def texts(place: Place, ulid: str) -> list[str]:
 async def test_the_listing_is_true_after_each_turn(place: Place) -> None:
     """Newest message first, counts and metrics as the files are."""
     for chat in ("ada", "bob", "ada"):
-        await place.post("hello", chat=chat, wait=10)
+        await place.post("hello", chat=chat, wait=30)
     listed = await rows(place)
 
     assert [(row["key"], row["message_count"]) for row in listed] == [("web:ada", 4), ("web:bob", 2)]
@@ -57,9 +57,9 @@ async def test_the_listing_is_true_after_each_turn(place: Place) -> None:
 async def test_pages(place: Place) -> None:
     """A cursor goes on behind the last row, also when chats moved to the top meanwhile."""
     for number in range(5):
-        await place.post("hello", chat=f"c{number}", wait=10)
+        await place.post("hello", chat=f"c{number}", wait=30)
     first = (await place.http.get("/v1/sessions", params={"limit": 2})).json()
-    await place.post("again", chat="c4", wait=10)
+    await place.post("again", chat="c4", wait=30)
     second = (await place.http.get("/v1/sessions", params={"limit": 2, "cursor": first["next"]})).json()
     third = (await place.http.get("/v1/sessions", params={"limit": 2, "cursor": second["next"]})).json()
 
@@ -112,7 +112,7 @@ async def test_messages_as_records(place: Place) -> None:
 
 async def test_name_and_instructions(place: Place) -> None:
     """They are set on active and on ended sessions, and taken away by null."""
-    await place.post("hello", wait=10)
+    await place.post("hello", wait=30)
     ulid = await session_of(place, "ada")
     path = f"/v1/sessions/{ulid}"
     for ended in (False, True):
@@ -132,7 +132,7 @@ async def test_name_and_instructions(place: Place) -> None:
 
 async def test_close_resume_and_post(place: Place) -> None:
     """An ended session takes no message until it is opened again; the other one ends for it."""
-    await place.post("one", wait=10)
+    await place.post("one", wait=30)
     first = await session_of(place, "ada")
     closed = await place.http.post(f"/v1/sessions/{first}/close")
     again = await place.http.post(f"/v1/sessions/{first}/close")
@@ -141,16 +141,16 @@ async def test_close_resume_and_post(place: Place) -> None:
 
     refused = await place.http.post(f"/v1/sessions/{first}/messages", json={"text": "x"})
     assert (refused.status_code, "resume" in refused.json()["hint"]) == (409, True)
-    await place.post("two", wait=10)
+    await place.post("two", wait=30)
     second = await session_of(place, "ada")
     resumed = await place.http.post(f"/v1/sessions/{first}/resume")
     assert (resumed.status_code, resumed.json()["id"], resumed.json()["active"]) == (200, first, True)
     assert (await place.http.post(f"/v1/sessions/{first}/resume")).json()["active"]
     answer = await place.http.post(
-        f"/v1/sessions/{first}/messages", json={"text": "three", "id": "i"}, params={"wait": 10}
+        f"/v1/sessions/{first}/messages", json={"text": "three", "id": "i"}, params={"wait": 30}
     )
     repeated = await place.http.post(
-        f"/v1/sessions/{first}/messages", json={"text": "three", "id": "i"}, params={"wait": 10}
+        f"/v1/sessions/{first}/messages", json={"text": "three", "id": "i"}, params={"wait": 30}
     )
 
     assert answer.json() == {"id": "web:i", "key": "web:ada", "reply": "echo: three", "kind": "reply"}
@@ -163,23 +163,23 @@ async def test_close_resume_and_post(place: Place) -> None:
 
 async def test_delete(place: Place) -> None:
     """Active or ended, it is gone for good; its messages are not run again."""
-    await place.post("one", id="i", wait=10)
+    await place.post("one", id="i", wait=30)
     first = await session_of(place, "ada")
     await place.http.post(f"/v1/sessions/{first}/close")
-    await place.post("two", id="j", wait=10)
+    await place.post("two", id="j", wait=30)
     second = await session_of(place, "ada")
 
     for ulid in (first, second):
         assert (await place.http.delete(f"/v1/sessions/{ulid}")).status_code == 200
         assert (await place.http.delete(f"/v1/sessions/{ulid}")).status_code == 404
     assert await rows(place) == []
-    late = await place.post("two", id="j", wait=10)
+    late = await place.post("two", id="j", wait=30)
     assert late.json()["kind"] == "notice"
 
 
 async def test_ulids(place: Place) -> None:
     """Anything but 26 characters of the alphabet is 400 on every route, an unknown one 404."""
-    await place.post("hello", wait=10)
+    await place.post("hello", wait=30)
     good = await session_of(place, "ada")
     bad = [
         good.lower(),
@@ -209,7 +209,7 @@ async def test_clear_session(place: Place) -> None:
     """By key, or by a bare id on every channel; done again it says so, and other chats stay."""
     assert place.house.room is not None
     for key in ("web:ada", "cli:ada", "web:bob"):
-        await place.http.post("/v1/messages", json={"key": key, "text": "x"}, params={"wait": "10"})
+        await place.http.post("/v1/messages", json={"key": key, "text": "x"}, params={"wait": "30"})
 
     for expected in (["cli:ada", "web:ada"], []):
         answer = await place.http.post("/clear-session", json={"chatId": "ada"})
@@ -224,17 +224,17 @@ async def test_clear_session(place: Place) -> None:
 async def test_a_running_turn_ends_with_its_cleared_session(place: Place) -> None:
     """It writes nothing, its client is told, and the next message is answered in a fresh session."""
     model = place.gate()
-    asking = asyncio.ensure_future(place.post("long", id="i", wait=10))
+    asking = asyncio.ensure_future(place.post("long", id="i", wait=30))
     await model.begun.wait()
 
     await place.http.post("/clear-session", json={"key": "web:ada"})
     told = (await asking).json()
     assert place.house.worker is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while place.house.worker.lanes.get("web:ada") is not None:  # though the model never answered
             await place.http.get("/healthz")
     model.let.set()
-    late = (await place.post("next", wait=10)).json()
+    late = (await place.post("next", wait=30)).json()
 
     assert told["kind"] == "notice"
     assert late["reply"] == "got next"

@@ -46,8 +46,8 @@ async def rows(place: Place) -> list[dict[str, Any]]:
 async def test_a_new_session_is_an_empty_log_with_its_metadata(tmp_path: Path) -> None:
     """Right after ``/new`` it has its ULID and its metadata, and no record yet."""
     async with open_place(tmp_path / "w") as place:
-        await place.post("hello", wait=10)
-        await place.post("/new", wait=10)
+        await place.post("hello", wait=30)
+        await place.post("/new", wait=30)
         [new] = [row for row in await rows(place) if row["active"]]
         records = (await place.http.get(f"/v1/sessions/{new['id']}/messages")).json()
 
