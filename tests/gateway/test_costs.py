@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.room import Room
+from session.models import Warms
 from session.spending import COST_SAID
 from tests.gateway.http_place import Place, open_place
 from tests.gateway.test_worker import until
@@ -27,6 +28,10 @@ def room_of(place: Place) -> Room:
 
 
 async def said(place: Place, text: str) -> str:
+    """Say something; what a real model needs is imported before, since that takes its time."""
+    model = room_of(place).model
+    assert isinstance(model, Warms)
+    await model.warm()
     answer = await place.post(text, wait=30)
     return str(answer.json()["reply"])
 
