@@ -25,7 +25,7 @@ from gateway.mailbox import INBOUND
 from tests.gateway.http_place import Place, open_place
 from tests.harness import ROOT, Daemon, environment
 
-LATER = f"{datetime.now(UTC).year + 1}-01-01T09:00"
+LATER = f"{datetime.now(UTC).year + 2}-01-01T09:00"  # at the end of a year the next one has begun too soon
 BAD = {
     "id": "bad",
     "name": "b",

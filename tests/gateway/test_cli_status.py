@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,10 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not folder.exists()
     folder.mkdir(parents=True)
     usage = Usage(prompt=10, completion=2, cost_usd=0.25)
-    rows = [Row(now, "web:ada", "ada", usage), Row(now, "web:ada", "", usage, turn=False)]
-    (folder / f"{now:%Y-%m-%d}.jsonl").write_bytes(b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows))
+    for at in (now, now + timedelta(days=1)):  # midnight may be near
+        rows = [Row(at, "web:ada", "ada", usage), Row(at, "web:ada", "", usage, turn=False)]
+        lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
+        (folder / f"{at:%Y-%m-%d}.jsonl").write_bytes(lines)
     assert main([*verb, "--json"]) == 0
     after = json.loads(capsys.readouterr().out)
     assert main(verb) == 0
