@@ -104,6 +104,7 @@ class Broker:
         if self._epmd is None or self._epmd.poll() is not None:
             command = [shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
             self._epmd = _spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self._await_epmd(timeout_s)  # a node that finds none starts one of its own, which nobody ends
         with (self.base / "boot.out").open("ab") as out:
             self._node = _spawn(
                 [str(BIN / "rabbitmq-server"), "-noinput"],
@@ -113,6 +114,16 @@ class Broker:
                 stderr=out,
             )
         self.wait(timeout_s)
+
+    def _await_epmd(self, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._epmd_port), 2):
+                return
+            assert self._epmd is not None
+            if self._epmd.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("epmd did not start")
+            time.sleep(0.02)
 
     def wait(self, timeout_s: float = 90) -> None:
         """Return when the node speaks AMQP."""
@@ -140,7 +151,7 @@ class Broker:
         if self._node is not None and self._node.poll() is None:
             self._node.terminate()
             try:
-                self._node.wait(30)
+                self._node.wait(90)
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -220,6 +231,7 @@ class Broker:
                 self.start()
                 self.stop()
                 fresh = TEMPLATES.with_suffix(f".{os.getpid()}")
+                shutil.rmtree(fresh, ignore_errors=True)  # of a process of that number that was killed
                 shutil.copytree(self.base / "mnesia", fresh)
                 fresh.rename(TEMPLATES)
             else:
