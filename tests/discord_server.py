@@ -131,7 +131,7 @@ class DiscordServer(People):
             if not future.done():
                 future.set_result(None)
 
-    async def until(self, done: Callable[[], T], *, within_s: float = 10.0) -> T:
+    async def until(self, done: Callable[[], T], *, within_s: float = 60.0) -> T:
         """Wait until ``done()`` is true, and return what it returned; TimeoutError after ``within_s``."""
         async with asyncio.timeout(within_s):
             while not (result := done()):
@@ -143,16 +143,16 @@ class DiscordServer(People):
                     self._waiting.discard(future)
             return result
 
-    async def sent_count(self, n: int, *, within_s: float = 10.0) -> list[Sent]:
+    async def sent_count(self, n: int, *, within_s: float = 60.0) -> list[Sent]:
         """Wait until the bot has sent ``n`` messages; return all."""
         await self.until(lambda: len(self.sent) >= n, within_s=within_s)
         return self.sent
 
-    async def connected(self, *, within_s: float = 10.0) -> None:
+    async def connected(self, *, within_s: float = 60.0) -> None:
         """Wait until a client has identified or resumed at the gateway."""
         await self.until(lambda: bool(self.gateway.live), within_s=within_s)
 
-    async def called(self, method: str, route: str, n: int = 1, *, within_s: float = 10.0) -> list[Call]:
+    async def called(self, method: str, route: str, n: int = 1, *, within_s: float = 60.0) -> list[Call]:
         """Wait until ``n`` requests of this method and path have arrived; return all of them."""
         expression = pattern(route)
 

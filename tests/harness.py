@@ -120,7 +120,7 @@ class Daemon:
             async with self._spoke:
                 self._spoke.notify_all()
 
-    async def said(self, word: str, times: int = 1, *, within_s: float = 30) -> None:
+    async def said(self, word: str, times: int = 1, *, within_s: float = 60) -> None:
         """Wait until its log holds ``word`` that many times."""
         async with asyncio.timeout(within_s), self._spoke:
             await self._spoke.wait_for(lambda: self.log.count(word.encode()) >= times)
@@ -143,7 +143,7 @@ class Daemon:
         self.signal(signal.SIGKILL)
         await self.died()
 
-    async def stop(self, within_s: float = 40) -> int:
+    async def stop(self, within_s: float = 60) -> int:
         """SIGTERM and wait."""
         self.signal(signal.SIGTERM)
         return await self.died(within_s)

@@ -201,7 +201,7 @@ class TelegramServer(People):
         """Every accepted send to a chat."""
         return [sent for sent in self.sent if sent.chat_id == chat_id]
 
-    async def until(self, predicate: Callable[[], Any], *, timeout_s: float = 20.0) -> Any:
+    async def until(self, predicate: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
         """Wait until ``predicate`` is true, asked after every change; return what it returned."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         with self._lock:
@@ -210,17 +210,17 @@ class TelegramServer(People):
         async with asyncio.timeout(timeout_s):
             return await asyncio.wrap_future(future)
 
-    def wait(self, predicate: Callable[[], Any], *, timeout_s: float = 20.0) -> Any:
+    def wait(self, predicate: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
         """Wait as ``until`` does, for tests without a loop."""
         return asyncio.run(self.until(predicate, timeout_s=timeout_s))
 
-    async def sent_count(self, n: int, *, timeout_s: float = 20.0) -> list[Sent]:
+    async def sent_count(self, n: int, *, timeout_s: float = 60.0) -> list[Sent]:
         """Wait until ``n`` sends were accepted."""
         await self.until(lambda: len(self.sent) >= n, timeout_s=timeout_s)
         return self.sent
 
     async def said(
-        self, chat_id: int, predicate: Callable[[Sent], bool] = lambda _: True, *, timeout_s: float = 20.0
+        self, chat_id: int, predicate: Callable[[Sent], bool] = lambda _: True, *, timeout_s: float = 60.0
     ) -> Sent:
         """Wait for a send to this chat, edits included, that fits."""
 
@@ -230,11 +230,11 @@ class TelegramServer(People):
         sent: Sent = await self.until(found, timeout_s=timeout_s)
         return sent
 
-    async def until_confirmed(self, update_id: int, *, timeout_s: float = 20.0) -> None:
+    async def until_confirmed(self, update_id: int, *, timeout_s: float = 60.0) -> None:
         """Wait until this update is forgotten."""
         await self.until(lambda: any(n == update_id for _, n in self.confirmations), timeout_s=timeout_s)
 
-    async def until_called(self, method: str, n: int = 1, *, timeout_s: float = 20.0) -> list[Call]:
+    async def until_called(self, method: str, n: int = 1, *, timeout_s: float = 60.0) -> list[Call]:
         """Wait until ``n`` requests of a method have come."""
         await self.until(lambda: len(self.called(method)) >= n, timeout_s=timeout_s)
         return self.called(method)
