@@ -316,7 +316,8 @@ class Cron:
 
     def _note(self, ran: Ran) -> None:
         assert ran.slot is not None
-        self._last[ran.job_id] = max(ran.slot, self._last.get(ran.job_id, ran.slot))
+        if ran.slot <= self._clock() + CLOCK_WAS_WRONG:  # else it was set back while the letter was put
+            self._last[ran.job_id] = max(ran.slot, self._last.get(ran.job_id, ran.slot))
         self._plans.pop(ran.job_id, None)
         self._ran.append(ran)
         self._to_note.set()
@@ -333,7 +334,9 @@ class Cron:
             began = time.monotonic()
             try:
                 async with self._access:
-                    self._adopt(*await asyncio.to_thread(self._note_and_read, ran, plans))
+                    contents, slots = await self._write(ran, plans)
+                    if self._contents is not None:  # else the clock was set back meanwhile: it is read anew
+                        self._adopt(contents, slots)
             except ChannelError as error:
                 self._put_back(ran, plans)
                 if not isinstance(error, Damaged):  # that the file is damaged was said
@@ -343,6 +346,19 @@ class Cron:
                 continue
             if (took := time.monotonic() - began) > 0.05:
                 await self._pause(never, REST * took)
+
+    async def _write(
+        self, ran: Sequence[Ran], plans: Mapping[str, int | None]
+    ) -> tuple[Contents, dict[str, datetime | None]]:
+        """Write notes, and stay until that is over: what is noted last must not be overtaken by them."""
+        writing = asyncio.get_running_loop().run_in_executor(None, self._note_and_read, ran, plans)
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])
+            if writing.exception() is not None:
+                self._put_back(ran, plans)
+            raise
 
     def _note_and_read(
         self, ran: Sequence[Ran], plans: Mapping[str, int | None]

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -36,11 +37,19 @@ class Time:
     def __init__(self) -> None:
         self.now = NOON
         self.waited = False  # the scheduler looked at it at least once
+        self.free = threading.Event()  # cleared, it keeps a thread that looked at it
+        self.free.set()
+        self.kept = asyncio.Event()  # such a thread is there
         self._waiting: list[tuple[datetime, asyncio.Event, bool]] = []
         self._changed = asyncio.Condition()
+        self._loop = asyncio.get_running_loop()
 
     def clock(self) -> datetime:
-        return self.now
+        now = self.now
+        if threading.current_thread() is not threading.main_thread() and not self.free.is_set():
+            self._loop.call_soon_threadsafe(self.kept.set)
+            assert self.free.wait(PATIENCE_S)
+        return now
 
     async def pause(self, event: asyncio.Event, seconds: float) -> None:
         over = asyncio.Event()
@@ -105,8 +114,14 @@ class File(CronFile):
         self._loop = asyncio.get_running_loop()
         self.noted = asyncio.Event()
         self.refuses = False
+        self.free = threading.Event()  # cleared, it holds the next note up
+        self.free.set()
+        self.held = asyncio.Event()  # one is held up
 
     def note(self, *args: Any, **kwargs: Any) -> Contents:
+        if not self.free.is_set() and not self.held.is_set():
+            self._loop.call_soon_threadsafe(self.held.set)
+            assert self.free.wait(PATIENCE_S)
         try:
             if self.refuses:
                 raise ChannelError("cron/jobs.json cannot be written: No space left on device")
@@ -147,7 +162,7 @@ class Place:
             pause=self.time.pause,
         )
         self.clock = clock
-        task = asyncio.create_task(clock.run(), name="clock")
+        self.task = task = asyncio.create_task(clock.run(), name="clock")
         try:
             if wait:
                 await self.time.idle()
@@ -190,6 +205,11 @@ class Place:
         """Write while the clock runs; what it writes itself has been taken over, so that it looks again."""
         async with self.clock._access:
             self.text(text)
+
+    async def taken_over(self) -> None:
+        """Wait until what the clock is writing itself has been taken over, so that it looks again."""
+        async with asyncio.timeout(PATIENCE_S), self.clock._access:
+            pass
 
     def on_disk(self) -> dict[str, dict[str, Any]]:
         return {row["id"]: row for row in json.loads(self.file.path.read_text())["jobs"]}
@@ -324,6 +344,27 @@ async def test_what_was_noted_is_not_put_again(place: Place) -> None:
         await place.count(2)
 
     assert place.slots == ["a@01T13:00:00Z", "a@01T14:00:00Z"]
+
+
+async def test_what_is_noted_at_the_end_is_not_overtaken_by_what_was_being_noted(place: Place) -> None:
+    place.write(every(5))
+
+    async with place.running():
+        await place.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
+        await place.taken_over()
+        place.file.free.clear()
+        await place.time.to(NOON + timedelta(seconds=5))
+        await asyncio.wait_for(place.file.held.wait(), PATIENCE_S)
+        await place.time.to(NOON + timedelta(seconds=10))
+        await place.count(2)
+        place.task.cancel()
+        _, pending = await asyncio.wait([place.task], timeout=0.3)
+        place.file.free.set()
+        assert pending
+
+    state = place.on_disk()["a"]["state"]
+    assert len(state["runHistory"]) == 2
+    assert (state["lastSlotMs"], state["nextRunAtMs"]) == (ms(NOON) + 10_000, ms(NOON) + 15_000)
 
 
 async def test_a_disk_that_was_full_is_noted_later(place: Place) -> None:
@@ -463,10 +504,52 @@ async def test_a_clock_that_was_wrong_by_months_stops_no_job(place: Place) -> No
         await place.time.to(NOON + 90 * DAY + HOUR)
         await place.count(1)
         await place.noted(lambda jobs: jobs["a"]["state"].get("lastStatus") == "ok")
+        await place.taken_over()
         await place.time.to(NOON)
-        for second in range(50):  # it looks at the clock each second; here it is given the time to do so
-            await place.time.to(NOON + timedelta(seconds=second))
-            await asyncio.sleep(0.01)
+        await place.time.to(NOON + HOUR)
+        await place.count(2)
+
+    assert place.slots[1] == "a@01T13:00:00Z"
+
+
+async def test_a_clock_that_is_mended_while_a_run_is_noted_stops_no_job(place: Place) -> None:
+    """What the note knew of the next slots was reckoned by the wrong clock."""
+    half_past = {"kind": "cron", "expr": "30 * * * *", "tz": "UTC"}
+    place.write(hourly("a"), hourly("b") | {"schedule": half_past})
+    place.time.now = NOON + 90 * DAY + 45 * MINUTE
+
+    async with place.running():
+        await place.noted(lambda jobs: all(job["state"].get("nextRunAtMs") for job in jobs.values()))
+        await place.taken_over()
+        place.time.free.clear()
+        await place.time.to(NOON + 90 * DAY + HOUR)
+        await place.count(1)
+        await asyncio.wait_for(place.time.kept.wait(), PATIENCE_S)
+        await place.time.to(NOON)
+        place.time.free.set()
+        await place.taken_over()
+        await place.time.to(NOON + HOUR)
+        await place.count(3)
+
+    assert place.slots[1:] == ["b@01T12:30:00Z", "a@01T13:00:00Z"]
+
+
+async def test_a_clock_that_is_mended_while_a_letter_is_put_stops_no_job(place: Place) -> None:
+    place.write(hourly())
+    place.time.now = NOON + 90 * DAY
+    durable, begun = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: Inbound) -> None:
+        begun.set()
+        await durable.wait()
+
+    place.before_put = hold
+    async with place.running():
+        await place.time.to(NOON + 90 * DAY + HOUR)
+        await begun.wait()
+        await place.time.to(NOON)
+        durable.set()
+        await place.count(1)
         await place.time.to(NOON + HOUR)
         await place.count(2)
 
