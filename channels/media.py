@@ -12,6 +12,7 @@ import time
 import unicodedata
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
@@ -226,8 +227,14 @@ async def _closing(file: File) -> AsyncGenerator[bytes, None]:
 
 
 async def _on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Work in a thread; who is cancelled stays until it is over, lest it make anew what is then removed."""
+    running = asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs))
     try:
-        return await asyncio.to_thread(work, *args, **kwargs)
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        running.exception()
+        raise
     except OSError as error:
         raise _Unsaved(error.strerror or type(error).__name__) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -204,6 +205,33 @@ async def test_who_is_cancelled_leaves_no_half_file(tmp_path: Path) -> None:
         await saving
 
     assert (leftovers(tmp_path), source.closed) == ([], 1)
+
+
+class Slow(type(Path())):  # type: ignore[misc]
+    """A folder at which a thread is held up when it looks whether it is there."""
+
+    looked = threading.Event()
+    there = threading.Event()
+
+    def is_dir(self) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            self.looked.set()
+            assert self.there.wait(20)
+        return super().is_dir()
+
+
+async def test_who_is_cancelled_while_the_disk_is_slow_leaves_no_half_file(tmp_path: Path) -> None:
+    saving = asyncio.create_task(media(Slow(tmp_path)).save(Source([b"x" * 2 * MB]).file()))
+    assert await asyncio.to_thread(Slow.looked.wait, 20)
+
+    saving.cancel()
+    _, still = await asyncio.wait([saving], timeout=0.2)
+    Slow.there.set()
+    await asyncio.wait([saving])
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+    assert still
+    assert leftovers(tmp_path) == []
 
 
 async def test_a_file_that_was_cut_short_on_the_disk_is_stored_anew(tmp_path: Path) -> None:
