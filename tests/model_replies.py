@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -48,6 +49,7 @@ class Reply:
     reasoning: str = ""
     usage: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    held: asyncio.Event | None = None  # no answer before this is set
     kind: str = ""  # hang | html | garbage | cut | nochoices | unended (no reason, no count)
 
 

@@ -251,6 +251,8 @@ class ModelServer:
     async def _say(self, seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> str:
         if wait := reply.delay_s + self.delay_s:
             await asyncio.sleep(wait)
+        if reply.held is not None:
+            await reply.held.wait()
         if reply.kind == "hang":
             await asyncio.Event().wait()
         seen.status = reply.status

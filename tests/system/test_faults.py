@@ -60,17 +60,32 @@ async def test_a_connection_cut_in_mid_turn_costs_no_second_call(
             Daemon(tmp_path, role="session", config=config) as daemon,
             Steady(broker.url, name=broker_name) as client,
         ):
-            await client.put(inbound(KEY, "m1", "one [[delay:2]]"))
+            end = asyncio.Event()
+            model.script.append(Reply(text="stub: one", held=end))
+            await client.put(inbound(KEY, "m1", "one"))
             await model.arrived(1)
             proxy.cut()
             await daemon.said("broker.connected", times=2)
-            assert model.seen[0].outcome == "running"
             await client.put(inbound(KEY, "m2", "two"))
+            await in_lanes(daemon, waiting=1)  # behind the first one, which has come again
+            assert model.seen[0].outcome == "running"
+            end.set()
             await client.answered("m1#reply", "m2#reply")
 
+            await model.finished(2)
             assert [seen.outcome for seen in model.seen] == ["answered", "answered"]
             assert [reply["text"] for reply in client.replies] == ["stub: one", "stub: two"]
     assert check(tmp_path, {STEM: ["m1", "m2"]}).sound
+
+
+async def in_lanes(daemon: Daemon, *, waiting: int) -> None:
+    """Wait until a turn runs, and so many letters wait behind it."""
+    async with asyncio.timeout(30), httpx.AsyncClient(timeout=30) as client:
+        while True:
+            lanes = (await client.get(f"{daemon.url}/v1/status")).json()["lanes"]
+            if [(lane["id"] is not None, lane["waiting"]) for lane in lanes] == [(True, waiting)]:
+                return
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("point", ["ack.before:1", "publish.after:4"])
@@ -89,7 +104,7 @@ async def test_a_connection_cut_between_reply_and_ack_repeats_nothing(
             for number in range(4):
                 await client.put(inbound(KEY, f"m{number}", f"{number}"))
             await client.answered(*(f"m{number}#reply" for number in range(4)))
-            await asyncio.wait_for(cut.wait(), 10)
+            await asyncio.wait_for(cut.wait(), 30)
             await client.put(inbound(KEY, "m4", "4"))
             await client.answered("m4#reply")
 
@@ -117,7 +132,7 @@ async def cutting(proxy: Proxy) -> AsyncIterator[tuple[int, asyncio.Event]]:
 
 async def emptied(broker: Broker, prefix: str) -> None:
     """Wait until no letter of these queues waits or is unacknowledged."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             rows = await asyncio.to_thread(broker.ctl, "list_queues", "name", "messages", "--formatter=json")
             if not any(row["messages"] for row in json.loads(rows) if row["name"].startswith(prefix)):
@@ -231,8 +246,9 @@ async def test_a_killed_daemons_turn_is_gone_on_with_by_the_other(
             Daemon(tmp_path, role="session", config=config),
             Steady(broker.url, name=broker_name) as client,
         ):
-            write = '[[tool:write {"path": "a.txt", "content": "x"}]]'
-            await client.put(inbound(KEY, "m1", f"one {write} [[delay:0.5]]"))
+            write = ("write", '{"path": "a.txt", "content": "x"}')
+            model.script += [Reply(tool_calls=[write]), Reply(kind="hang")]
+            await client.put(inbound(KEY, "m1", "one"))
             await client.put(inbound(KEY, "m2", "two"))
             await client.put(inbound(KEY, "m3", "three"))
             await model.arrived(2)
@@ -277,19 +293,22 @@ async def test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing(
 ) -> None:
     """The broker gave its letters to the other daemon, which has answered: one final line, one reply."""
     async with ModelServer() as model:
-        model.script += [Reply(text="from the frozen one", delay_s=0.5), Reply(text="from the other one")]
+        end = asyncio.Event()
+        model.script += [Reply(text="from the frozen one", held=end), Reply(text="from the other one")]
         config = on(own_broker, "frozen", **{"broker.heartbeat_s": 1})
         config |= {"model.name": "openai/stub", "model.api_base": model.url}
-        frozen = Daemon(tmp_path, role="session", config=config)
         async with (
-            frozen,
-            Daemon(tmp_path, role="session", config=config),
+            Daemon(tmp_path, role="session", config=config) as first,
+            Daemon(tmp_path, role="session", config=config) as second,
             Steady(own_broker.url, name="frozen") as client,
         ):
             await client.put(inbound(KEY, "m1", "one"))
             await model.arrived(1)
-            frozen.signal(signal.SIGSTOP)
+            frozen = await whose_turn(first, second)
+            await froze(frozen)
+            end.set()
             texts = await client.answered("m1#reply")
+            await model.finished(1)
             frozen.signal(signal.SIGCONT)
             await frozen.said("turn.fenced")
             await client.put(inbound(KEY, "m2", "two"))
@@ -299,6 +318,24 @@ async def test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing(
     assert client.told("m1#reply") == ["from the other one"]
     assert contents(tmp_path) == ["one", "from the other one", "two", "stub: two"]
     assert [seen.n for seen in model.seen] == [1, 2, 3]
+
+
+async def whose_turn(*daemons: Daemon) -> Daemon:
+    """Find the daemon in which a turn runs."""
+    async with asyncio.timeout(30), httpx.AsyncClient(timeout=30) as client:
+        while True:
+            for daemon in daemons:
+                lanes = (await client.get(f"{daemon.url}/v1/status")).json()["lanes"]
+                if any(lane["id"] is not None for lane in lanes):
+                    return daemon
+
+
+async def froze(daemon: Daemon) -> None:
+    """Stop a process where it stands, and wait until it does."""
+    daemon.signal(signal.SIGSTOP)
+    async with asyncio.timeout(10):
+        while Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            await asyncio.sleep(0.01)
 
 
 # -- the disk --------------------------------------------------------------------------------------
