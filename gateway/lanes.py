@@ -155,6 +155,8 @@ class Lanes:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._tasks.clear()  # one that was cancelled before its first step has not taken itself out
+        self._idle.set()
 
     async def _run(self, lane: Lane) -> None:
         try:

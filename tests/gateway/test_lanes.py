@@ -176,6 +176,16 @@ async def test_a_drain_that_takes_too_long_cancels() -> None:
         assert desk.ended == []
 
 
+async def test_a_lane_that_was_cancelled_before_it_began_holds_up_no_drain() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes:
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        await lanes.cancel()
+
+        assert await asyncio.wait_for(lanes.drain(30), 10)
+        assert desk.begun.empty()
+
+
 @pytest.mark.parametrize("running", [True, False])
 async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> None:
     desk = Desk()
