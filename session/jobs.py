@@ -146,9 +146,10 @@ class Background:
 
     async def aclose(self) -> None:
         """Leave behind what was asked for by turns that may have been the last of their sessions."""
+        unnamed = [job for job in self._due if job.kind == "name"]  # here: those under way may end meanwhile
 
         def keep() -> None:
-            for job in [job for job in self._due if job.kind == "name"]:
+            for job in unnamed:
                 self._files.keep(job)
 
         try:

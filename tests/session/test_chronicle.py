@@ -410,6 +410,22 @@ async def test_a_process_that_ends_with_its_first_exchange_leaves_the_name_to_th
         assert list((tmp_path / "state/jobs").glob("*.json")) == []
 
 
+async def test_a_process_that_ends_looks_at_its_jobs_only_where_they_change(tmp_path: Path) -> None:
+    """A job that ends while the others are written down takes itself out of the list."""
+
+    class OfTheLoop(dict[Any, Any]):
+        def __iter__(self) -> Any:
+            asyncio.get_running_loop()
+            return super().__iter__()
+
+    async with place(tmp_path) as house:
+        await house.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        house.jobs._due = OfTheLoop(house.jobs._due)
+        await house.jobs.aclose()
+
+        assert len(list((tmp_path / "state/jobs").glob("*.json"))) == 1
+
+
 @pytest.mark.parametrize("answer", [*BAD, Answer("y" * 241), Answer("'*'")])
 async def test_a_failure_is_not_retried_for_ever(tmp_path: Path, answer: Any) -> None:
     """Three tries in all, over turns and restarts."""
