@@ -54,7 +54,7 @@ class Telegram:
     """One bot: ``Channel``, ``Types``, ``Edits``, ``Registers`` and ``Admins`` of Telegram.
 
     Args:
-        times: where the receiving side gets time and pauses from.
+        times: how the receiving side pauses.
         clock: seconds that never go back.
     """
 

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -30,17 +30,16 @@ _BATCH: Final = 100  # the most that one poll brings
 _PAUSES_S: Final = (1.0, 30.0)
 _CONFLICT_PAUSES_S: Final = (5.0, 30.0)
 _STALLS: Final = 2  # that many in a row, and the connection is built anew
-_FAREWELL_S: Final = 1.0
 
 Sleep = Callable[[float], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Where an adapter gets its time from; a test brings its own."""
+    """How an adapter pauses, and how long its last word may take; a test brings its own."""
 
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Sleep = asyncio.sleep
+    farewell_s: float = 1.0
 
 
 class Ingress:
@@ -195,7 +194,7 @@ class Ingress:
         offset = self._window.offset()
         if offset is not None and offset != self._asked:
             with contextlib.suppress(ChannelError):
-                await self._wire.forget(offset, _FAREWELL_S)
+                await self._wire.forget(offset, self._times.farewell_s)
 
 
 @dataclass(frozen=True, slots=True)

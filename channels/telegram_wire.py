@@ -142,6 +142,7 @@ class Wire:
         warnings.filterwarnings("ignore", "Please use 'Bot", PTBUserWarning)
         self._timeout_s = table.request_timeout_s
         self._poll_s = table.poll_timeout_s
+        self.answer_s = min(_GRACE_S, table.request_timeout_s)  # what the answer of a poll may be late
         trust: dict[str, Any] = {"verify": httpx.create_ssl_context()}
         self._polling = _request(2, table.request_timeout_s, trust)
         self._sending = _request(_SENDERS, table.request_timeout_s, trust)
@@ -184,7 +185,7 @@ class Wire:
         Raises:
             ChannelError: ``NoAnswer`` where none came although the poll's time was over, ``Taken``.
         """
-        within_s = max(self._poll_s, _SHORTEST_POLL_S) + min(_GRACE_S, self._timeout_s)
+        within_s = max(self._poll_s, _SHORTEST_POLL_S) + self.answer_s
         asked = {"offset": offset, "limit": 100, "timeout": self._poll_s, "allowed_updates": list(allowed)}
         found = await self._ask("getUpdates", within_s, asked, read_s=within_s)
         if not isinstance(found, list):

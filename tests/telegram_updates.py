@@ -40,6 +40,7 @@ class Updates:
         self.webhook = ""
         self.clock: Callable[[], float] = time.time
         self.conflict_delay_s = 3.0
+        self.repeated_s = 0.5  # a poll that repeats its offset within that time gets a single update
         self._lock = lock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poll: asyncio.Future[bool] | None = None
@@ -79,7 +80,7 @@ class Updates:
         now = time.monotonic()
         if offset == self._previous[0] and now < self._previous[1] + 3.0:
             timeout = max(timeout, 3)
-        if offset == self._previous[0] and now < self._previous[1] + 0.5:
+        if offset == self._previous[0] and now < self._previous[1] + self.repeated_s:
             limit = 1
         self._previous = (offset, now)
         if self._poll is not None and not self._poll.done():

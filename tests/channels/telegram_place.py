@@ -104,15 +104,15 @@ class Place:
         self.state = state
         self.pulse = Watched()
         self.pauses = Pauses()
-        self.now = datetime(2020, 1, 1, tzinfo=UTC)
+        self.began = datetime(2020, 1, 1, tzinfo=UTC)
         self.channel = self.new()
         self._tasks: list[asyncio.Task[None]] = []
 
     def new(self, clock: Callable[[], float] | None = None) -> Telegram:
         """Build another adapter of the same bot."""
-        times = Times(now=lambda: self.now, sleep=self.pauses)
+        times = Times(sleep=self.pauses, farewell_s=30.0)
         more = {} if clock is None else {"clock": clock}
-        return Telegram(self.table, Site(self.state, self.pulse, {}), times=times, **more)
+        return Telegram(self.table, Site(self.state, self.pulse, {}, self.began), times=times, **more)
 
     def run(self, emit: Callable[[Arrival], Awaitable[None]]) -> asyncio.Task[None]:
         """Let the adapter receive."""

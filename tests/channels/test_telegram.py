@@ -20,7 +20,7 @@ from channels.base import Arrival
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile, SendLater
 from channels.telegram_updates import ALLOWED
 from tests.channels.telegram_place import Ears, Place
-from tests.telegram_server import TelegramServer
+from tests.telegram_server import Fault, TelegramServer
 
 ADA, BOB = 101, 102
 
@@ -127,6 +127,7 @@ async def test_a_full_window_waits_for_its_oldest(server: TelegramServer, tmp_pa
         roomy = Place(elsewhere, tmp_path / "elsewhere")
         elsewhere.write(ADA, "held")
         full.run(ears)
+        await server.until_called("getUpdates", 2)
         roomy.run(Ears(holds=lambda _: True))
         await elsewhere.until_called("getUpdates", 4)
         polls = len(server.called("getUpdates"))
@@ -177,11 +178,17 @@ async def test_a_kill_loses_nothing_and_repeats_under_the_same_ids(
     """Without a last word, what was emitted since the last poll comes again under the id that it had."""
     for number in range(10):
         last = server.write(ADA + number % 2, str(number))
-    before = Ears(holds=lambda arrival: arrival.text == "4")
+    struck: list[Fault] = []
+
+    def holds(arrival: Arrival) -> bool:  # from the first message on Telegram hears nothing any more
+        struck[:] = struck or [server.fail("getUpdates", how="drop", times=None)]
+        return arrival.text == "4"
+
+    before = Ears(holds)
     place.run(before)
     await before.until(lambda ears: "9" in ears.texts())
-    server.fail("getUpdates", how="drop")
     await place.restart()
+    struck[0].end()
     after = Ears()
     place.run(after)
     await server.until_confirmed(last)
@@ -205,15 +212,15 @@ async def test_ids_may_begin_again_lower(server: TelegramServer, place: Place) -
 
 async def test_the_first_run_replays_nothing_old(server: TelegramServer, place: Place) -> None:
     """What was written before the very first start is dropped; what waited for a restart is not."""
-    start = datetime.now(UTC)
-    place.now = start
+    start = place.began = datetime.now(UTC)
+    await place.restart()
     server.write(ADA, "old", date=(start - timedelta(seconds=2)).timestamp())
     server.write(ADA, "new", date=start.timestamp())
     ears = Ears()
     place.run(ears)
     await ears.until(lambda ears: "new" in ears.texts())
+    place.began = start + timedelta(days=1)
     await place.restart()
-    place.now = start + timedelta(days=1)
     last = server.write(ADA, "meanwhile", date=(start + timedelta(hours=1)).timestamp())
     again = Ears()
     place.run(again)
@@ -308,7 +315,8 @@ async def test_a_poll_that_hangs_is_given_up_and_its_connection_replaced(
     server: TelegramServer, tmp_path: Path
 ) -> None:
     """Two stalls build the connection anew; sends go their way meanwhile."""
-    place = Place(server, tmp_path, request_timeout_s=0.3)
+    place = Place(server, tmp_path)
+    place.channel._wire.answer_s = 0.3
     server.add_chat(ADA)
     fault = server.fail("getUpdates", how="hang", times=2)
     ears = Ears()
@@ -328,8 +336,11 @@ async def test_a_poll_that_hangs_is_given_up_and_its_connection_replaced(
     assert "hello" in ears.texts()
 
 
-async def test_sends_that_hang_do_not_keep_polls_from_their_way(server: TelegramServer, place: Place) -> None:
+async def test_sends_that_hang_do_not_keep_polls_from_their_way(
+    server: TelegramServer, tmp_path: Path
+) -> None:
     """More sends than there are connections may hang, and messages come in all the same."""
+    place = Place(server, tmp_path, request_timeout_s=60.0)
     ears = Ears()
     place.run(ears)
     await server.until_confirmed(server.write(ADA, "one"))
@@ -342,6 +353,7 @@ async def test_sends_that_hang_do_not_keep_polls_from_their_way(server: Telegram
     for task in hanging:
         task.cancel()
     await asyncio.gather(*hanging, return_exceptions=True)
+    await place.stop()
 
     assert len(waiting) == 70
     assert ears.texts() == ["one", "two", "three"]
@@ -615,6 +627,7 @@ async def test_the_token_is_in_no_log(
                 _ = [piece async for piece in ears.heard[0].files[0].fetch()]
             except ChannelError as error:
                 errors += traceback.format_exception(error)
+        await place.restart()
         server.fail("getUpdates", how="401")
         with pytest.raises(CredentialsRefused) as refused:
             await place.run(ears)

@@ -136,17 +136,23 @@ async def test_what_a_failure_means(
 
 async def test_a_send_without_an_answer_is_unknown(server: TelegramServer, tmp_path: Path) -> None:
     """One that hangs holds up no other chat meanwhile."""
-    place = Place(server, tmp_path, request_timeout_s=0.5)
+    patient, hasty = (
+        Place(server, tmp_path, request_timeout_s=60.0),
+        Place(server, tmp_path, request_timeout_s=2.0),
+    )
     server.write(ADA + 1, "hello")
-    server.fail("sendMessage", how="hang", chat_id=ADA)
-    hanging = asyncio.create_task(place.channel.send(piece()))
+    server.fail("sendMessage", how="hang", times=None, chat_id=ADA)
+    hanging = asyncio.create_task(patient.channel.send(piece()))
     await server.until_called("sendMessage")
-    await place.channel.send(piece(chat_id=ADA + 1))
+    await patient.channel.send(piece(chat_id=ADA + 1))
 
     assert not hanging.done()
     with pytest.raises(SendUnknown):
-        await hanging
-    await place.stop()
+        await hasty.channel.send(piece())
+    hanging.cancel()
+    await asyncio.wait([hanging])
+    await patient.stop()
+    await hasty.stop()
 
 
 async def test_what_was_never_sent_may_be_tried_again(server: TelegramServer, place: Place) -> None:
