@@ -285,7 +285,7 @@ class Steady:
                 await self._leave()
                 await asyncio.sleep(0.1)
 
-    async def answered(self, *ids: str, within_s: float = 60) -> dict[str, str]:
+    async def answered(self, *ids: str, within_s: float = 90) -> dict[str, str]:
         """Wait until each of these ids has come; return their texts, the first of each."""
         async with asyncio.timeout(within_s), self._came:
             await self._came.wait_for(lambda: set(ids) <= {reply["id"] for reply in self.replies})
@@ -329,7 +329,7 @@ class Steady:
                 self._came.notify_all()
 
 
-async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 30) -> dict[str, Any] | None:
+async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 60) -> dict[str, Any] | None:
     """POST one message and wait for its reply; None while the daemon does not answer."""
     channel, _, _ = key.partition(":")
     body = (

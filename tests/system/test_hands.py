@@ -55,43 +55,55 @@ async def test_parked_letters_are_listed_retried_and_dropped_beside_a_running_da
 
 
 async def test_a_cleared_session_ends_its_running_turn_unwritten_and_for_good(tmp_path: Path) -> None:
-    async with Daemon(tmp_path, config={"model.echo_delay_s": 4}) as daemon:
-        assert await ask(daemon, "web:a", "0", "poison")
-        running = asyncio.create_task(ask(daemon, "web:a", "1", "more poison"))
-        await stored(tmp_path / "sessions" / "web_a.jsonl", "more poison")
+    async with ModelServer() as model:
+        config = {"model.name": "openai/stub", "model.api_base": model.url}
+        end = asyncio.Event()
+        model.script += [Reply(text="poisoned"), Reply(text="more poison", held=end)]
+        async with Daemon(tmp_path, config=config) as daemon:
+            assert await ask(daemon, "web:a", "0", "poison")
+            running = asyncio.create_task(ask(daemon, "web:a", "1", "more poison"))
+            await stored(tmp_path / "sessions" / "web_a.jsonl", "more poison")
+            await model.arrived(2)
 
-        assert (await command(tmp_path, "sessions", "clear", "web:a"))[0] == 0
-        await daemon.said("turn.fenced")
-        answer = await ask(daemon, "web:a", "2", "hello")
-        await asyncio.wait_for(running, 40)
-        assert await daemon.stop() == 0
+            assert (await command(tmp_path, "sessions", "clear", "web:a"))[0] == 0
+            end.set()
+            await daemon.said("turn.fenced")
+            answer = await ask(daemon, "web:a", "2", "hello")
+            await running
+            assert await daemon.stop() == 0
 
     assert answer
-    assert answer["reply"] == "echo: hello"
-    assert contents(tmp_path, "web_a") == ["hello", "echo: hello"]
+    assert answer["reply"] == "stub: hello"
+    assert contents(tmp_path, "web_a") == ["hello", "stub: hello"]
 
 
 async def test_a_session_ended_by_hand_while_its_turn_runs_still_answers_that_message(tmp_path: Path) -> None:
-    async with Daemon(tmp_path, config={"model.echo_delay_s": 4}) as daemon:
-        assert await ask(daemon, "web:a", "0", "zero")
-        running = asyncio.create_task(ask(daemon, "web:a", "1", "one"))
-        await stored(tmp_path / "sessions" / "web_a.jsonl", "one")
+    async with ModelServer() as model:
+        config = {"model.name": "openai/stub", "model.api_base": model.url}
+        end = asyncio.Event()
+        model.script += [Reply(text="to zero"), Reply(text="stub: one", held=end)]
+        async with Daemon(tmp_path, config=config) as daemon:
+            assert await ask(daemon, "web:a", "0", "zero")
+            running = asyncio.create_task(ask(daemon, "web:a", "1", "one"))
+            await stored(tmp_path / "sessions" / "web_a.jsonl", "one")
+            await model.arrived(2)
 
-        assert (await command(tmp_path, "sessions", "new", "web:a"))[0] == 0
-        first = await running
-        second = await ask(daemon, "web:a", "2", "two")
-        assert await daemon.stop() == 0
+            assert (await command(tmp_path, "sessions", "new", "web:a"))[0] == 0
+            end.set()
+            first = await running
+            second = await ask(daemon, "web:a", "2", "two")
+            assert await daemon.stop() == 0
 
     assert first
-    assert first["reply"] == "echo: one"
+    assert first["reply"] == "stub: one"
     assert second
-    assert second["reply"] == "echo: two"
+    assert second["reply"] == "stub: two"
     assert len(list((tmp_path / "sessions" / "archive" / "web_a").iterdir())) == 1
     assert check(tmp_path, {"web_a": ["web:0", "web:1", "web:2"]}).sound
 
 
 async def stored(path: Path, text: str) -> None:
     """Wait until a user line with this text is in the file."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while f'"{text}"'.encode() not in path.read_bytes():
             await asyncio.sleep(0.01)
