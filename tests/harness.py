@@ -143,7 +143,7 @@ class Daemon:
         self.signal(signal.SIGKILL)
         await self.died()
 
-    async def stop(self, within_s: float = 60) -> int:
+    async def stop(self, within_s: float = 90) -> int:
         """SIGTERM and wait."""
         self.signal(signal.SIGTERM)
         return await self.died(within_s)
