@@ -231,15 +231,18 @@ def due(job: Job, now: datetime, last: datetime | None = None) -> datetime | Non
     """
     if not job.enabled or not job.asks:
         return None
-    last = _last_slot(job, now, last)
+    stood = _last_slot(job, now, last)
     if isinstance(job.schedule, At):
-        return job.schedule.at if last is None or last < job.schedule.at else None
+        return job.schedule.at if stood is None or stood < job.schedule.at else None
     stored = job.state_ms("nextRunAtMs")
     if stored is not None:
         begin = instant_of(stored)
-        if begin <= now and (last is None or begin > last) and is_slot(job.schedule, begin):
-            return begin
-    return next_after(job.schedule, now if last is None else max(now, last))
+        if begin <= now and is_slot(job.schedule, begin):
+            if stood is None or begin > stood:
+                return begin
+            if last is not None and begin <= last:  # this process ran on from there, up to this slot
+                return next_after(job.schedule, stood)
+    return next_after(job.schedule, now if stood is None else max(now, stood))
 
 
 def _last_slot(job: Job, now: datetime, last: datetime | None) -> datetime | None:

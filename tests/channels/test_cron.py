@@ -367,6 +367,32 @@ async def test_what_is_noted_at_the_end_is_not_overtaken_by_what_was_being_noted
     assert (state["lastSlotMs"], state["nextRunAtMs"]) == (ms(NOON) + 10_000, ms(NOON) + 15_000)
 
 
+async def test_slots_that_pass_while_a_run_is_noted_are_made_up(place: Place) -> None:
+    """The note knows of the first run alone; the process has run on, and is behind its clock."""
+    job = every(5)
+    job["schedule"]["missed"] = "all"
+    place.write(job)
+
+    async with place.running():
+        await place.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
+        await place.taken_over()
+        place.file.free.clear()
+        await place.time.to(NOON + timedelta(seconds=5))
+        await asyncio.wait_for(place.file.held.wait(), PATIENCE_S)
+        await place.time.to(NOON + timedelta(seconds=10))
+        await place.count(2)
+        while place.clock._next.get("a") != NOON + timedelta(seconds=15) or place.clock._wake.is_set():
+            await asyncio.sleep(0)
+        place.time.now = NOON + timedelta(seconds=24)
+        place.file.free.set()
+        await place.noted(lambda jobs: len(jobs["a"]["state"].get("runHistory", ())) > 0)
+        await place.taken_over()
+        await place.time.to(NOON + timedelta(seconds=25))
+        await place.count(5)
+
+    assert [slot.rpartition(":")[2] for slot in place.slots] == ["05Z", "10Z", "15Z", "20Z", "25Z"]
+
+
 async def test_a_disk_that_was_full_is_noted_later(place: Place) -> None:
     place.write(hourly(nextRunAtMs=ms(NOON + HOUR)))
     place.file.refuses = True
