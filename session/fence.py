@@ -38,6 +38,7 @@ from session.title import Title, read_title, write_title
 log = structlog.get_logger(__name__)
 FREEZE_S = 30.0  # how long a process that does not move may hold a lock
 _POLL_S = 0.005
+_LOOKS = 4  # at least, before a holder is taken for frozen
 _READ_BYTES = 65536
 
 
@@ -255,18 +256,23 @@ class Fence:
         return File(fd, found.st_dev, found.st_ino)
 
     def _is_frozen(self, file: File, wait: Wait) -> bool:
-        """Wait until the lock is free or replaced (False), or nothing moved for too long (True)."""
+        """Wait until the lock is free or replaced (False), or nothing moved for too long (True).
+
+        Time in which this process stood still itself counts little: the holder may have done so, too.
+        """
         fd = file.fd
-        signs, since = self._signs(fd), time.monotonic()
+        signs, still_s, looked = self._signs(fd), 0.0, time.monotonic()
         while True:
             if _is_free(fd) or not file.is_at(self.name):
                 return False
             if wait.abort.wait(_POLL_S):
                 raise StoreError("gave up waiting for the lock of this conversation")
-            now = self._signs(fd)
+            now, last, looked = self._signs(fd), looked, time.monotonic()
             if now != signs:
-                signs, since = now, time.monotonic()
-            elif time.monotonic() - since >= self._freeze_s:
+                signs, still_s = now, 0.0
+                continue
+            still_s += min(looked - last, self._freeze_s / _LOOKS)
+            if still_s >= self._freeze_s:
                 return True
 
     def _signs(self, fd: int) -> list[object]:

@@ -8,14 +8,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from session.disk import Layout
 from session.errors import Fenced, NewerFormat
+from session.fence import Fence, Wait
 from session.store import Store
 from tests.session.nursery import DONE, FENCED, KEY, lines
 
@@ -285,6 +289,29 @@ async def test_processes_that_fight_for_a_key_lose_no_line(tmp_path: Path) -> No
     found = ids(tmp_path / "sessions" / "telegram_1.jsonl")
     for name in "ab":
         assert [id_ for id_ in found if id_.startswith(name)] == [f"{name}{number}" for number in range(30)]
+
+
+class Stalled(threading.Event):
+    """A wait that lasts too long, as in a process that stood still; then the holder goes on."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._steps = [partial(super().wait, 0.1), then]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        (self._steps.pop(0) if self._steps else self.is_set)()
+        return False
+
+
+def test_who_stood_still_itself_takes_no_other_for_frozen(tmp_path: Path) -> None:
+    """One look after a long time says no more of the holder than one after a short time."""
+    layout = Layout(tmp_path)
+    held = Fence(layout, "telegram_1", owner="one", freeze_s=30).hold(None)
+    epoch = held.claim(KEY)
+    stalled = Stalled(lambda: held.fence.let_go(held.file))
+
+    with Fence(layout, "telegram_1", owner="two", freeze_s=0.05).hold(Wait(stalled)) as ours:
+        assert (ours.title.owner, ours.title.epoch) == ("one", epoch)
 
 
 async def test_newer_lock_is_refused(tmp_path: Path) -> None:
