@@ -164,6 +164,15 @@ class Chat:
             await self.bounds.settled(self.key)
         return reply
 
+    async def until_it_sums_up(self) -> asyncio.Event:
+        """Talk until a summary is asked for behind a turn, which waits for what is returned."""
+        hold = self.model.hold = asyncio.Event()
+        while not self.model.summaries:
+            await self.say(settle=False)
+            while self.bounds._tasks and not self.model.summaries:  # one more turn might wait for it
+                await asyncio.sleep(0)
+        return hold
+
     async def lines(self) -> list[dict[str, Any]]:
         return (await self.store.look(self.key)).lines()
 
@@ -191,7 +200,7 @@ def limits(rules: Rules) -> Limits:
 @asynccontextmanager
 async def chat(folder: Path, preset: str = "overlay", **numbers: Any) -> AsyncIterator[Chat]:
     """Open a conversation under a preset's rules, changed by ``numbers``, with its background."""
-    fixed = {"summary_window": 100_000, "max_output_tokens": 100, "reserve_tokens": 500}
+    fixed = {"summary_window": 100_000, "max_output_tokens": 100, "reserve_tokens": 500, "timeout_s": 300.0}
     rules = replace(RULES[preset], **fixed | numbers)
     place = Chat(folder, rules)
     async with asyncio.TaskGroup() as group:

@@ -104,15 +104,11 @@ async def test_an_overlay_is_one_line_behind_what_was_there(tmp_path: Path) -> N
 async def test_what_still_fits_is_compacted_behind_the_turn(tmp_path: Path) -> None:
     """The answer does not wait for the summary, nor does the next message."""
     async with chat(tmp_path) as place:
-        place.model.hold = asyncio.Event()
-        while not place.model.summaries:
-            await place.say(settle=False)
-            await asyncio.sleep(0)
-        await place.model.summing.wait()
+        hold = await place.until_it_sums_up()
         await place.say("meanwhile", settle=False)
         assert await place.kinds() == []
 
-        place.model.hold.set()
+        hold.set()
         await place.bounds.settled(KEY)
         assert await place.kinds() == ["overlay"]
         assert len(place.model.summaries) == 1
@@ -297,10 +293,7 @@ async def test_a_slow_summary_is_given_up(tmp_path: Path) -> None:
 async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: str, what: str) -> None:
     """Where the transcript did anything but grow, not a byte of it changes."""
     async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
-        place.model.hold = asyncio.Event()
-        while not place.model.summaries:
-            await place.say(settle=False)
-            await asyncio.sleep(0)
+        hold = await place.until_it_sums_up()
         path = place.store.layout.transcript("cli_ada")
         async with place.store.open(KEY) as session:
             at = place.turns.now()
@@ -320,7 +313,7 @@ async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: 
         before = path.read_bytes() if path.exists() else b""
         ended = len(archive.of_stem(place.store.layout, "cli_ada"))
 
-        place.model.hold.set()
+        hold.set()
         await place.bounds.settled(KEY)
         assert (path.read_bytes() if path.exists() else b"") == before
         assert len(archive.of_stem(place.store.layout, "cli_ada")) == ended
@@ -329,15 +322,12 @@ async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: 
 
 async def test_an_undo_of_what_is_kept_does_not_matter(tmp_path: Path) -> None:
     async with chat(tmp_path) as place:
-        place.model.hold = asyncio.Event()
-        while not place.model.summaries:
-            await place.say(settle=False)
-            await asyncio.sleep(0)
+        hold = await place.until_it_sums_up()
         async with place.store.open(KEY) as session:
             since = len(session) - 2
             undo = make_line("system", "", place.turns.now(), kind="undo", message_id="u", **{"from": since})
             await session.append([undo])
-        place.model.hold.set()
+        hold.set()
         await place.bounds.settled(KEY)
         assert await place.kinds() == ["undo", "overlay"]
         await place.say("on")
@@ -348,15 +338,12 @@ async def test_an_undo_of_what_is_kept_does_not_matter(tmp_path: Path) -> None:
 async def test_another_process_that_took_the_key_is_left_alone(tmp_path: Path, preset: str) -> None:
     """A summary that comes back to a key that is no longer ours is not stored."""
     async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
-        place.model.hold = asyncio.Event()
-        while not place.model.summaries:
-            await place.say(settle=False)
-            await asyncio.sleep(0)
+        hold = await place.until_it_sums_up()
         other = Store(tmp_path, zone=place.store._zone)
         async with other.open(KEY) as session:
             await session.append([make_line("user", "there", place.turns.now(), message_id="t")])
             before = session.path.read_bytes()
-            place.model.hold.set()
+            hold.set()
             await place.bounds.settled(KEY)
             assert session.path.read_bytes() == before
         await other.aclose()
@@ -408,11 +395,7 @@ async def test_below_the_trigger_nothing_is_asked(tmp_path: Path) -> None:
 async def test_a_person_who_asks_does_not_wait_for_the_background(tmp_path: Path) -> None:
     """What is under way there is given up, and nothing of it comes later."""
     async with chat(tmp_path) as place:
-        place.model.hold = asyncio.Event()
-        while not place.model.summaries:
-            await place.say(settle=False)
-            await asyncio.sleep(0)
-        await place.model.summing.wait()
+        await place.until_it_sums_up()
         place.model.hold = None
         async with place.store.open(KEY) as session:
             done = await place.bounds.asked(session, "", "c")

@@ -31,26 +31,16 @@ def annabelle() -> dict[str, Any]:
     }
 
 
-async def until_it_sums_up(place: Chat) -> None:
-    """Talk until a summary is asked for, which waits for ``hold``."""
-    place.model.hold = asyncio.Event()
-    while not place.model.summaries:
-        await place.say(settle=False)
-        await asyncio.sleep(0)
-    await place.model.summing.wait()
-
-
 @pytest.mark.parametrize("preset", BEHIND)
 async def test_a_turn_that_was_asked_before_a_compaction_begins_no_other(tmp_path: Path, preset: str) -> None:
     """Its request was too long; what is stored when it ends is not."""
     async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
-        await until_it_sums_up(place)
+        hold = await place.until_it_sums_up()
         place.model.asked.clear()
         place.model.answers = asyncio.Event()
         turn = asyncio.create_task(place.say())
         await place.model.asked.wait()
-        assert place.model.hold is not None
-        place.model.hold.set()
+        hold.set()
         await place.bounds.settled(KEY)
         compacted = await place.kinds()
         place.model.answers.set()
@@ -92,7 +82,7 @@ async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: 
 async def test_a_turn_that_would_wait_for_it_takes_the_one_that_has_just_ended(tmp_path: Path) -> None:
     """The summary comes in while the turn stores its question: its request is built again, and fits."""
     async with chat(tmp_path) as place:
-        await until_it_sums_up(place)
+        hold = await place.until_it_sums_up()
         request = Request(id="long", key=KEY, text="x" * 3_000)
         line = make_line("user", request.text, place.turns.now(), message_id=request.id)
         async with place.store.open(KEY) as session:
@@ -109,8 +99,7 @@ async def test_a_turn_that_would_wait_for_it_takes_the_one_that_has_just_ended(t
             )
 
             async def store() -> None:
-                assert place.model.hold is not None
-                place.model.hold.set()
+                hold.set()
                 await place.bounds.settled(KEY)
                 await session.append([line])
 
