@@ -80,7 +80,7 @@ class LiteLLM:
     async def close(self) -> None:
         """Close the connections that LiteLLM keeps for this process."""
         if _library is not None:
-            await _library.close_litellm_async_clients()
+            await _disconnect(_library)
 
     async def context_window(self, name: str = "") -> int:
         """Return how many tokens a model takes, 0 where LiteLLM's table does not know it.
@@ -375,4 +375,10 @@ async def _rehearse(library: Any) -> None:
             pass
     with suppress(Exception):
         await library.acompletion(**arguments)
+    await _disconnect(library)
+
+
+async def _disconnect(library: Any) -> None:
+    """Close LiteLLM's connections, and have it forget them: a later request would be given a closed one."""
     await library.close_litellm_async_clients()
+    library.in_memory_llm_clients_cache.flush_cache()

@@ -208,6 +208,14 @@ async def test_an_answer_cut_by_the_limit_says_so(llm: LiteLLM) -> None:
 # -- fallbacks and forced tools ------------------------------------------------------------------
 
 
+async def test_after_one_model_is_closed_another_asks_the_same_server(server: ModelServer) -> None:
+    """A connection that was closed is used by nobody, also where the next one would have an equal one."""
+    for number in range(2):
+        model = LiteLLM(name="openai/stub", api_base=server.url, api_key=KEY, timeout_s=20)
+        assert (await model.ask(prompt(f"number {number}"))).text
+        await model.close()
+
+
 async def test_fallbacks_are_asked_in_order(server: ModelServer) -> None:
     """When a model is away or refuses, the next one answers."""
     model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b", "openai/c"])
