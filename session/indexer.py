@@ -59,6 +59,7 @@ def begin(scribe: Scribe, lines: Lines) -> Callable[[], None]:
     finish = scribe.transcript.index.snapshot()
 
     def work() -> None:
+        before = lines.saved_bytes
         lines.saved_bytes = end  # where it fails too: it is tried again when as much has come again
         try:
             saved = Saved(identity, body_at, end, array("Q", starts), finish(), sample(file.fd, body_at, end))
@@ -66,7 +67,7 @@ def begin(scribe: Scribe, lines: Lines) -> Callable[[], None]:
                 if indexed.is_at(transcript):
                     write_index(path, saved)
         except Busy:
-            return
+            lines.saved_bytes = before  # a turn writes at this moment: behind it is the next chance
         except (OSError, StoreError, struct.error) as error:
             log.warning("index.not_written", file=path.name, error=str(error))
 

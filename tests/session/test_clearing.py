@@ -301,6 +301,26 @@ def test_an_index_of_what_is_there_is_written(tmp_path: Path) -> None:
     assert index_of(tmp_path).exists()
 
 
+def test_an_index_that_met_a_writer_is_still_to_be_written(tmp_path: Path) -> None:
+    """A turn that wrote at that moment does not put it off until much has come again."""
+    path_of(tmp_path).write_bytes(whole(body()))
+    layout = Layout(tmp_path)
+    fence = Fence(layout, STEM, owner="one", freeze_s=30)
+    scribe = Scribe(layout, STEM, KEY, fence=fence, clock=utc_now)
+    scribe.claim(Wait())
+    lines = scribe.transcript.messages
+    assert isinstance(lines, Lines)
+
+    with fence.hold(Wait()):
+        index_work(scribe, lines)()
+    assert not index_of(tmp_path).exists()
+    assert lines.saved_bytes == 0
+
+    index_work(scribe, lines)()
+    assert index_of(tmp_path).exists()
+    assert lines.saved_bytes == lines.body_bytes
+
+
 # -- everything of a chat --------------------------------------------------------------------------------
 
 
