@@ -132,6 +132,7 @@ async def test_pictures_and_papers_go_out_to_a_model_that_takes_them(server: Mod
 
     takes = [await asyncio.to_thread(m.takes, part) for m in (seeing, blind) for part in ("image", "pdf")]
     await seeing.ask(Prompt(messages=[{"role": "user", "content": parts}]))
+    await seeing.close()
 
     assert takes == [True, True, False, False]
     assert server.seen[-1].messages[-1]["content"] == parts
