@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from session.tools import Place, Toolbox
 from session.turn import INTERRUPTED, Limits, Reply, Request, StopSwitch, Surroundings, Turns
 
 ADA = SessionKey("cli:ada")
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 class Model:
@@ -75,15 +77,20 @@ class House:
         self.store = Store(folder, zone=UTC)
         self.model = model
         self.tool = tool
+        self._seconds = itertools.count()
         self.turns = Turns(
             model=model,
             toolbox=Toolbox([tool]),
             limits=Limits(**limits),
             zone=UTC,
-            clock=lambda: datetime.now(UTC),
+            clock=self.now,
             surroundings=self._surroundings,
         )
         model.look = tool.look = lambda: self.on_disk(folder)
+
+    def now(self) -> datetime:
+        """A second later at each look."""
+        return START + timedelta(seconds=next(self._seconds))
 
     @staticmethod
     def on_disk(folder: Path) -> list[str]:
@@ -147,9 +154,9 @@ async def test_a_turn_stores_question_and_answer_with_their_id(tmp_path: Path) -
 async def test_an_exchange_holds_its_times_and_the_tools_that_were_used(tmp_path: Path) -> None:
     """Each line the time at which it was written, the answer the names of the tools."""
     async with house(tmp_path, call("1"), Answer("done")) as h:
-        before = datetime.now(UTC)
+        before = h.now()
         await h.run("count to 1")
-        after = datetime.now(UTC)
+        after = h.now()
 
         lines = await h.lines()
         times = [datetime.fromisoformat(str(line["timestamp"])) for line in lines]
