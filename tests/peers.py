@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".venv" / "peers"
 SCRIPT = Path(__file__).with_name("nanobot_peer.py")
 _INSTALL_S = 600
+FIRST_USE_S = 2 * _INSTALL_S + 180  # for a test: both steps of an installation, its own or that it waits for
 
 
 class PeerMissing(Exception):

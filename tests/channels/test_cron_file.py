@@ -29,6 +29,7 @@ from tests.peers import NANOBOT_014, NANOBOT_022, Peer
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 MS = 1_780_315_200_000  # NOON
+pytestmark = pytest.mark.timeout(peers.FIRST_USE_S)
 BOTH = pytest.mark.parametrize("nanobot", [NANOBOT_014, NANOBOT_022], ids=lambda peer: peer.name)
 
 

@@ -24,6 +24,7 @@ from tests import peers
 from tests.peers import NANOBOT_014, NANOBOT_022, Peer
 from tests.session.test_edge_sessions import EDGES, FOREIGN, key_of, workspace_with
 
+pytestmark = pytest.mark.timeout(peers.FIRST_USE_S)
 SAMPLES = Path(__file__).parent.parent / "data" / "nanobot-samples" / "v014"
 ADA = "telegram:12345678"
 AT = "2026-03-01T10:00:00.000001+00:00"
