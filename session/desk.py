@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from session.errors import NotNow
 from session.hop import start_thread
 from session.notes import Mark
-from session.state import read_state, try_lock, write_state
+from session.state import let_go, read_state, try_lock, write_state
 
 BUSY_S = 10.0
 FAILURES_KEPT = timedelta(days=30)
@@ -107,12 +106,12 @@ class Desks:
                 fd, desk = await taking
             except asyncio.CancelledError:  # it has come to its end all the same, and may hold the lock
                 if taking.done() and taking.exception() is None:
-                    os.close(taking.result()[0])
+                    let_go(taking.result()[0])
                 raise
             try:
                 yield desk
             finally:
-                os.close(fd)
+                let_go(fd)
 
     async def waiting(self) -> list[str]:
         """Name the desks on which an answer lies.
@@ -141,7 +140,7 @@ class Desks:
         try:
             return fd, _read(path)
         except BaseException:
-            os.close(fd)
+            let_go(fd)
             raise
 
 

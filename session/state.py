@@ -145,11 +145,11 @@ def locked(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 def try_lock(path: Path) -> int | None:
-    """Take a lock file and return its descriptor, whose closing lets it go; None while another holds it."""
+    """Take a lock file and return its descriptor, for ``let_go``; None while another holds it."""
     fd = _open(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,6 +157,14 @@ def try_lock(path: Path) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def let_go(fd: int) -> None:
+    """Let go of a lock file, also where a process that is just being started still has its descriptors."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
 
 
 def _open(path: Path) -> int:

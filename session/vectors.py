@@ -17,7 +17,7 @@ from session.disk import Layout
 from session.errors import NewerFormat, StoreError
 from session.models import Vector
 from session.similarity import from_bytes, to_bytes
-from session.state import locked, try_lock
+from session.state import let_go, locked, try_lock
 
 T = TypeVar("T")
 log = structlog.get_logger("vectors")
@@ -191,7 +191,7 @@ class Vectors:
         try:
             yield
         finally:
-            os.close(lock)
+            let_go(lock)
 
     def _close(self) -> None:
         file, self._file = self._file, None

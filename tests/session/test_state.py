@@ -19,7 +19,7 @@ import pytest
 
 from session.errors import SessionError, StoreError
 from session.jobfiles import Job, JobFiles
-from session.state import read_state, replace_file, write_state
+from session.state import let_go, read_state, replace_file, try_lock, write_state
 
 SESSION = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -182,6 +182,20 @@ def test_a_writer_whose_file_was_swept_away_before_it_was_locked_begins_again(tm
     writer.end()
 
     assert files.left() == [job]
+
+
+def test_a_lock_that_was_let_go_is_free_while_a_process_is_being_started(tmp_path: Path) -> None:
+    """Between fork and exec the new process has all descriptors, and with them the locks."""
+    lock = tmp_path / "x.lock"
+    fd = try_lock(lock)
+    assert fd is not None
+    copied = os.dup(fd)
+    let_go(fd)
+
+    again = try_lock(lock)
+    assert again is not None
+    let_go(again)
+    os.close(copied)
 
 
 def test_a_name_as_long_as_a_name_can_be(tmp_path: Path) -> None:
