@@ -112,7 +112,7 @@ async def test_nothing_stays_open_or_locked_behind_a_store(tmp_path: Path) -> No
         await session.append(turn("a"))
         assert str(store.layout.lock(session.stem)) in open_files()
 
-        async with asyncio.timeout(5), other.open(ADA) as theirs:
+        async with asyncio.timeout(20), other.open(ADA) as theirs:
             await theirs.append(turn("b"))
 
     await store.aclose()

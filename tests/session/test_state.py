@@ -52,18 +52,18 @@ class Stepped:
     def _watch(self, frame: FrameType, event: str, called: Any) -> None:
         if event == "c_call" and called is self._step and not self._there.is_set():
             self._there.set()
-            self._go.wait(10)
+            self._go.wait(30)
 
     def begin(self) -> Stepped:
         """Go as far as the step."""
         self._thread.start()
-        assert self._there.wait(10)
+        assert self._there.wait(30)
         return self
 
     def end(self) -> None:
         """Go on to the end, which must be a good one."""
         self._go.set()
-        self._thread.join(10)
+        self._thread.join(30)
         assert not self._thread.is_alive()
         if self.error is not None:
             raise self.error
@@ -105,22 +105,22 @@ def test_one_job_is_kept_by_two_at_once(tmp_path: Path) -> None:
 
     def work() -> None:
         for _ in range(rounds):
-            together.wait(10)
+            together.wait(30)
             try:
                 files.keep(job)
             except StoreError as error:
                 failed.append(error)
-            together.wait(10)
+            together.wait(30)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
     for _ in range(rounds):
-        together.wait(10)
-        together.wait(10)
+        together.wait(30)
+        together.wait(30)
         assert files.left() == [job]
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
 
     assert failed == []
     assert len(names_in(tmp_path / "jobs")) == 1
