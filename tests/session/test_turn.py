@@ -376,7 +376,7 @@ async def test_an_answer_that_is_stored_as_the_time_runs_out_is_the_reply(tmp_pa
 
     async with house(tmp_path, answer, turn_timeout_s=0.05) as h:
         turn = asyncio.create_task(h.run())
-        while not turn.cancelling():
+        while not (turn.cancelling() or turn.done()):
             await asyncio.sleep(0.005)
         disk.set()
         reply = await turn
