@@ -156,7 +156,8 @@ class Spending:
         """Write what was counted and not written yet, as far as the disk takes it."""
         while self._pending and self._durable:
             visit = self._visit or self._start()  # that only reads where nothing was pending as it began
-            await self.refresh()
+            with contextlib.suppress(NewerFormat):  # logged where the visit ends
+                await self.refresh()
             if visit.exception() is not None or visit.result().error is not None:
                 return
 

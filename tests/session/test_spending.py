@@ -327,6 +327,17 @@ async def test_what_is_counted_while_a_visit_only_reads_is_written_at_the_close(
         await reading
 
 
+async def test_the_close_gives_up_where_a_newer_version_writes(tmp_path: Path) -> None:
+    """It began to while this daemon ran; whatever is closed after this is closed all the same."""
+    path = tmp_path / "2027-01-01.jsonl"
+    path.write_bytes(b'{"v":2}\n')
+    async with daemon(tmp_path) as one:
+        one.spending.record("a:1", "a:1", ONE)
+        await one.spending.aclose()
+
+    assert path.read_bytes() == b'{"v":2}\n'
+
+
 async def test_the_close_gives_up_where_the_disk_refuses(tmp_path: Path) -> None:
     folder = tmp_path / "usage"
     folder.write_text("in the way")
