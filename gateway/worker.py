@@ -190,7 +190,7 @@ class Worker:
             return Again(SOON_S)
         except LetterLost:
             _remember(self._owed, entry)
-            return None
+            return None if entry.letter.lost else Again(SOON_S)  # it has come again: let go of that one
         except (MailboxError, StoreError) as error:
             return await self._patience.delay(entry, error)
         except Exception:  # one letter ends here: what nobody foresaw is tried again, then parked
@@ -215,8 +215,7 @@ class Worker:
                 return None
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
-                await self._send(entry, await self._with_files(entry.inbound, session, reply))
-                return None
+                return await self._send(entry, await self._with_files(entry.inbound, session, reply))
             return reply
 
     async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
@@ -333,9 +332,9 @@ class Worker:
 
     # -- sending -----------------------------------------------------------------------------------
 
-    async def _send(self, entry: Entry, reply: Reply) -> None:
+    async def _send(self, entry: Entry, reply: Reply) -> Again | None:
         if entry.letter.lost:
-            return  # it comes again, and the stored reply is sent then
+            return Again(SOON_S)  # it comes again, perhaps by then, and the stored reply is sent
         inbound = entry.inbound
         if reply.silent:
             await self._settle(entry, [], error=reply.reason)
@@ -347,13 +346,14 @@ class Worker:
                     text=reply.text or commands.STOPPED,
                     event_id=f"{inbound.id}#notice.{reply.reason}",
                 )
-            return
+            return None
         post = answers.reply(inbound, reply, self._clock())
         await self._settle(entry, [post], error=reply.reason if reply.kind == "notice" else "")
         _remember(self._replied, entry)  # the acknowledgement may yet be lost with its connection
         log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
         kind: EventKind = "notice" if reply.kind == "notice" else "reply"
         await self._notices.show(kind, inbound, post, reply.text, reply.seq)
+        return None
 
     async def _settle(self, entry: Entry, posts: Sequence[Post], *, error: str) -> None:
         try:

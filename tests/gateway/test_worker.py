@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,10 +15,10 @@ import pytest
 from channels.message import Inbound, Outbound, read_outbound
 from gateway.control import Control
 from gateway.embedded import EmbeddedMailbox
-from gateway.errors import MailboxDown
+from gateway.errors import LetterLost, MailboxDown
 from gateway.events import Events
 from gateway.intake import Intake
-from gateway.mailbox import INBOUND, Post, outbound
+from gateway.mailbox import INBOUND, Letter, Post, outbound
 from gateway.worker import Rules, Worker
 from session.commands import Commands
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
@@ -540,6 +540,61 @@ async def test_an_outage_that_ends_while_its_chat_is_told_is_waited_for_no_longe
         mailbox.gate.set()
 
         assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m1#reply"]
+
+
+class Copy:
+    """One delivery of a letter, which ends when the test says so."""
+
+    def __init__(self, letter: Letter) -> None:
+        self.box, self.id, self.body, self.suspect = letter.box, letter.id, letter.body, False
+        self.lost = False
+
+    def begin(self) -> bool:
+        return not self.lost
+
+
+class Again(EmbeddedMailbox):
+    """Delivers each letter twice, the second time while the first one is being settled, too late for that."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self._ended, self._came = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        async with super().take(box) as letters:
+            yield self._twice(letters) if box == INBOUND else letters
+
+    async def _twice(self, letters: AsyncIterator[Letter]) -> AsyncIterator[Letter]:
+        async for letter in letters:
+            yield Copy(letter)
+            await self._ended.wait()
+            yield letter
+            self._came.set()
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        if not isinstance(letter, Copy):
+            return await super().settle(letter, puts)
+        for post in puts:
+            await self.put(post)
+        letter.lost = True
+        self._ended.set()
+        await self._came.wait()
+        raise LetterLost("it comes again")
+
+
+async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(tmp_path: Path) -> None:
+    """The old delivery cannot be let go of any more; the new one is, and its reply is sent once."""
+    r = Rig(tmp_path, Script(["hi"]), Rules())
+    r.mailbox = Again(tmp_path / "state")
+    r.intake = Intake(r.mailbox)
+    async with r.open():
+        await r.put("hello", "m1")
+
+        assert await r.texts(1) == ["hi"]
+        await until(lambda: r.worker.lanes.get(ADA) is None)
+        assert (await r.mailbox.depths())[INBOUND].count == 0
+        assert r._replies.empty()
 
 
 async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) -> None:
