@@ -132,8 +132,9 @@ class Connection(aiormq.Connection):
 
     # No turn may run here whose letter another daemon was already handed. The broker gives a silent client up
     # two heartbeats after its last frame at the earliest, and that may be half of one old when the silence
-    # begins. The library looks at every half: GRACE and a half must be less than one and a half.
-    GRACE = 0.8  # heartbeats without a frame of the broker, which sends one at every half
+    # begins. The library looks at every half: GRACE and a half must be less than one and a half. It is hardly
+    # less, since a busy broker, which sends a frame at every half, may be late with it.
+    GRACE = 0.9  # heartbeats without a frame of the broker
     FRAME_BUFFER_SIZE = 0  # the write queue has no bound: the puts in flight are bounded by their callers
 
     def __init__(self, url: Any, **kwargs: Any) -> None:
