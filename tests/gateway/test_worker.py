@@ -558,7 +558,8 @@ class Again(EmbeddedMailbox):
 
     def __init__(self, state: Path) -> None:
         super().__init__(state)
-        self._ended, self._came = asyncio.Event(), asyncio.Event()
+        self.first: Copy
+        self.ended, self._came = asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
     async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
@@ -567,8 +568,9 @@ class Again(EmbeddedMailbox):
 
     async def _twice(self, letters: AsyncIterator[Letter]) -> AsyncIterator[Letter]:
         async for letter in letters:
-            yield Copy(letter)
-            await self._ended.wait()
+            self.first = Copy(letter)
+            yield self.first
+            await self.ended.wait()
             yield letter
             self._came.set()
 
@@ -578,7 +580,7 @@ class Again(EmbeddedMailbox):
         for post in puts:
             await self.put(post)
         letter.lost = True
-        self._ended.set()
+        self.ended.set()
         await self._came.wait()
         raise LetterLost("it comes again")
 
@@ -591,10 +593,35 @@ async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(tmp_path
     async with r.open():
         await r.put("hello", "m1")
 
-        assert await r.texts(1) == ["hi"]
+        await answered_once(r)
+
+
+async def test_a_letter_lost_in_its_turn_is_answered_when_it_comes_again(tmp_path: Path) -> None:
+    """The model is asked once; what it said waits in the transcript for the new delivery."""
+    r = Rig(tmp_path, Script(["hi"]), Rules())
+    mailbox = Again(tmp_path / "state")
+    r.mailbox = mailbox
+    r.intake = Intake(mailbox)
+    async with r.open():
+        r.model.release.clear()
+        await r.put("hello", "m1")
+        await r.model.held.wait()
+        mailbox.first.lost = True
+        r.model.release.set()
         await until(lambda: r.worker.lanes.get(ADA) is None)
-        assert (await r.mailbox.depths())[INBOUND].count == 0
         assert r._replies.empty()
+        mailbox.ended.set()
+
+        await answered_once(r)
+    assert len(r.model.prompts) == 1
+
+
+async def answered_once(r: Rig) -> None:
+    """Wait for the one reply, and for the end of its letter."""
+    assert await r.texts(1) == ["hi"]
+    await until(lambda: r.worker.lanes.get(ADA) is None)
+    assert (await r.mailbox.depths())[INBOUND].count == 0
+    assert r._replies.empty()
 
 
 async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) -> None:
