@@ -17,7 +17,7 @@ from gateway.rabbit_take import RabbitLetter
 from gateway.rabbit_wire import Delivery, Sending
 from gateway.topology import Names
 
-RETURN_PATIENCE_S = 5.0
+RETURN_PATIENCE_S = 15.0
 _Send = Callable[[tuple[str, str], Sending], Awaitable[None]]
 
 
