@@ -31,6 +31,7 @@ class Entry:
     away_at: datetime | None = None  # when a try first met an outage
     asked: Request | None = None  # what a command has the model asked
     verdict: Verdict | None = None  # once it is to be parked
+    parking: asyncio.Event | None = None  # set when the try to park it has ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,16 +366,19 @@ class Worker:
     async def _park(self, entry: Entry, session: Session, verdict: Verdict) -> None:
         """Tell the chat, move the letter aside, and remember in between that it is parked."""
         inbound, reason = entry.inbound, verdict.reason
-        entry.verdict = verdict
+        entry.verdict, entry.parking = verdict, asyncio.Event()
         attempts = max(session.journal.attempts(inbound.id), entry.crashes, 1)
-        await self._notices.tell(session, inbound, reason, verdict.said)
-        await self._mailbox.park(
-            entry.letter,
-            key=inbound.key,
-            reason=verdict.shown,
-            attempts=attempts,
-            mark=lambda: session.journal.conclude(inbound.id, "parked", reason=reason),
-        )
+        try:
+            await self._notices.tell(session, inbound, reason, verdict.said)
+            await self._mailbox.park(
+                entry.letter,
+                key=inbound.key,
+                reason=verdict.shown,
+                attempts=attempts,
+                mark=lambda: session.journal.conclude(inbound.id, "parked", reason=reason),
+            )
+        finally:
+            entry.parking.set()
         log.warning("letter.parked", reason=reason, attempts=attempts)
         self._end(entry, reason)
 

@@ -32,13 +32,24 @@ def routes(desk: Desk) -> APIRouter:
 
     @router.post("/{message_id:path}/retry", summary="Put one back at the end of its queue")
     async def post_retry(message_id: str, key: Key = None) -> Response:
+        await _parked_whole(desk, message_id, key)
         return await _answer(shelf().retry(message_id, key))
 
     @router.delete("/{message_id:path}", summary="Remove one for good")
     async def delete(message_id: str, key: Key = None) -> Response:
+        await _parked_whole(desk, message_id, key)
         return await _answer(shelf().drop(message_id, key))
 
     return router
+
+
+async def _parked_whole(desk: Desk, message_id: str, key: str | None) -> None:
+    """Wait for a letter that is being parked here: what is put back before that ends would go with it."""
+    worker = desk.house.worker
+    for lane in worker.lanes if worker is not None else ():
+        entry = lane.find(message_id) if key in (None, lane.key) else None
+        if entry is not None and entry.parking is not None:
+            await entry.parking.wait()
 
 
 async def _answer(work: Awaitable[dict[str, Any]]) -> Response:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from gateway.errors import GatewayError
 from gateway.http.client import Client
-from gateway.mailbox import INBOUND, Post
+from gateway.mailbox import INBOUND, Letter, Post
 from session.errors import ModelRefused
 from session.models import Answer, OnDelta, Prompt
 from tests.gateway.http_place import Place, open_place
@@ -95,6 +97,36 @@ async def test_retry_runs_again(place: Place) -> None:
     assert refused.json()["kind"] == again.json()["kind"] == "notice"
     assert retried.status_code == 200
     assert event["text"] == late.json()["reply"] == "now it goes"
+    assert await rows(place) == []
+
+
+async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None:
+    """It is listed already, but its letter is not gone yet: put back, it is not taken for that one."""
+    assert place.house.room is not None
+    place.house.room.turns.model = Refuses()
+    park, begun, let = place.house.mailbox.park, asyncio.Event(), asyncio.Event()
+
+    async def slowly(letter: Letter, *, mark: Callable[[], Awaitable[object]], **more: Any) -> None:
+        async def held() -> None:
+            begun.set()
+            await let.wait()
+            await mark()
+
+        await park(letter, mark=held, **more)
+
+    place.house.mailbox.park = slowly  # type: ignore[method-assign, assignment]
+    await place.post("please", id="one")
+    await begun.wait()
+    assert await rows(place) == ["web:one"]
+    async with place.stream("web:ada") as stream:
+        retrying = asyncio.create_task(place.http.post(f"/v1/parked/{quote('web:one')}/retry"))
+        for _ in range(20):  # where nothing held it, it would be put back by then
+            await place.http.get("/healthz")
+        let.set()
+        event, _ = await stream.next("reply")
+
+    assert (await retrying).status_code == 200
+    assert event["text"] == "now it goes"
     assert await rows(place) == []
 
 
