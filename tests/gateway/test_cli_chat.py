@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from gateway.http.server import HttpServer
 from gateway.intake import Intake
 from gateway.roster import Roster
 from session.errors import StoreError
+from tests import ports
 from tests.gateway.http_place import Place, open_place
 
 KEYS = ("Bad Channel:x", "nocolon", "cli:", ":x", "cli:" + "x" * 5000, "cli:\udcff")
@@ -123,11 +123,10 @@ async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
 
 async def test_nobody_listens() -> None:
     """Where there is no daemon to answer, one is to be started."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    async with Client(f"http://127.0.0.1:{port}") as client:
-        with pytest.raises(Unreachable) as caught:
-            await client.status()
+    with ports.Place() as port:
+        async with Client(f"http://127.0.0.1:{port}") as client:
+            with pytest.raises(Unreachable) as caught:
+                await client.status()
 
     assert caught.value.hint == "chat-gateway run"
 

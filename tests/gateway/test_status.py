@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from gateway.mailbox import Depth, Health
 from gateway.roster import Roster
 from gateway.settings import Settings
 from tests.gateway.http_place import open_place
+from tests.ports import Place
 
 
 class Hangs(EmbeddedMailbox):
@@ -33,10 +33,14 @@ class Hangs(EmbeddedMailbox):
         return Health(up=True, since=datetime.now(UTC))
 
 
-def house_without_broker(workspace: Path) -> House:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where nobody listens, and nobody begins to."""
+    with Place() as port:
+        yield port
+
+
+def house_without_broker(workspace: Path, port: int) -> House:
     url = f"amqp://me:very-secret@127.0.0.1:{port}/"
     return House(
         Settings.model_validate({"workspace": workspace, "http": {"port": 0}, "broker": {"url": url}})
@@ -65,12 +69,12 @@ async def status_of(house: House, workspace: Path, *args: str) -> tuple[int, dic
 
 
 async def test_status_without_the_broker_shows_all_but_the_depths(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lanes, parts, usage and budget are shown; the queue is said to be away, with its cure and exit 69."""
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", "amqp://me:very-secret@127.0.0.1:1/")
 
-    code, found = await status_of(house_without_broker(tmp_path), tmp_path)
+    code, found = await status_of(house_without_broker(tmp_path, port), tmp_path)
 
     shown = capsys.readouterr()
     assert (code, found["queues"], found["lanes"]) == (69, None, [])
@@ -86,10 +90,10 @@ async def test_status_without_the_broker_shows_all_but_the_depths(
 
 
 async def test_status_without_the_broker_is_one_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``--json`` gives its document all the same: no depths, and the queue's error among the parts."""
-    code, _ = await status_of(house_without_broker(tmp_path), tmp_path, "--json")
+    code, _ = await status_of(house_without_broker(tmp_path, port), tmp_path, "--json")
 
     shown = capsys.readouterr().out  # the log of the daemon, which is this process too, is in it
     document = orjson.loads(shown[shown.index("{\n") : shown.rindex("}") + 1])
