@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -37,10 +38,15 @@ async def vanish(mailbox: EmbeddedMailbox) -> None:
 
 @contextmanager
 def files_at_most(size_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond ``size_bytes``: a write past it fails as on a full disk."""
+    """Let no file of this process grow beyond ``size_bytes``: a write past it fails as on a full disk.
+
+    What is imported meanwhile for the first time is not kept compiled: half of that would stay for ever.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = before
