@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from channels.tables import Discord as Table
 from tests.discord_server import DiscordServer
 
 HURRY = Tempo(deadline_s=5.0, pause_s=0.02, longest_pause_s=0.1, defer_s=2.5, guilds_s=0.05)
+CALM = replace(HURRY, guilds_s=1.0)  # no server is told of later than the first sweep, and asks for another
 
 
 @dataclass

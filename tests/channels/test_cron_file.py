@@ -24,6 +24,7 @@ from channels.cron_job import BadJob, Ran, due, letter, new_row
 from channels.errors import ChannelError
 from channels.schedule import At, Every, cron
 from tests import peers
+from tests.channels.patience import until_unlocked
 from tests.peers import NANOBOT_014, NANOBOT_022, Peer
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -310,7 +311,7 @@ def test_a_file_that_cannot_be_opened_says_so(file: CronFile) -> None:
 def _add_some(workspace: Path, count: int) -> None:
     file = CronFile(workspace)
     for _ in range(count):
-        file.add(new_row(Every(60_000, NOON), "m", at=NOON))
+        until_unlocked(lambda: file.add(new_row(Every(60_000, NOON), "m", at=NOON)))
 
 
 def test_writers_side_by_side_lose_nothing(file: CronFile) -> None:
@@ -320,8 +321,9 @@ def test_writers_side_by_side_lose_nothing(file: CronFile) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join()
 
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert len(file.read().jobs) == 45
     assert [path.name for path in file.path.parent.iterdir()] == ["jobs.json"]
 

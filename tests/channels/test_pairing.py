@@ -15,6 +15,7 @@ import pytest
 from channels import state_file
 from channels.errors import ChannelError, NewerFile
 from channels.pairing import ALPHABET, Approved, NobodyThere, NoSuchCode, Pairing, approved
+from tests.channels.patience import until_unlocked
 from tests.gateway.embedded_place import files_at_most
 
 ADA, GROUP = "100", "-100200"
@@ -244,7 +245,9 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
 def _admit_many(state: Path, first: int, both: Barrier) -> None:
     both.wait()
     for n in range(first, first + 20):
-        Pairing(state, clock=Clock()).admit("telegram", str(n), kind="person", name="")
+        until_unlocked(
+            lambda n=n: Pairing(state, clock=Clock()).admit("telegram", str(n), kind="person", name="")
+        )
 
 
 def test_two_processes_lose_none_of_each_others_changes(tmp_path: Path) -> None:
@@ -256,6 +259,7 @@ def test_two_processes_lose_none_of_each_others_changes(tmp_path: Path) -> None:
     for each in both:
         each.join()
 
+    assert [each.exitcode for each in both] == [0, 0]
     assert len(approved(tmp_path, "telegram").people) == 40
 
 

@@ -1,0 +1,19 @@
+"""Writers in a crowd on a slow disk: who was told that he had no turn tries again, as a person would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from channels.errors import ChannelError
+
+
+def until_unlocked(change: Callable[[], object]) -> None:
+    """Make a change, however often its lock is refused: nothing was written then."""
+    while True:
+        try:
+            change()
+        except ChannelError as error:
+            if "held by another process" not in str(error):
+                raise
+        else:
+            return
