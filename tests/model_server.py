@@ -307,7 +307,10 @@ async def _stream(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> str
     pieces = [] if reply.kind == "nochoices" else deltas(seen, reply)
     if reply.kind in ("cut", "garbage"):
         pieces = pieces[: max(2, len(pieces) // 2)]
-    for delta in pieces:
+    for number, delta in enumerate(pieces):
+        if reply.half is not None and number == len(pieces) // 2:
+            await writer.drain()
+            await reply.half.wait()
         _event(writer, {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
         if reply.slow_s:
             await writer.drain()

