@@ -28,7 +28,7 @@ from channels.schedule import At, Every
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Time:

@@ -87,7 +87,7 @@ async def test_a_killed_process_leaves_it_free(tmp_path: Path) -> None:
     await tried.wait()
     holder.kill()
 
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 30)
 
 
 async def test_a_full_disk_keeps_nobody_from_it(tmp_path: Path) -> None:

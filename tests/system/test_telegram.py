@@ -64,9 +64,7 @@ async def test_adapters_and_sessions_run_apart(tmp_path: Path, broker: Broker, b
             assert server.sent == []
             async with Daemon(tmp_path, role="session", config=whole) as session:
                 await server.said(ADA, lambda sent: sent.text == "echo: one")
-                status = json.loads(await told(tmp_path, "status", "--json"))
-
-                assert status["parts"]["telegram"]["up"], session.log.decode()
+                await _until_shown_up(tmp_path, session)
             server.write(ADA, "two")
             await server.until(lambda: server.confirmed >= first + 1)
         async with Daemon(tmp_path, config=whole):
@@ -231,6 +229,17 @@ async def _until_more(server: TelegramServer, more: int, *, of: int) -> None:
     """Wait until that many further messages were answered, or all of them."""
     reached = min(len(_answered(server)) + more, of)
     await server.until(lambda: len(_answered(server)) >= reached, timeout_s=60)
+
+
+async def _until_shown_up(workspace: Path, session: Daemon) -> None:
+    """Wait until the daemon that does not run the adapter tells that it is up."""
+    parts: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(60):
+            while not parts.get("telegram", {}).get("up"):
+                parts = json.loads(await told(workspace, "status", "--json"))["parts"]
+    except TimeoutError:
+        raise AssertionError(f"{parts}\n{session.log.decode()}") from None
 
 
 async def _check_confirmed(server: TelegramServer, tap: Tap) -> None:
