@@ -74,7 +74,7 @@ def metadata(workspace: Path, stem: str) -> list[dict[str, Any]]:
 async def told(daemon: Daemon, key: str) -> list[dict[str, Any]]:
     """What the chat was told, as a client that comes late reads it."""
     found: list[dict[str, Any]] = []
-    async with httpx.AsyncClient(timeout=10) as client:
+    async with httpx.AsyncClient(timeout=30) as client:
         last = {"Last-Event-ID": "0"}
         async with client.stream("GET", f"{daemon.url}/v1/events?key={key}", headers=last) as stream:
             async for line in stream.aiter_lines():
@@ -88,7 +88,7 @@ async def told(daemon: Daemon, key: str) -> list[dict[str, Any]]:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.02)
 
@@ -164,6 +164,8 @@ async def test_what_waited_in_the_queue_is_measured_by_its_reception(
         chatting("rabbitmq", tmp_path, model, broker, broker_name) as chat,
     ):
         await chat.say("1", "one")
+        path = tmp_path / "sessions" / f"{chat.stem}.jsonl"
+        await until(lambda: "Name 1" in path.read_text())  # nobody else writes the file from here on
         chat.silent_for(30)
         line = lines_of(tmp_path, chat.stem)[-1]
         received = datetime.fromisoformat(line["timestamp"]) + timedelta(hours=3)
@@ -217,9 +219,10 @@ async def test_the_one_message_of_a_chat_without_a_daemon_is_named_in_the_end(tm
         config = {"model.name": "openai/stub", "model.api_base": model.url}
         code, said = await command(tmp_path, "chat", "-m", "hello", "--key", "cli:ann", config=config)
         async with Daemon(tmp_path, config=config) as daemon:
-            path = tmp_path / "sessions" / "cli_ann.jsonl"
+            path, jobs = tmp_path / "sessions" / "cli_ann.jsonl", tmp_path / "state" / "jobs"
             await until(lambda: '"name"' in path.read_text().splitlines()[0])
+            await until(lambda: not list(jobs.glob("*.json")))
             assert await daemon.stop() == 0
 
     assert (code, said) == (0, "stub: hello\n")
-    assert list((tmp_path / "state" / "jobs").glob("*.json")) == []
+    assert list(jobs.glob("*.json")) == []
