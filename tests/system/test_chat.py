@@ -18,7 +18,7 @@ import pytest
 
 from gateway.roster import Roster
 
-WITHIN_S = 30
+WITHIN_S = 60
 
 
 def command(workspace: Path, *args: str) -> list[str]:
@@ -129,17 +129,15 @@ def test_daemon_that_does_not_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("attached", [True, False])
 def test_timeout(tmp_path: Path, attached: bool) -> None:
     """When the time runs out it says that the message is kept (exit 1); it is answered later, not twice."""
-    env = environment(CHAT_GATEWAY_MODEL__ECHO_DELAY_S="1.5")
     if attached:
+        env = environment(CHAT_GATEWAY_MODEL__ECHO_DELAY_S="5")
         with daemon(tmp_path, env):
             late = run(tmp_path, "chat", "-m", "one", "--timeout", "0.4", env=env)
             after = run(tmp_path, "chat", "-m", "two", env=env)
     else:
-        begun = time.monotonic()
-        late = run(tmp_path, "chat", "-m", "one", "--timeout", "0.4", env=env)
-        took = time.monotonic() - begun
-        after = run(tmp_path, "chat", "-m", "two", env=env)
-        assert took < 10
+        never = environment(CHAT_GATEWAY_MODEL__ECHO_DELAY_S="600")
+        late = run(tmp_path, "chat", "-m", "one", "--timeout", "0.4", env=never)
+        after = run(tmp_path, "chat", "-m", "two")
 
     assert (late.returncode, late.stdout) == (1, "")
     assert "kept" in late.stderr
@@ -215,6 +213,7 @@ class Terminal:
         os.close(them)
         self.seen = ""
         self._read_to = 0
+        self._answered = 0
 
     def write(self, text: str) -> None:
         os.write(self._us, text.encode())
@@ -230,7 +229,8 @@ class Terminal:
             except OSError:
                 raise AssertionError(f"ended before {text!r}: {self.seen!r}") from None
             self.seen += came
-            if "\x1b[6n" in came:
+            while self.seen.count("\x1b[6n") > self._answered:
+                self._answered += 1
                 self.write("\x1b[1;1R")  # where the cursor is, as a terminal answers
         self._read_to = found + len(text)
 
@@ -374,7 +374,7 @@ def _until_parked(workspace: Path) -> dict[str, object]:
 
 
 def test_sigterm_with_an_open_stream(tmp_path: Path) -> None:
-    """An open event stream does not hold up the end of the daemon."""
+    """An open event stream does not hold up the end of the daemon: it ends itself, and is not cut off."""
     with daemon(tmp_path) as process:
         (one,) = Roster(tmp_path).running()
         script = (
@@ -385,14 +385,11 @@ def test_sigterm_with_an_open_stream(tmp_path: Path) -> None:
         try:
             assert looking.stdout is not None
             looking.stdout.readline()
-            begun = time.monotonic()
             process.send_signal(signal.SIGTERM)
             code = process.wait(WITHIN_S)
-            took = time.monotonic() - begun
-            looking.wait(WITHIN_S)
+            looked = looking.wait(WITHIN_S)
         finally:
             looking.kill()
             looking.communicate()
 
-    assert code == 0
-    assert took < 2
+    assert (code, looked) == (0, 0)
