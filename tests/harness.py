@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import sys
 import zlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,14 @@ async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 6
     except httpx.HTTPError:
         return None
     return answer.json() if answer.status_code == 200 else None
+
+
+@contextmanager
+def at_rest(workspace: Path, stem: str) -> Iterator[None]:
+    """Let no daemon write a key's transcript, which it does under the lock, while it is looked at."""
+    with (workspace / "state" / "keys" / f"{stem}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def lines_of(workspace: Path, stem: str) -> list[dict[str, Any]]:
