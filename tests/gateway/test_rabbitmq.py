@@ -243,7 +243,7 @@ async def test_old_letters_renew_their_channel(broker: Broker, broker_name: str)
 async def test_renewal_hands_over_when_the_running_ones_end(broker: Broker, broker_name: str) -> None:
     """Where another daemon waits, what was begun is settled here first; the rest goes there in order."""
     async with (
-        opened(broker.url, broker_name, renew_after_s=3, handover_s=60) as one,
+        opened(broker.url, broker_name, renew_after_s=6, handover_s=60) as one,
         opened(broker.url, broker_name) as other,
         one.take(INBOUND) as letters,
         other.take(INBOUND) as rest,

@@ -117,21 +117,19 @@ async def test_young_queues_survive_a_kill(fragile: Broker) -> None:
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_channel_closed_for_an_old_letter(fragile: Broker, queue_type: str) -> None:
     """The broker closes a channel whose letter is too old: all comes again in order, and can be settled."""
-    async with (
-        opened(fragile.url, f"old-{queue_type}", queue_type=queue_type) as mailbox,
-        mailbox.take(INBOUND) as letters,
-    ):
-        names = await put_all(mailbox, ADA, 5)
-        held = await collect(letters, 5)
-        await mailbox.settle(held[1])
-        again = await collect(letters, 4)
+    async with opened(fragile.url, f"old-{queue_type}", queue_type=queue_type) as mailbox:
+        names = await put_all(mailbox, ADA, 5)  # before they are taken: they come all at once
+        async with mailbox.take(INBOUND) as letters:
+            held = await collect(letters, 5)
+            await mailbox.settle(held[1])
+            again = await collect(letters, 4)
 
-        assert ids(again) == [names[0], *names[2:]]
-        assert all(letter.suspect for letter in again)
-        assert held[0].lost and not held[1].lost
-        for letter in again:
-            await mailbox.settle(letter)
-        assert (await mailbox.depths())[INBOUND].count == 0
+            assert ids(again) == [names[0], *names[2:]]
+            assert all(letter.suspect for letter in again)
+            assert held[0].lost and not held[1].lost
+            for letter in again:
+                await mailbox.settle(letter)
+            assert (await mailbox.depths())[INBOUND].count == 0
 
 
 # ── the way to the broker ─────────────────────────────────────────────────────────────────────────────────
