@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -244,32 +244,32 @@ class Worker:
     ) -> Reply | Again | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
-        if recognise.asks_model(inbound) and not entry.admitted and self._quota is not None:
-            asked = session.find(inbound.id) is not None
-            refusal = None if asked else await self._quota.refusal(session, inbound)
-            if refusal is not None:
-                return refusal
-            entry.admitted = True
-        begun = 0
-        if entry.letter.suspect or entry.crashes:
-            begun = max(session.journal.attempts(inbound.id), entry.crashes)
-            if begun >= self._rules.attempts:
-                verdict = Verdict("attempts", ATTEMPTS_SAID.format(self._rules.attempts))
-                await self._park(entry, session, verdict)
-                return None
-            exchange = session.find(inbound.id)
-            begun = await session.journal.begin(
-                inbound.id, transcript_held_lines=exchange is not None and exchange.tail
-            )
-        if command is not None:
-            request = recognise.request(inbound)
-            answer = await self._commands.run(session, command, request, stop=entry.stop)
-            if isinstance(answer, str):
-                known = await session.journal.conclude(inbound.id, "command", text=answer)
-                return Reply(text=answer, seq=known.seq or 0)
-            entry.asked = answer
-        else:
-            await self._idle.before(entry, session)
+        with ExitStack() as place:  # it counts for its person from the decision on, not from the turn
+            if recognise.asks_model(inbound) and self._quota is not None:
+                asked = entry.admitted or session.find(inbound.id) is not None
+                if not asked and (refusal := await self._quota.refusal(session, inbound)) is not None:
+                    return refusal
+                entry.admitted = True
+                place.enter_context(self._quota.running(inbound))
+            begun = 0
+            if entry.letter.suspect or entry.crashes:
+                begun = max(session.journal.attempts(inbound.id), entry.crashes)
+                if begun >= self._rules.attempts:
+                    verdict = Verdict("attempts", ATTEMPTS_SAID.format(self._rules.attempts))
+                    await self._park(entry, session, verdict)
+                    return None
+                exchange = session.find(inbound.id)
+                tail = exchange is not None and exchange.tail
+                begun = await session.journal.begin(inbound.id, transcript_held_lines=tail)
+            if command is not None:
+                request = recognise.request(inbound)
+                answer = await self._commands.run(session, command, request, stop=entry.stop)
+                if isinstance(answer, str):
+                    known = await session.journal.conclude(inbound.id, "command", text=answer)
+                    return Reply(text=answer, seq=known.seq or 0)
+                entry.asked = answer
+            else:
+                await self._idle.before(entry, session)
         return await self._turn(entry, session, begun=begun)
 
     async def _turn(self, entry: Entry, session: Session, *, begun: int) -> Reply | Again | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -115,6 +116,27 @@ async def test_turns_that_run_count_already(tmp_path: Path) -> None:
         assert [reply.id for reply in await r.replies(1)] == ["m2#notice.limit"]
         r.model.release.set()
         assert [reply.id for reply in await r.replies(1)] == ["m1#reply"]
+
+
+async def test_turns_that_are_about_to_run_count_already(tmp_path: Path) -> None:
+    """Of two messages in two chats at once one is over the limit, though a session ends before each."""
+    place = Rig(tmp_path, Script(), Rules(idle_hours=4))
+    async with limited(tmp_path, turns=1, rig=place) as r:
+        for key in (ADA, BOB):
+            await r.put("long ago", f"{key} 1", key=key)
+        await r.replies(2)
+        r.clock.now += timedelta(hours=5)
+        r.model.release.clear()
+        at = r.clock.now.isoformat()
+        puts = [r.put("now", f"{key} 2", key=key, sender=EVE, received_at=at) for key in (ADA, BOB)]
+        await asyncio.gather(*puts)
+
+        assert sorted(reply.id.partition("#")[2] for reply in await r.replies(2)) == [
+            "notice.idle",
+            "notice.limit",
+        ]
+        r.model.release.set()
+        assert [reply.kind for reply in await r.replies(1)] == ["reply"]
 
 
 async def test_commands_are_free_and_edits_too(tmp_path: Path) -> None:
