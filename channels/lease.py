@@ -37,13 +37,13 @@ async def lease(
 
 
 def held(state: Path, name: str) -> bool:
-    """Say whether some process, perhaps this one, holds a lease now."""
+    """Say whether some process, perhaps this one, holds a lease now; others who ask do not count."""
     try:
         fd = os.open(_path(state, name), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        return not state_file.locked_now(fd)
+        return not state_file.locked_now(fd, shared=True)
     finally:
         os.close(fd)
 

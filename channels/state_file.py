@@ -44,10 +44,13 @@ def open_private(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def locked_now(fd: int) -> bool:
-    """Take the lock of an open file, unless somebody has it. The kernel frees it when its holder dies."""
+def locked_now(fd: int, *, shared: bool = False) -> bool:
+    """Take the lock of an open file, unless somebody has it. The kernel frees it when its holder dies.
+
+    Any number may have it ``shared``, while nobody has it alone.
+    """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -43,6 +44,15 @@ async def test_held_says_whether_anybody_has_it(tmp_path: Path) -> None:
     async with lease(tmp_path, "telegram"):
         assert held(tmp_path, "telegram")
     assert not held(tmp_path, "telegram")
+
+
+async def test_two_who_ask_at_once_are_no_holders(tmp_path: Path) -> None:
+    async with lease(tmp_path, "telegram"):
+        pass
+    with (tmp_path / "telegram.lease").open("rb") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)  # as the other one does while it looks
+
+        assert not held(tmp_path, "telegram")
 
 
 async def test_who_gives_up_waiting_does_not_get_it_later(tmp_path: Path) -> None:
