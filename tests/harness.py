@@ -126,7 +126,7 @@ class Daemon:
         async with asyncio.timeout(within_s), self._spoke:
             await self._spoke.wait_for(lambda: self.log.count(word.encode()) >= times)
 
-    async def died(self, within_s: float = 60) -> int:
+    async def died(self, within_s: float = 120) -> int:
         """Wait until it is gone; return its exit code (negative: the signal)."""
         assert self._process is not None
         code = await asyncio.wait_for(self._process.wait(), within_s)

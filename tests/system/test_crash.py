@@ -71,7 +71,7 @@ async def reborn(daemon: Daemon) -> None:
 
 async def persistent(daemon: Daemon, key: str, id: str, text: str) -> str:
     """Ask over HTTP again and again under the same id, as a careful client does, until there is a reply."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(150):
         while True:
             answer = await ask(daemon, key, id, text, wait_s=20)
             if answer is not None:

@@ -203,7 +203,7 @@ async def test_a_memory_alarm_holds_back_and_loses_nothing(tmp_path: Path, own_b
 
 
 async def until_not_ready(daemon: Daemon) -> None:
-    async with asyncio.timeout(20), httpx.AsyncClient() as client:
+    async with asyncio.timeout(60), httpx.AsyncClient(timeout=30) as client:
         while (await client.get(f"{daemon.url}/readyz")).status_code != 503:
             await asyncio.sleep(0.1)
 
