@@ -44,8 +44,9 @@ bench: $(VENV)/.dev install ## measures against peers in one run
 
 N ?= 20
 BROKER ?= embedded
-chaos: $(VENV)/.dev ## kills at random points N times: make chaos N=50 BROKER=rabbitmq
+chaos: $(VENV)/.dev ## new examples for the properties, then N kills at random points: make chaos N=50 BROKER=rabbitmq
 	@deploy/system-packages.sh rabbitmq-server
+	HYPOTHESIS_PROFILE=new $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m tests.chaos --cycles $(N) --broker $(BROKER)
 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 
@@ -13,9 +14,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.broker import BIN, Broker
 
-# A machine that is busy takes its time over an example, and over making one up: neither is a failure.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# A machine that is busy takes its time over an example, and over making one up: neither is a failure. The
+# same examples are drawn each time, so that a change fails for what it does; `make chaos` draws new ones.
+settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("new"), derandomize=True, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 _numbers = itertools.count(1)
 _used: list[str] = []
