@@ -211,7 +211,9 @@ class _Turn:
         elif exchange.final is not None:
             return
         else:
-            lines = [self._result(call, STOPPED, is_error=True) for call in self._open_calls(exchange)]
+            calls = self._open_calls(exchange)
+            said = [INTERRUPTED, *[STOPPED] * len(calls)]  # the first may run still in its thread, and end
+            lines = [self._result(call, text, is_error=True) for call, text in zip(calls, said, strict=False)]
         lines.append(self._line("assistant", "".join(self._partial), stopped=True, final=True))
         await self._store(*lines)
 

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from session.key import SessionKey
 from session.models import Answer, OnDelta, Prompt, ToolCall, ToolSpec, Usage
 from session.store import Session, Store
 from session.tools import Place, Toolbox
-from session.turn import INTERRUPTED, Limits, Reply, Request, StopSwitch, Surroundings, Turns
+from session.turn import INTERRUPTED, STOPPED, Limits, Reply, Request, StopSwitch, Surroundings, Turns
 
 ADA = SessionKey("cli:ada")
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -314,7 +315,9 @@ async def test_a_stopped_turn_keeps_the_text_so_far_and_says_so(tmp_path: Path) 
 
 
 async def test_a_turn_stopped_among_its_tools_leaves_no_call_without_a_result(tmp_path: Path) -> None:
+    """The one that was begun may come to its end in its thread; the one behind it was not begun."""
     stop = StopSwitch()
+    both = replace(call("1"), tool_calls=[*call("1").tool_calls, *call("2", id="c2").tool_calls])
 
     class Slow(Counter):
         async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
@@ -322,15 +325,16 @@ async def test_a_turn_stopped_among_its_tools_leaves_no_call_without_a_result(tm
             await asyncio.Event().wait()
             raise AssertionError
 
-    async with house(tmp_path, call("1")) as h:
+    async with house(tmp_path, both) as h:
         h.turns.toolbox = Toolbox([Slow(repeatable=True)])
 
         await h.run(stop=stop)
 
         lines = await h.lines()
-        assert roles(lines) == ["user", "assistant", "tool", "assistant"]
-        assert lines[2]["is_error"]
-        assert lines[3]["stopped"]
+        assert roles(lines) == ["user", "assistant", "tool", "tool", "assistant"]
+        assert [line["content"] for line in lines[2:4]] == [INTERRUPTED, STOPPED]
+        assert all(line["is_error"] for line in lines[2:4])
+        assert lines[4]["stopped"]
 
 
 async def test_a_cancelled_turn_is_no_stopped_one(tmp_path: Path) -> None:
