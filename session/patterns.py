@@ -19,7 +19,7 @@ from typing import Any
 from session.disk import write_all
 
 CHILD = Path(__file__).with_name("pattern_child.py")
-START_S = 10.0  # beyond the limit, for a process that the machine lets wait
+START_S = 10.0  # beyond the limit, which is time of the processor, for a process that the machine lets wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Searcher:
         Args:
             patterns: regular expressions of the standard library; a broken one is a problem of its own.
             text: what is searched.
-            limit_s: for each.
+            limit_s: of the processor, for each: a busy machine makes no pattern slow.
             ignore_case: whether capitals matter not.
             most_lines: 0 searches the text as a whole; else line by line, until so many lines were found.
 
@@ -102,7 +102,7 @@ class Searcher:
         """End what did not answer, and say why it did not."""
         child = self._child
         with suppress(subprocess.TimeoutExpired):
-            slow = child is None or child.wait(1) == -signal.SIGALRM
+            slow = child is None or child.wait(1) == -signal.SIGPROF
             self._end()
             return Found(problem=f"it ran for over {limit_s:g} s" if slow else "the search broke", slow=slow)
         self._end()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from structlog.testing import capture_logs
 
 from session.frontmatter import Broken, split
 from session.library import ASIDE_S, Library
-from session.patterns import Searcher
+from session.patterns import Found, Searcher
 from session.shelf import Shelf
 
 FOREVER = "(a+)+$"
@@ -163,6 +166,28 @@ def test_a_pattern_is_ended_by_its_own_process_when_its_time_is_over() -> None:
 
     assert (given_up.problem, given_up.slow) == ("it ran for over 0.5 s", True)
     assert found.hit
+
+
+def test_a_pattern_is_not_slow_because_the_machine_is_busy() -> None:
+    """Its limit is time of the processor: what the process waits for that does not count."""
+    with Searcher() as searcher, ThreadPoolExecutor() as beside:
+        searcher.search(["a"], "a", limit_s=5)
+        child = searcher._child
+        assert child is not None
+        before = _processor_s(child.pid)
+        searching = beside.submit(searcher.search, [FOREVER], "a" * 22 + "!", limit_s=2)
+        while _processor_s(child.pid) < before + 0.05:
+            assert not searching.done()
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(2.1)
+        child.send_signal(signal.SIGCONT)
+
+        assert searching.result(30) == [Found()]
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_the_searcher_goes_on_after_its_process_was_killed() -> None:
