@@ -42,7 +42,7 @@ async def done(room: Room) -> None:
 
 
 def rows(workspace: Path) -> list[dict[str, Any]]:
-    lines = [line for file in (workspace / "state" / "usage").iterdir() for line in file.open()]
+    lines = [line for file in (workspace / "state" / "usage").glob("*.jsonl") for line in file.open()]
     return [row for row in map(json.loads, lines) if "v" not in row]
 
 

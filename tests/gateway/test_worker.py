@@ -192,7 +192,7 @@ async def test_a_new_put_again_ends_no_second_session(tmp_path: Path) -> None:
 
         assert await r.texts(1) == [replies[1]]
         assert [line["content"] for line in await r.lines()] == ["two", "script: two"]
-        assert len(list((tmp_path / "sessions" / "archive" / "foreign_ada").iterdir())) == 1
+        assert len(list((tmp_path / "sessions" / "archive" / "foreign_ada").glob("*.jsonl"))) == 1
 
 
 async def test_after_new_the_model_is_sent_nothing_of_before(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ async def test_archive_compacts_before_the_call_even_while_it_fits(tmp_path: Pat
         lines = await place.lines()
         assert [line.get("kind") or line["role"] for line in lines] == ["compact", "user", "assistant"]
         assert lines[0]["metadata"]["type"] == "compact"
-        [path] = place.store.layout.archive("cli_ada").iterdir()
+        [path] = place.store.layout.archive("cli_ada").glob("*.jsonl")
         assert lines[0]["metadata"]["previousSession"] == path.name
         system, *rest = place.model.prompts[-1].messages
         assert lines[0]["content"] in system["content"]
@@ -152,7 +152,7 @@ async def test_rewrite_keeps_the_last_turns(tmp_path: Path) -> None:
         while not await place.kinds():
             await place.say()
         lines = await place.lines()
-        [path] = place.store.layout.archive("cli_ada").iterdir()
+        [path] = place.store.layout.archive("cli_ada").glob("*.jsonl")
         ended = parse(path.read_bytes(), stem="cli_ada")
 
         assert [line["role"] for line in lines] == ["system", *["user", "assistant"] * 2]

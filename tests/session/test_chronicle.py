@@ -66,7 +66,7 @@ async def test_an_ended_session_gets_its_summary(tmp_path: Path) -> None:
     async with place(tmp_path, run=True, small_model="openai/small") as house:
         await house.said(ADA, talk(4))
         await house.new(ADA)
-        (path,) = (tmp_path / "sessions/archive/telegram_1").iterdir()
+        (path,) = (tmp_path / "sessions/archive/telegram_1").glob("*.jsonl")
         before = path.read_bytes().split(b"\n", 1)[1]
         await house.jobs.settled()
 
@@ -212,7 +212,7 @@ async def test_a_session_that_a_compaction_ended_gets_none(tmp_path: Path) -> No
         await house.said(ADA, talk(4))
         async with house.store.open(ADA) as session:
             await session.end()
-            name = next((tmp_path / "sessions/archive/telegram_1").iterdir()).name
+            name = next((tmp_path / "sessions/archive/telegram_1").glob("*.jsonl")).name
             more = {"type": "compact", "previousSession": name}
             await session.append([make_line("system", "s", "", kind="compact", metadata=more)])
             await house.jobs.ended(session)

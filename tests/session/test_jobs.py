@@ -153,7 +153,7 @@ async def test_new_waits_for_no_model(tmp_path: Path) -> None:
         await house.jobs.settled()
 
         assert jobs_in(tmp_path) == []
-        (archived,) = (tmp_path / "sessions/archive/telegram_1").iterdir()
+        (archived,) = (tmp_path / "sessions/archive/telegram_1").glob("*.jsonl")
         head, *lines = archived.read_text().strip().split("\n")
         assert json.loads(head)["last_consolidated"] == len(lines) == 7
 
@@ -553,7 +553,7 @@ async def test_kill_after_new(tmp_path: Path, point: str) -> None:
     assert (folder / "HISTORY.md").read_text().count("They talked.") == 1
     assert (folder / "MEMORY.md").read_text() == "- remembered\n"
     assert jobs_in(tmp_path) == []
-    (archived,) = (tmp_path / "sessions/archive/telegram_1").iterdir()
+    (archived,) = (tmp_path / "sessions/archive/telegram_1").glob("*.jsonl")
     head, *lines = archived.read_text().strip().split("\n")
     assert json.loads(head)["last_consolidated"] == len(lines) == 10
     assert calls(tmp_path) == (2 if point in ("ask.after", "desk.before") else 1)

@@ -98,7 +98,7 @@ async def test_a_session_ended_by_hand_while_its_turn_runs_still_answers_that_me
     assert first["reply"] == "stub: one"
     assert second
     assert second["reply"] == "stub: two"
-    assert len(list((tmp_path / "sessions" / "archive" / "web_a").iterdir())) == 1
+    assert len(list((tmp_path / "sessions" / "archive" / "web_a").glob("*.jsonl"))) == 1
     assert check(tmp_path, {"web_a": ["web:0", "web:1", "web:2"]}).sound
 
 
