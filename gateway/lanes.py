@@ -16,7 +16,10 @@ from session.turn import Request, StopSwitch
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A letter in its lane. ``letter`` is exchanged when the same message is delivered again."""
+    """A letter in its lane. ``letter`` is exchanged when the same message is delivered again.
+
+    ``ended`` is the one that is gone from its queue: where another is in its place, that one is not.
+    """
 
     inbound: Inbound
     letter: Letter
@@ -32,6 +35,7 @@ class Entry:
     asked: Request | None = None  # what a command has the model asked
     verdict: Verdict | None = None  # once it is to be parked
     parking: asyncio.Event | None = None  # set when the try to park it has ended
+    ended: Letter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,8 @@ class Lanes:
                 lane.running = None
         if again is None:
             lane.shift()
+            if entry.ended is not None and entry.letter is not entry.ended:
+                self.add(entry.inbound, entry.letter)  # put back, or published twice: it came meanwhile
         return again
 
     async def _pause(self, lane: Lane, again: Again) -> None:

@@ -206,7 +206,9 @@ class Worker:
         entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()
         name = (inbound.key, inbound.id)
         if name in self._owed or (entry.letter.suspect and name in self._replied):
-            await self._mailbox.settle(entry.letter)
+            letter = entry.letter
+            await self._mailbox.settle(letter)
+            entry.ended = letter
             self._owed.pop(name, None)
             return None
         async with self._store.open(SessionKey(inbound.key)) as session:
@@ -339,13 +341,8 @@ class Worker:
         if reply.silent:
             await self._settle(entry, [], error=reply.reason)
             if reply.reason:
-                await self._events.tell(
-                    "notice",
-                    inbound.key,
-                    inbound.id,
-                    text=reply.text or commands.STOPPED,
-                    event_id=f"{inbound.id}#notice.{reply.reason}",
-                )
+                text, event_id = reply.text or commands.STOPPED, f"{inbound.id}#notice.{reply.reason}"
+                await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
             return None
         post = answers.reply(inbound, reply, self._clock())
         await self._settle(entry, [post], error=reply.reason if reply.kind == "notice" else "")
@@ -356,27 +353,30 @@ class Worker:
         return None
 
     async def _settle(self, entry: Entry, posts: Sequence[Post], *, error: str) -> None:
+        letter = entry.letter
         try:
-            await self._mailbox.settle(entry.letter, posts)
+            await self._mailbox.settle(letter, posts)
         except LetterLost:
             self._end(entry, error)
             raise
+        entry.ended = letter
         self._end(entry, error)
 
     async def _park(self, entry: Entry, session: Session, verdict: Verdict) -> None:
         """Tell the chat, move the letter aside, and remember in between that it is parked."""
-        inbound, reason = entry.inbound, verdict.reason
+        inbound, letter, reason = entry.inbound, entry.letter, verdict.reason
         entry.verdict, entry.parking = verdict, asyncio.Event()
         attempts = max(session.journal.attempts(inbound.id), entry.crashes, 1)
         try:
             await self._notices.tell(session, inbound, reason, verdict.said)
             await self._mailbox.park(
-                entry.letter,
+                letter,
                 key=inbound.key,
                 reason=verdict.shown,
                 attempts=attempts,
                 mark=lambda: session.journal.conclude(inbound.id, "parked", reason=reason),
             )
+            entry.ended = letter
         finally:
             entry.parking.set()
         log.warning("letter.parked", reason=reason, attempts=attempts)

@@ -164,6 +164,24 @@ async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> Non
         assert entry.inbound.id == "1"
 
 
+async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_as_well() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes, asyncio.timeout(30):
+        first, again = Paper("1"), Paper("1")
+        lanes.add(inbound("cli:a", "1"), first)
+        lanes.add(inbound("cli:a", "2"), Paper("2"))
+        entry = await desk.begun.get()
+        entry.ended = first
+        lanes.add(inbound("cli:a", "1"), again)
+        desk.running["cli:a|1"].set_result(None)
+
+        assert (await desk.end()).inbound.id == "2"
+        assert (await desk.end()).letter is again
+        while lanes.get("cli:a") is not None:
+            await asyncio.sleep(0)
+        assert desk.ended == ["1", "2", "1"]
+
+
 async def test_a_drain_that_takes_too_long_cancels() -> None:
     desk = Desk()
     async with opened(desk) as lanes:

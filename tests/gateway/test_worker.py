@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -622,6 +622,40 @@ async def answered_once(r: Rig) -> None:
     await until(lambda: r.worker.lanes.get(ADA) is None)
     assert (await r.mailbox.depths())[INBOUND].count == 0
     assert r._replies.empty()
+
+
+class Parking(EmbeddedMailbox):
+    """Does something more before whoever parked a letter goes on."""
+
+    def __init__(self, state: Path, then: Callable[[Letter], Awaitable[None]]) -> None:
+        super().__init__(state)
+        self._then = then
+
+    async def park(self, letter: Letter, **how: Any) -> None:
+        await super().park(letter, **how)
+        await self._then(letter)
+
+
+async def test_a_letter_that_is_put_back_at_once_is_answered(tmp_path: Path) -> None:
+    """Its first delivery still stands in the lane: the new one is a letter of its own."""
+    r = Rig(tmp_path, Script([ModelRefused("no"), "fine"]), Rules())
+
+    async def put_back(parked: Letter) -> None:
+        entry = r.worker.lanes.begun(ADA)
+        assert entry is not None
+        async with r.store.open(ADA) as session:
+            await session.journal.unpark("m1")
+        assert await r.mailbox.replay("m1") is not None
+        await until(lambda: entry.letter is not parked)
+
+    r.mailbox = Parking(tmp_path / "state", put_back)
+    r.intake = Intake(r.mailbox)
+    async with r.open():
+        await r.put("hello", "m1")
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.refused", "m1#reply"]
+        await until(lambda: r.worker.lanes.get(ADA) is None)
+        assert (await r.mailbox.depths())[INBOUND].count == 0
 
 
 async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) -> None:
