@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
 
-.PHONY: help install run test check bench chaos lock clean
+.PHONY: help install run test test-fast check bench chaos lock clean
 help: ## lists the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(VENV)/.runtime: pyproject.toml $(LOCKS)/build.txt $(LOCKS)/runtime.txt
+	@deploy/first-install.sh $(VENV) $(LOCKS)/build.txt $(LOCKS)/runtime.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/build.txt -r $(LOCKS)/runtime.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
@@ -22,21 +23,24 @@ $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
 
 # A service that may not write into this folder would compile the packages anew at each start.
 install: $(VENV)/.runtime ## creates .venv with the locked dependencies
-	@$(BIN)/python -m compileall -q gateway channels session
+	@$(BIN)/python -m compileall -q gateway channels session durable
 
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ
-	@deploy/system-packages.sh rabbitmq-server
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations=15
+	@deploy/system-packages.sh rabbitmq-server curl
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15
+
+test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow" --ignore tests/docs --ignore tests/test_house_rules.py
 
 check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest tests/test_house_rules.py
+	$(BIN)/python -m pytest tests/test_house_rules.py tests/docs
 
 bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server

@@ -20,9 +20,9 @@ from bench.house import Process, process
 from bench.house import run as run_loop
 from bench.place import folder
 from bench.row import Row, median, quantile
-from tests.broker import Broker
-from tests.discord_server import REAL_LIMITS, DiscordServer
-from tests.telegram_server import TelegramServer
+from tests.support.broker import Broker
+from tests.support.discord_server import REAL_LIMITS, DiscordServer
+from tests.support.telegram_server import TelegramServer
 
 INGRESS, EGRESS, BURST = 400, 120, 1000
 LIMIT_S = 0.020

@@ -15,8 +15,8 @@ import orjson
 
 from bench.place import TEXT, Instant, folder, place, transcript
 from bench.row import Row, median
-from session.key import SessionKey
-from session.line import make_line
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
 
 BYTES, FRESH = 100_000_000, 60
 FIRST_TIMES, TIMES = 4, 9

@@ -8,11 +8,12 @@ from pathlib import Path
 from bench.house import run as run_loop
 from bench.place import folder, transcript
 from bench.row import Row, median
-from session.models import Prompt
-from tests.session.test_context import ADA, Place, changed, furnish, place
+from session.models.model import Prompt
+from tests.session.context.test_context import ADA, Place, changed, furnish, place
 
 SHORT, LONG = 1_000, 10_000
-FRESH = 60  # messages that no memory holds yet
+# Messages that no memory holds yet.
+FRESH = 60
 TURNS, WARM = 50, 3
 LIMIT_MS = 15.0
 
@@ -78,7 +79,8 @@ async def _turn_ms(here: Place) -> float:
         return "ok"
 
     here.model.steps = [note]
-    async with here.store.open(ADA) as session:  # the load is another figure
+    # The load is another figure.
+    async with here.store.open(ADA) as session:
         await session.checkpoint(last_consolidated=len(session) - FRESH)
         began = time.perf_counter()
         await here.turn(session, "let us ship")

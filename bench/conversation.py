@@ -11,9 +11,9 @@ from bench.house import house, kept_up, letter, settings
 from bench.house import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
-from gateway.house import House
-from gateway.mailbox import outbound
-from tests import peers
+from gateway.app.app import Application
+from gateway.queue.mailbox import outbound
+from tests.support import peers
 
 TURNS, PART, TALK = 2_000, 100, 400
 KEY = "bench:ada"
@@ -75,7 +75,7 @@ def _median_of(runs: list[list[float]], part: slice) -> float:
 async def _ours() -> list[float]:
     """Return the seconds from one reply to the next, with all messages waiting in the queue."""
     with folder() as workspace:
-        opened = House(settings(workspace))
+        opened = Application(settings(workspace))
         is_open = opened.mailbox.ready
 
         async def backlog() -> None:
@@ -101,7 +101,8 @@ async def _one_at_a_time() -> float:
             began = time.perf_counter()
             for number in range(TALK):
                 put = here.mailbox.put(letter(KEY, number, f"message {number}"))
-                await asyncio.gather(put, settled)  # the channel's intake and its delivery, side by side
+                # The channel's intake and its delivery, side by side.
+                await asyncio.gather(put, settled)
                 settled = here.mailbox.settle(await anext(replies))
             await settled
             return TALK / (time.perf_counter() - began)

@@ -17,13 +17,13 @@ from bench.house import settings
 from bench.place import folder
 from bench.row import Row, quantile
 from channels.base import Pulse
-from channels.cron import build
+from channels.cron.schedule import ms_of
+from channels.cron.scheduler import build
 from channels.message import Inbound
-from channels.schedule import ms_of
-from gateway import collector
-from gateway import log as logs
-from gateway.embedded import EmbeddedMailbox
-from gateway.intake import Intake
+from gateway.app import collector
+from gateway.app import log as logs
+from gateway.inbound.intake import Intake
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
 
 JOBS = 10_000
 IDLE_S, SPREAD_S = 20.0, 20

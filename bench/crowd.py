@@ -10,7 +10,7 @@ from bench.house import house, letter, settings
 from bench.house import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
-from gateway.mailbox import outbound
+from gateway.queue.mailbox import outbound
 
 CHATS, DELAY_S, ROUNDS = 500, 1.0, 3
 

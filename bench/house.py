@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from gateway import collector
-from gateway import log as logs
-from gateway.config import load
-from gateway.house import House
-from gateway.mailbox import INBOUND, Post
-from gateway.settings import Settings
-from tests.harness import ROOT, environment, inbound
+from gateway.app import collector
+from gateway.app import log as logs
+from gateway.app.app import Application
+from gateway.config.load import load
+from gateway.config.settings import Settings
+from gateway.queue.mailbox import INBOUND, Post
+from tests.support.harness import ROOT, environment, inbound
 
 T = TypeVar("T")
 READY_S = 60
@@ -45,14 +45,14 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 @asynccontextmanager
-async def house(with_settings: Settings) -> AsyncIterator[House]:
+async def house(with_settings: Settings) -> AsyncIterator[Application]:
     """Keep a gateway up in this process, without HTTP; its log is written, but to nowhere."""
-    async with kept_up(House(with_settings)) as opened:
+    async with kept_up(Application(with_settings)) as opened:
         yield opened
 
 
 @asynccontextmanager
-async def kept_up(built: House) -> AsyncIterator[House]:
+async def kept_up(built: Application) -> AsyncIterator[Application]:
     """Keep up a gateway that was built already."""
     with Path(os.devnull).open("w") as nowhere:
         logs.setup(built.settings, stream=nowhere)

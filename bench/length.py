@@ -9,13 +9,14 @@ from pathlib import Path
 from bench.house import run as run_loop
 from bench.place import Instant, Place, bytes_written, folder, one_core, place, transcript
 from bench.row import Row, median
-from session.key import SessionKey
-from session.line import make_line
-from session.models import Echo, Model
-from tests import peers
+from session.models.model import Echo, Model
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
+from tests.support import peers
 
 SHORT, LONG = 100, 10_000
-FRESH = 60  # messages that no memory holds yet
+# Messages that no memory holds yet.
+FRESH = 60
 ROUNDS, TURNS = 12, 25
 AT = "2026-01-01T10:00:00.000000+00:00"
 
@@ -110,7 +111,8 @@ async def _compare(workspace: Path, model: Model, *, consolidated: bool) -> tupl
                 before = bytes_written()
                 took[length] += await _turns(here, key, f"r{number}", TURNS)
                 wrote = (bytes_written() - before) / TURNS
-                if consolidated:  # the memory keeps up, as in real life: what is sent stays as short
+                # The memory keeps up, as in real life: what is sent stays as short.
+                if consolidated:
                     async with here.store.open(key) as session:
                         await session.checkpoint(last_consolidated=len(session) - FRESH)
                 if length == LONG:

@@ -12,11 +12,11 @@ from bench.house import house, letter, settings
 from bench.house import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
-from gateway.house import House
-from gateway.mailbox import outbound
-from session.llm import LiteLLM
-from session.models import Prompt
-from tests.model_server import model_process
+from gateway.app.app import Application
+from gateway.queue.mailbox import outbound
+from session.models.llm import LiteLLM
+from session.models.model import Prompt
+from tests.support.model_server import model_process
 
 CHATS, EACH, ROUNDS = 20, 12, 3
 MODEL = "openai/stub"
@@ -73,7 +73,7 @@ async def _measure() -> tuple[list[float], list[float], list[float]]:
     return ours, bare, streamed
 
 
-async def _turns(here: House, name: str) -> float:
+async def _turns(here: Application, name: str) -> float:
     """Return turns per second of chats that each write again when they are answered."""
     waiting: dict[str, asyncio.Event] = {f"bench:{name}.{chat}": asyncio.Event() for chat in range(CHATS)}
 

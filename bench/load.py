@@ -11,9 +11,9 @@ from typing import Any
 
 from bench.place import Instant, folder, one_core, place, transcript
 from bench.row import Row, median
-from session.key import SessionKey
-from session.models import Answer, OnDelta, Prompt
-from tests import peers
+from session.models.model import Answer, OnDelta, Prompt
+from session.transcript.key import SessionKey
+from tests.support import peers
 
 MESSAGES, FRESH, TIMES, ROUNDS = 10_000, 60, 5, 6
 KEY = SessionKey("cli:long")

@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 
-from session.key import SessionKey
-from session.models import Answer, Echo, Model, OnDelta, PartKind, Prompt
-from session.store import Session, Store
+from session.models.model import Answer, Echo, Model, OnDelta, PartKind, Prompt
+from session.store.store import Session, Store
 from session.tools import Toolbox
-from session.turn import Limits, Reply, Request, StopSwitch, Surroundings, Turns
+from session.transcript.key import SessionKey
+from session.turn.turn import Reply, Request, StopSwitch, TurnContext, TurnLimits, Turns
 
 TEXT = "A message of ordinary length, as people write it, with a word or two of détail in it. "
 
@@ -70,14 +70,14 @@ class Place:
         self.turns = Turns(
             model=model or Echo(),
             toolbox=Toolbox([]),
-            limits=Limits(),
+            limits=TurnLimits(),
             zone=UTC,
             clock=lambda: datetime.now(UTC),
-            surroundings=self._surroundings,
+            turn_context=self._surroundings,
         )
 
-    async def _surroundings(self, session: Session, request: Request) -> Surroundings:
-        return Surroundings(parts=(), files=self.workspace / "files", tools=())
+    async def _surroundings(self, session: Session, request: Request) -> TurnContext:
+        return TurnContext(parts=(), files=self.workspace / "files", tools=())
 
     async def turn(self, key: SessionKey, id: str, text: str) -> Reply:
         """Run one turn as the worker does: open, run, close."""

@@ -26,12 +26,12 @@ from bench.house import Process, house, kept_up, letter, settings
 from bench.house import run as run_loop
 from bench.place import TEXT, folder
 from bench.row import Row, median
-from gateway.house import House
-from gateway.mailbox import Mailbox, Post, outbound
-from gateway.topology import partition_of, slot_route
-from session.key import slot_of
-from tests.broker import Broker
-from tests.harness import ROOT
+from gateway.app.app import Application
+from gateway.queue.mailbox import Mailbox, Post, outbound
+from gateway.queue.rabbitmq.topology import partition_of, slot_route
+from session.transcript.key import slot_of
+from tests.support.broker import Broker
+from tests.support.harness import ROOT
 
 KEYS, EACH, ROUNDS = 100, 60, 5
 TOTAL = KEYS * EACH
@@ -197,7 +197,7 @@ def _embedded() -> float:
 
 async def _embedded_once() -> float:
     with folder() as workspace:
-        opened = House(settings(workspace))
+        opened = Application(settings(workspace))
         is_open = opened.mailbox.ready
 
         async def backlog() -> None:
@@ -275,7 +275,8 @@ def shares_of(stats: pstats.Stats) -> str:
     raw: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
     for (file, _, function), (_, _, own, _, _) in raw.items():
         if any(word in function for word in waiting) or file.endswith("/asyncio/runners.py"):
-            continue  # the loop's own time in there is mostly that in which it has nothing to do
+            # The loop's own time in there is mostly that in which it has nothing to do.
+            continue
         name = next((name for name, marks in PARTS if any(mark in file for mark in marks)), "built-in calls")
         parts[name] = parts.get(name, 0.0) + own
     whole = sum(parts.values())

@@ -11,7 +11,8 @@ from channels.pairing import Approved
 from channels.tables import Platform
 
 EVERYONE: Final = "*"
-RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact"})  # commands not for everyone in a group
+# Commands not for everyone in a group.
+RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact"})
 _MAX_CHATS: Final = 10_000
 
 

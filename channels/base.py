@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from channels.message import Sender
+from channels.platform_time import steady_s
 from channels.tables import Platform
 
 FileKind = Literal["photo", "document", "voice", "audio", "video"]
@@ -62,11 +63,13 @@ class Arrival:
     reply_to: str | None = None
     sent_at: datetime | None = None
     files: Sequence[File] = ()
-    moved_from: str = ""  # the chat id that this chat had until now; text and files are empty then
+    # The chat id that this chat had until now; text and files are empty then.
+    moved_from: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-Emit = Callable[[Arrival], Awaitable[bool]]  # whether the chat will hear of it
+# Whether the chat will hear of it.
+Emit = Callable[[Arrival], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +227,25 @@ class Site:
         state: the folder of our own files; its own files there begin with its name.
         pulse: where it says that it lives.
         commands: the names of the commands of a chat, with their descriptions.
-        began: when this process began to run it; a first start counts from then, not from the moment at
-            which the platform answers.
+        began: when this process began to run it, by the clock of this machine.
+        mark_s: the same moment by ``steady_s``.
     """
 
     state: Path
     pulse: Pulse
     commands: Mapping[str, str]
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    mark_s: float = field(default_factory=steady_s)
+
+    def first_start(self, platform_now: datetime | None) -> datetime:
+        """Return when this process began by the platform's time, whose messages are dated by it.
+
+        A first start counts from then, not from the moment at which the platform answers. Where the platform
+        does not tell its time, the clock of this machine is believed.
+        """
+        if platform_now is None:
+            return self.began
+        return platform_now - timedelta(seconds=steady_s() - self.mark_s)
 
 
 @dataclass(frozen=True, slots=True)

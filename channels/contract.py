@@ -53,7 +53,7 @@ class Shown:
     text: str
 
 
-class Platform(Protocol):
+class FarSide(Protocol):
     """The far side of an adapter, as its tests drive it."""
 
     @property
@@ -140,11 +140,11 @@ class ChannelContract:
             if needed & cls.lacks:
                 setattr(cls, name, None)
 
-    def open_channel(self) -> AbstractAsyncContextManager[tuple[Channel, Platform]]:
+    def open_channel(self) -> AbstractAsyncContextManager[tuple[Channel, FarSide]]:
         """Open an adapter on a platform of its own, started for the first time. Leaving closes both."""
         raise NotImplementedError
 
-    def open_again(self, platform: Platform) -> AbstractAsyncContextManager[Channel]:
+    def open_again(self, platform: FarSide) -> AbstractAsyncContextManager[Channel]:
         """Open another adapter on the same platform and state, as after a failure. Leaving closes it."""
         raise NotImplementedError
 
@@ -334,7 +334,7 @@ class ChannelContract:
             assert [each.text for each in await platform.sent()] == ["still here"]
 
 
-def piece(channel: Channel, platform: Platform, text: str, *, number: int) -> Piece:
+def piece(channel: Channel, platform: FarSide, text: str, *, number: int) -> Piece:
     """Make a piece of a short text."""
     return Piece(platform.chat_id, channel.split(text)[0], nonce=f"contract-{number}")
 

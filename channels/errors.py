@@ -18,13 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from durable import HintedError, NewerVersion
 
-class ChannelError(Exception):
-    """Base. ``str(error)`` is for the log, ``error.hint`` for the operator."""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+class ChannelError(HintedError):
+    """Base of this package's errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Unreadable(ChannelError):
         self.address = address
 
 
-class NewerFile(ChannelError):
+class NewerFile(NewerVersion, ChannelError):
     """A file of ours carries a version that this program does not know; nothing was written."""
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import orjson
 
+import durable
 from channels import state_file
 
 TRY_S: Final = 1.0
@@ -26,9 +27,10 @@ async def lease(
     """
     fd = await asyncio.to_thread(_open, _path(state, name))
     try:
-        while not state_file.locked_now(fd):
+        while not durable.try_lock(fd):
             await sleep(TRY_S)
-        with contextlib.suppress(OSError):  # a full disk: nobody but a curious person reads it
+        # A full disk: nobody but a curious person reads it.
+        with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, orjson.dumps({"v": state_file.VERSION, "pid": os.getpid()}), 0)
         yield
@@ -43,7 +45,7 @@ def held(state: Path, name: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not state_file.locked_now(fd, shared=True)
+        return not durable.try_lock(fd, shared=True)
     finally:
         os.close(fd)
 
@@ -53,5 +55,5 @@ def _path(state: Path, name: str) -> Path:
 
 
 def _open(path: Path) -> int:
-    state_file.private_folder(path.parent)
-    return state_file.open_private(path)
+    durable.make_folder(path.parent)
+    return durable.open_private(path)

@@ -23,11 +23,13 @@ from typing import Any, Final
 import orjson
 import structlog
 
+import durable
 from channels import state_file
 from channels.errors import NewerFile
 
 log = structlog.get_logger(__name__)
-_ALL: Final = ""  # the name under which what holds for every chat is kept
+# The name under which what holds for every chat is kept.
+_ALL: Final = ""
 _BUSY_S: Final = 0.002
 
 
@@ -127,10 +129,13 @@ class Limiter:
         self._window_s = max(each.per_s for each in every)
         self._file = _File(state / f"limits-{hashlib.sha256(token.encode()).hexdigest()[:12]}.json")
         self._file.check()
-        self._memory = _Sent()  # what the file could not be told
+        # What the file could not be told.
+        self._memory = _Sent()
         self._lines: dict[str, list[float]] = {}
-        self._turn = asyncio.Lock()  # first come, first served; one thread at a time
-        self._mutex = threading.Lock()  # a thread outlives the cancelled task that began it
+        # First come, first served; one thread at a time.
+        self._turn = asyncio.Lock()
+        # A thread outlives the cancelled task that began it.
+        self._mutex = threading.Lock()
 
     async def wait(self, chat_id: str, *, group: bool) -> None:
         """Return when one send to a chat may go; a topic (``-100:topic:5``) counts with its chat."""
@@ -143,7 +148,8 @@ class Limiter:
             while (after_s := await self._with_file(partial(self._step, chat, rates, place))) > 0:
                 await self._sleep(after_s)
         finally:
-            with self._mutex:  # a look that was cancelled may still be under way in its thread
+            # A look that was cancelled may still be under way in its thread.
+            with self._mutex:
                 place.given_up = True
                 self._leave(chat, place)
 
@@ -174,7 +180,8 @@ class Limiter:
                     sent.add(self._memory)
                 elif not self._frozen:
                     return None
-            except (OSError, NewerFile):  # a full disk, a newer version beside this one: by what we know
+            except (OSError, NewerFile):
+                # A full disk, a newer version beside this one: by what we know.
                 file = None
             sent.forget(self._clock(), older_s=self._window_s)
             result, changed = work(sent)
@@ -249,7 +256,8 @@ class _File:
         self._path = path
         self._fd = -1
         self._boot = _boot_id()
-        self.translated = False  # what was read last came from another start of the machine
+        # What was read last came from another start of the machine.
+        self.translated = False
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -265,17 +273,17 @@ class _File:
     def locked(self) -> Any:
         """Hold the lock, if it is free: the value says so."""
         self._open()
-        got = state_file.locked_now(self._fd)
+        got = durable.try_lock(self._fd)
         try:
             yield got
         finally:
             if got:
-                state_file.unlock(self._fd)
+                durable.unlock(self._fd)
 
     def _open(self) -> None:
         if self._fd < 0:
-            state_file.private_folder(self._path.parent)
-            self._fd = state_file.open_private(self._path)
+            durable.make_folder(self._path.parent)
+            self._fd = durable.open_private(self._path)
 
     def read(self, now: float) -> _Sent:
         """Read what was sent, in this machine's own time; what cannot be read counts as nothing sent."""
@@ -283,14 +291,11 @@ class _File:
         line = os.pread(self._fd, os.fstat(self._fd).st_size, 0).partition(b"\n")[0]
         try:
             content = orjson.loads(line)
-            if content["v"] > state_file.VERSION:
-                raise NewerFile(
-                    f"{self._path.name} was written by a newer version of chat-gateway",
-                    hint="install that version; nothing was written",
-                )
+            durable.check_version(content["v"], state_file.VERSION, self._path.name, error=NewerFile)
             self.translated = content["boot"] != self._boot
             shift = 0.0
-            if self.translated:  # started anew since, or another machine: by the wall clock
+            # Started anew since, or another machine: by the wall clock.
+            if self.translated:
                 shift = now - content["clock"] - max(0.0, time.time() - content["wall"])
             return _Sent(
                 {str(chat): [each + shift for each in times] for chat, times in content["sent"].items()},

@@ -18,10 +18,10 @@ from typing import Final, ParamSpec, TypeVar
 
 import structlog
 
+import durable
 from channels.base import File
 from channels.errors import ChannelDown, ChannelError, SendLater
 from channels.message import Attachment
-from channels.state_file import private_folder, sync_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +30,7 @@ MAX_NAME_CHARS: Final = 120
 _TRIES: Final = 3
 _BLOCK_BYTES: Final = 2**20
 _STALE_S: Final = 86_400.0
+_AWAITED_S: Final = 2 * 86_400.0
 _TEMP: Final = ".incoming-"
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,63}/[\w.+-]{1,63}")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,10}")
@@ -55,7 +56,7 @@ _EXTENSIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FileRefused:
     """A file that is not there; ``text`` says so in the message."""
 
     text: str
@@ -69,7 +70,7 @@ class _Unsaved(Exception):
     """The disk refused; its words."""
 
 
-class Media:
+class MediaFolder:
     """The folder of what people sent.
 
     Args:
@@ -95,7 +96,7 @@ class Media:
         self._sleep = sleep
         self._remove_stale()
 
-    async def save(self, file: File) -> Attachment | Refused:
+    async def save(self, file: File) -> Attachment | FileRefused:
         """Return where a file lies durably, or the line that stands for it in the text. Never raises."""
         if file.size is not None and file.size > self._max_bytes:
             return self._too_large(file)
@@ -103,21 +104,22 @@ class Media:
             async with asyncio.timeout(self._timeout_s):
                 return await self._fetch(file)
         except TimeoutError:
-            return Refused(f"[{file.kind} not loaded: it took longer than {self._timeout_s:g} s]")
+            return FileRefused(f"[{file.kind} not loaded: it took longer than {self._timeout_s:g} s]")
         except _TooLarge:
             return self._too_large(file)
         except ChannelError as error:
             log.warning("file.unreachable", kind=file.kind, error=str(error))
-            return Refused(f"[{file.kind} not loaded: the platform does not give it]")
+            return FileRefused(f"[{file.kind} not loaded: the platform does not give it]")
         except _Unsaved as error:
             log.warning("file.unsaved", kind=file.kind, error=str(error))
-            return Refused(f"[{file.kind} not loaded: it could not be saved]")
-        except Exception:  # one file ends here, whatever its adapter did
+            return FileRefused(f"[{file.kind} not loaded: it could not be saved]")
+        except Exception:
+            # One file ends here, whatever its adapter did.
             log.exception("file.failed", kind=file.kind)
-            return Refused(f"[{file.kind} not loaded: the platform does not give it]")
+            return FileRefused(f"[{file.kind} not loaded: the platform does not give it]")
 
-    def _too_large(self, file: File) -> Refused:
-        return Refused(f"[{file.kind} not loaded: over {self._max_mb} MB]")
+    def _too_large(self, file: File) -> FileRefused:
+        return FileRefused(f"[{file.kind} not loaded: over {self._max_mb} MB]")
 
     async def _fetch(self, file: File) -> Attachment:
         """Try again where the platform may give it later."""
@@ -161,14 +163,16 @@ class Media:
         if not _EXTENSION.fullmatch(suffix):
             suffix = _EXTENSIONS.get(mime) or mimetypes.guess_extension(mime) or ".bin"
         folder = self._folder / digest[:2]
-        private_folder(folder)
+        durable.make_folder(folder)
         target = next((each for each in folder.glob(f"{digest}.*") if each.stat().st_size == size), None)
-        if target is None:
+        if target is not None:
+            # Lines of one letter must not take it with them while the other waits.
+            until = time.time() + _AWAITED_S
+            os.utime(target, (until, until))
+            durable.sync_folder(folder)
+        else:
             target = folder / f"{digest}{suffix}"
-            with temp.open("rb") as content:
-                os.fsync(content.fileno())
-            temp.replace(target)
-        sync_folder(folder)
+            durable.settle(temp, target)
         return Attachment(
             kind=file.kind,
             name=name or f"{file.kind}{suffix}",
@@ -241,12 +245,10 @@ async def _on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
 
 def _append(temp: Path, block: bytes, digest: hashlib._Hash) -> None:
     """Add a block. The file is opened anew each time: who is cancelled leaves no descriptor behind."""
-    private_folder(temp.parent)
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    durable.make_folder(temp.parent)
+    fd = durable.open_private(temp, os.O_WRONLY | os.O_APPEND)
     try:
-        view = memoryview(block)
-        while view:
-            view = view[os.write(fd, view) :]
+        durable.write_all(fd, block)
     finally:
         os.close(fd)
     digest.update(block)

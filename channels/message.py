@@ -13,7 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from channels.errors import Address, Unreadable
 
 MAX_ID_BYTES: Final = 200
+MAX_OUT_ID_BYTES: Final = 255
+MAX_KEY_BYTES: Final = 1024
 MAX_TEXT_BYTES: Final = 2**20
+# What a queue, a transcript and SQLite can hold: JSON itself has no bound for a number.
+_INT64: Final = 2**63
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _REQUIRED: Final = ("v", "id", "key", "channel", "chat_id", "text")
 
@@ -40,7 +44,7 @@ class Attachment(_Body):
     kind: str = "file"
     name: str = ""
     mime: str = ""
-    size: int = 0
+    size: int = Field(default=0, ge=-_INT64, lt=_INT64)
     ref: str = ""
 
 
@@ -100,19 +104,33 @@ def read_inbound(body: bytes) -> tuple[Inbound, list[str]]:
         Unreadable: no JSON object, a required field is missing or wrong, a limit is passed, or it says
             nothing; ``address`` is set where id, key, channel and chat_id are sound and fit each other.
     """
-    ignored: list[str] = []
     try:
-        inbound = Inbound.model_validate_json(body)
+        inbound, ignored = Inbound.model_validate_json(body), set[str]()
     except ValidationError as error:
-        fields = _fields(body)
-        bad = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]}
-        if bad & set(_REQUIRED) or not bad:
-            raise Unreadable(_complaint(fields), address=_address(fields)) from None
-        ignored = sorted(bad)
-        kept = {name: value for name, value in fields.items() if name not in bad}
-        inbound = Inbound.model_validate(kept)
+        inbound, ignored = _without_bad_fields(_fields(body), _bad(error))
+    if inbound.answer_to is not None and key_fault(inbound.answer_to):
+        inbound, ignored = inbound.model_copy(update={"answer_to": None}), ignored | {"answer_to"}
     _check(inbound)
-    return inbound, ignored
+    return inbound, sorted(ignored)
+
+
+def _without_bad_fields(fields: dict[str, Any], bad: set[str]) -> tuple[Inbound, set[str]]:
+    """Read what is left without the optional fields that are wrong; return their names as well."""
+    ignored: set[str] = set()
+    while bad and not bad & set(_REQUIRED):
+        ignored |= bad
+        kept = {name: value for name, value in fields.items() if name not in ignored}
+        try:
+            return Inbound.model_validate(kept), ignored
+        except ValidationError as error:
+            # The two JSON parsers differ in what a number may be: this one may refuse what the other took.
+            bad = _bad(error)
+    raise Unreadable(_complaint(fields), address=_address(fields))
+
+
+def _bad(error: ValidationError) -> set[str]:
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    return {str(detail["loc"][0]) for detail in details if detail["loc"]}
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -143,14 +161,39 @@ def _address(fields: Mapping[str, Any]) -> Address | None:
     return None if _address_fault(address) else address
 
 
+def key_fault(key: str) -> str:
+    """Say why no chat can have this key; empty where one can.
+
+    A key stands in the header of every message of its chat, and the broker closes the connection over a
+    header that is too large: its letter would come again for ever.
+    """
+    channel, _, chat_id = key.partition(":")
+    if not chat_id or not _CHANNEL.fullmatch(channel):
+        return "key is not channel:chat_id, as telegram:12345678"
+    return _too_long(key)
+
+
+def _too_long(key: str) -> str:
+    if len(key) <= MAX_KEY_BYTES // 4 or len(key.encode("utf-8", "surrogatepass")) <= MAX_KEY_BYTES:
+        return ""
+    return f"key is over {MAX_KEY_BYTES} bytes"
+
+
 def _address_fault(address: Address) -> str:
     if not _CHANNEL.fullmatch(address.channel):
         return "channel is not of the form [a-z][a-z0-9_]{0,31}"
-    if address.key != f"{address.channel}:{address.chat_id}":
+    if address.key != f"{address.channel}:{address.chat_id}" and not _is_bare(address):
         return "key is not channel:chat_id"
+    if fault := _too_long(address.key):
+        return fault
     if not address.id or len(address.id.encode()) > MAX_ID_BYTES:
         return f"id is empty or over {MAX_ID_BYTES} bytes"
     return ""
+
+
+def _is_bare(address: Address) -> bool:
+    """Say whether a key has no colon, as sessions of other programs may: the terminal goes on with them."""
+    return address.channel == "cli" and address.key == address.chat_id and ":" not in address.key
 
 
 def _check(inbound: Inbound) -> None:
@@ -172,8 +215,13 @@ def _says_nothing(inbound: Inbound) -> bool:
 
 
 def read_outbound(body: bytes) -> Outbound:
-    """Read a queue body; ``Unreadable`` where it is no Outbound."""
+    """Read a queue body; ``Unreadable`` where it is no Outbound, or its names fit no queue."""
     try:
-        return Outbound.model_validate_json(body)
+        out = Outbound.model_validate_json(body)
     except ValidationError as error:
         raise Unreadable(f"not an Outbound: {error.error_count()} faults") from None
+    if fault := _too_long(out.key):
+        raise Unreadable(fault)
+    if not 0 < len(out.id.encode()) <= MAX_OUT_ID_BYTES:
+        raise Unreadable(f"id is empty or over {MAX_OUT_ID_BYTES} bytes")
+    return out

@@ -10,15 +10,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ulid import ULID
+
 from channels import state_file
 from channels.errors import ChannelError
 from channels.message import now_text
 
-ALPHABET: Final = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"  # nothing that looks like another letter
+# Nothing that looks like another letter.
+ALPHABET: Final = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 CODE_CHARS: Final = 8
 VALID: Final = timedelta(hours=1)
 ANSWER_EVERY: Final = timedelta(days=1)
-MAX_PENDING: Final = 3
+# Codes of a channel that wait; the oldest gives way.
+MAX_PENDING: Final = 20
+# People and groups of a channel that are told a code within an hour.
+MAX_TOLD: Final = 60
+# Before somebody whose code gave way is told another.
+AGAIN_AFTER: Final = timedelta(minutes=10)
 Who = Literal["person", "group"]
 
 
@@ -31,8 +39,12 @@ class Approved:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One request for access; ``code`` is empty once it was approved, ``at`` is when it changed last."""
+class AccessRequest:
+    """One request for access; ``code`` is empty once it was approved, ``at`` is when it changed last.
+
+    ``chat`` is where it was asked for, ``greet`` the id of the letter that says there that it was granted,
+    until that is in its queue.
+    """
 
     channel: str
     id: str
@@ -40,6 +52,8 @@ class Entry:
     name: str
     at: datetime
     code: str = ""
+    chat: str = ""
+    greet: str = ""
 
     @property
     def who(self) -> str:
@@ -60,7 +74,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """When somebody was told a code, for which message."""
+    """When somebody was told a code, for which message; ``code`` is empty once it gave way to another's."""
 
     at: datetime
     id: str
@@ -71,8 +85,25 @@ class _Answer:
 class _Book:
     """What the file holds."""
 
-    entries: list[Entry]
-    answers: dict[str, _Answer]  # by who, with kind
+    entries: list[AccessRequest]
+    # By who, with kind.
+    answers: dict[str, _Answer]
+
+    def told(self, channel: str, now: datetime) -> int:
+        """Count who was told a code of a channel within the hour."""
+        named = ((who.partition(" ")[2].partition(":")[0], each) for who, each in self.answers.items())
+        return sum(1 for name, each in named if name == channel and now - each.at < VALID)
+
+    def make_room(self, channel: str) -> None:
+        """Take back the oldest codes of a channel that wait, so that one more may."""
+        waiting = sorted(
+            (each for each in self.entries if each.code and each.channel == channel), key=lambda each: each.at
+        )
+        for gone in waiting[: max(0, len(waiting) - MAX_PENDING + 1)]:
+            self.entries.remove(gone)
+            asked = f"{gone.kind} {gone.who}"
+            if asked in self.answers:
+                self.answers[asked] = replace(self.answers[asked], code="")
 
     def let_go(self, now: datetime) -> None:
         """Forget the codes that ran out, and the answers that are older than a day."""
@@ -101,11 +132,14 @@ class Pairing:
         self._lock = state / "pairing.lock"
         self._clock = clock
 
-    def ask(self, channel: str, id: str, *, kind: Who, name: str, message_id: str) -> str | None:
+    def ask(
+        self, channel: str, id: str, *, kind: Who, name: str, message_id: str, chat_id: str = ""
+    ) -> str | None:
         """Return the code to be told in answer to a message, None where the answer is silence.
 
-        Everyone is answered once a day, but the same message always gets the same answer; while three
-        codes of a channel wait nobody gets a new one.
+        Everyone is answered once a day, but the same message always gets the same answer. Of the codes of a
+        channel that wait, the oldest gives way to a new one, so that strangers in a crowd keep nobody out;
+        whose code gave way may ask again. So many are told within an hour, and then none.
 
         Raises:
             ChannelError: the file cannot be read or written, or its lock not be had.
@@ -114,16 +148,19 @@ class Pairing:
             now = self._clock()
             asked = f"{kind} {channel}:{id}"
             known = book.answers.get(asked)
-            if known is not None:
+            if known is not None and known.code:
                 return known.code if known.id == message_id else None
-            if sum(1 for each in book.entries if each.code and each.channel == channel) >= MAX_PENDING:
+            if known is not None and now - known.at < AGAIN_AFTER:
                 return None
+            if book.told(channel, now) >= MAX_TOLD:
+                return None
+            book.make_room(channel)
             code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_CHARS))
-            book.entries.append(Entry(channel, id, kind, name, now, code))
+            book.entries.append(AccessRequest(channel, id, kind, name, now, code, chat=chat_id))
             book.answers[asked] = _Answer(now, message_id, code)
             return code
 
-    def approve(self, code: str) -> Entry:
+    def approve(self, code: str) -> AccessRequest:
         """Let in who was told ``code``, for ever.
 
         Raises:
@@ -133,18 +170,34 @@ class Pairing:
         with self._open() as book:
             for place, each in enumerate(book.entries):
                 if each.code and secrets.compare_digest(each.code.encode(), wanted.encode()):
-                    granted = replace(each, code="", at=self._clock())
+                    greet = f"proactive:{ULID()}" if each.chat else ""
+                    granted = replace(each, code="", at=self._clock(), greet=greet)
                     book.entries[place] = granted
                     return granted
         raise NoSuchCode("no such code waits: codes are valid for an hour", hint="chat-gateway pairing list")
+
+    def to_greet(self, channel: str) -> list[AccessRequest]:
+        """List who was let in on a channel and does not know it yet.
+
+        Raises:
+            ChannelError: the file cannot be read.
+        """
+        return [each for each in _read(self._path).entries if each.channel == channel and each.greet]
+
+    def greeted(self, entry: AccessRequest) -> None:
+        """Note that the letter which tells it is in its queue."""
+        with self._open() as book:
+            book.entries = [
+                replace(each, greet="") if each.greet == entry.greet else each for each in book.entries
+            ]
 
     def admit(self, channel: str, id: str, *, kind: Who, name: str) -> None:
         """Let somebody in without a code."""
         with self._open() as book:
             if not any(_same(each, channel, id, kind) and not each.code for each in book.entries):
-                book.entries.append(Entry(channel, id, kind, name, self._clock()))
+                book.entries.append(AccessRequest(channel, id, kind, name, self._clock()))
 
-    def revoke(self, who: str) -> list[Entry]:
+    def revoke(self, who: str) -> list[AccessRequest]:
         """Take back the access, and the codes, of ``telegram:123``, or of ``123`` on every channel.
 
         Raises:
@@ -211,7 +264,7 @@ def _by_channel(book: _Book) -> dict[str, Approved]:
     }
 
 
-def _same(entry: Entry, channel: str, id: str, kind: Who) -> bool:
+def _same(entry: AccessRequest, channel: str, id: str, kind: Who) -> bool:
     return (entry.channel, entry.id, entry.kind) == (channel, id, kind)
 
 
@@ -225,6 +278,8 @@ def _content(book: _Book) -> dict[str, Any]:
                 "name": each.name,
                 "at": now_text(each.at),
                 "code": each.code,
+                "chat": each.chat,
+                "greet": each.greet,
             }
             for each in book.entries
         ],
@@ -240,13 +295,15 @@ def _read(path: Path) -> _Book:
     try:
         return _Book(
             [
-                Entry(
+                AccessRequest(
                     channel=str(each["channel"]),
                     id=str(each["id"]),
                     kind="group" if each["kind"] == "group" else "person",
                     name=str(each["name"]),
                     at=datetime.fromisoformat(each["at"]),
                     code=str(each["code"]),
+                    chat=str(each.get("chat", "")),
+                    greet=str(each.get("greet", "")),
                 )
                 for each in content.get("entries", [])
             ],

@@ -12,19 +12,20 @@ from typing import Any, cast
 
 from channels.base import Channel, Kind, Site
 from channels.errors import ChannelError
-from channels.tables import Discord, Platform, Telegram
+from channels.tables import DiscordTable, Platform, TelegramTable
 
 GROUP = "chat_gateway.channels"
 BUILT_IN = (
-    Kind("telegram", Telegram, "channels.telegram:build"),
-    Kind("discord", Discord, "channels.discord:build"),
+    Kind("telegram", TelegramTable, "channels.telegram.adapter:build"),
+    Kind("discord", DiscordTable, "channels.discord.adapter:build"),
 )
-TAKEN = frozenset({"web", "cli", "cron"})  # names that the gateway itself serves
+# Names that the gateway itself serves.
+TAKEN = frozenset({"web", "cli", "cron"})
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InstalledAdapters:
     """The adapters that can be configured, by name, and what is wrong with those that cannot."""
 
     kinds: Mapping[str, Kind]
@@ -37,12 +38,12 @@ class Found:
 
 
 @cache
-def installed() -> Found:
+def installed() -> InstalledAdapters:
     """Look through the installed packages, once."""
     return look(entry_points(group=GROUP))
 
 
-def look(points: Iterable[EntryPoint]) -> Found:
+def look(points: Iterable[EntryPoint]) -> InstalledAdapters:
     """Join what the entry points offer to the built-in adapters; a broken one is named, and left out."""
     kinds = {kind.name: kind for kind in BUILT_IN}
     problems: list[str] = []
@@ -58,7 +59,7 @@ def look(points: Iterable[EntryPoint]) -> Found:
             problems.append(f"{where}: {problem}")
         else:
             kinds[kind.name] = kind
-    return Found(kinds, tuple(problems))
+    return InstalledAdapters(kinds, tuple(problems))
 
 
 def _problem(kind: object, known: Mapping[str, Kind]) -> str:

@@ -13,13 +13,14 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 
 QueueMode = Literal["followup", "collect", "steer", "interrupt"]
 
 
-class Table(BaseModel):
+class ConfigTable(BaseModel):
     """A frozen table of the configuration that refuses unknown keys and never shows what it was given."""
 
     model_config = ConfigDict(
@@ -61,7 +62,8 @@ def _address_of(*schemes: str) -> AfterValidator:
 
 
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-Ids = Annotated[tuple[str, ...], BeforeValidator(_as_ids)]
+_IDS = {"type": "array", "items": {"type": ["string", "integer"]}}
+Ids = Annotated[tuple[str, ...], BeforeValidator(_as_ids), WithJsonSchema(_IDS)]
 HttpUrl = Annotated[str, _address_of("http", "https")]
 SocketUrl = Annotated[str, _address_of("ws", "wss")]
 Seconds = Annotated[float, Field(gt=0)]
@@ -76,7 +78,7 @@ def sound_secret(value: SecretStr) -> SecretStr:
     return value
 
 
-class Platform(Table):
+class Platform(ConfigTable):
     """What every chat platform's table has: a token, and who may talk to the bot."""
 
     enabled: bool = False
@@ -97,7 +99,7 @@ class Platform(Table):
         return sound_secret(value)
 
 
-class Telegram(Platform):
+class TelegramTable(Platform):
     """``[channels.telegram]``."""
 
     base_url: HttpUrl = Field(default="https://api.telegram.org/bot", min_length=1)
@@ -105,7 +107,7 @@ class Telegram(Platform):
     poll_timeout_s: int = Field(default=30, ge=0)
 
 
-class Discord(Platform):
+class DiscordTable(Platform):
     """``[channels.discord]``. Empty addresses stand for what Discord itself names."""
 
     api_base_url: HttpUrl = Field(default="https://discord.com/api/v10", min_length=1)
@@ -115,7 +117,7 @@ class Discord(Platform):
     sweep_s: Seconds = 60.0
 
 
-class Web(Table):
+class Web(ConfigTable):
     """``[channels.web]``."""
 
     enabled: bool = True

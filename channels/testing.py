@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from channels.base import Arrival, Emit, Piece, Rendered
-from channels.contract import DEADLINE_S, Break, ChannelContract, Platform, Received, Shown, receiving
+from channels.contract import DEADLINE_S, Break, ChannelContract, FarSide, Received, Shown, receiving
 from channels.errors import (
     ChannelDown,
     ChatMoved,
@@ -25,7 +25,7 @@ __all__ = [
     "ChannelContract",
     "FakeChannel",
     "FakePlatform",
-    "Platform",
+    "FarSide",
     "Received",
     "Shown",
     "receiving",
@@ -52,7 +52,8 @@ class FakePlatform:
         self.changed = asyncio.Condition()
         self.written: list[Arrival] = []
         self.taken = 0
-        self.hanging = 0  # calls that are held up
+        # Calls that are held up.
+        self.hanging = 0
         self._numbers = itertools.count(1)
         self._nonces: dict[str, str] = {}
         self._any_chat: deque[Break | Exception | asyncio.Event] = deque()

@@ -20,13 +20,15 @@ _LINE: Final = re.compile(r"[^\n]*\n?")
 _SPACES: Final = re.compile(r"\s*")
 _SENTENCE_ENDS: Final = (". ", "! ", "? ", "… ", ".\t", "。", "！", "？")
 _WORD_ENDS: Final = (" ", "\t", "\u3000", "\u200b")
-_PREPENDED: Final = frozenset(  # numbering and sacred signs that belong to the letter after them
+# Numbering and sacred signs that belong to the letter after them.
+_PREPENDED: Final = frozenset(
     "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd\U000110cd\U000111c2"
     "\U000111c3\U000113d1\U0001193f\U00011941\U00011a3a\U00011a84\U00011a85\U00011a86\U00011a87\U00011a88\U00011a89"
     "\U00011d46\U00011f02"
 )
 _EXTENDING: Final = frozenset([0x200C, 0x200D, 0x0E33, 0x0EB3, 0xFF9E, 0xFF9F, *range(0x1F3FB, 0x1F400)])
-_VIRAMA: Final = 9  # its canonical combining class: the consonant after it belongs to the same cluster
+# Its canonical combining class: the consonant after it belongs to the same cluster.
+_VIRAMA: Final = 9
 
 
 def utf16_len(text: str) -> int:
@@ -163,9 +165,12 @@ class _Fence:
     body: int
     tail: int
     end: int
-    opening: str  # what stands again at the head of a later piece
-    close: str  # what ends the piece that holds the opening line
-    reclose: str  # what ends a piece that begins with ``opening``
+    # What stands again at the head of a later piece.
+    opening: str
+    # What ends the piece that holds the opening line.
+    close: str
+    # What ends a piece that begins with ``opening``.
+    reclose: str
 
 
 def split_markdown(text: str, limit: int, *, measure: Measure = len) -> list[str]:
@@ -267,7 +272,8 @@ def _fences(text: str) -> Iterator[_Fence]:
         elif closing and closing["mark"].startswith(found["mark"]):
             yield _fence(found, start, body, tail=line.start(), end=line.end())
             opened = None
-    if opened is not None:  # it is closed where it is split, even at the end
+    # It is closed where it is split, even at the end.
+    if opened is not None:
         start, body, found = opened
         yield _fence(found, start, body, tail=len(text) + 1, end=len(text) + 1)
 

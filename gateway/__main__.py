@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gateway import collector
+from gateway.app import collector
 from gateway.cli import parser
 
 
@@ -21,23 +21,27 @@ def run(args: argparse.Namespace) -> int:
     """Import the code of the verb, which nothing before has, run it and return the exit code."""
     module, _, function = args.handler.partition(":")
     collector.relax()
-    os.umask(0o077)  # whatever is made in a workspace is its owner's alone
+    # Whatever is made in a workspace is its owner's alone.
+    os.umask(0o077)
     try:
         code: int = getattr(importlib.import_module(module), function)(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _abandon_stdout()  # the reader of our output has left
+        # The reader of our output has left.
+        _abandon_stdout()
         return 1
     except Exception as error:  # noqa: BLE001 - here one command ends
+        # Help and usage are quick without it.
         from gateway.cli import output
 
         code = output.report(error, args)
         try:
             sys.stdout.flush()
         except OSError:
-            _abandon_stdout()  # the disk behind it is full, perhaps
+            # The disk behind it is full, perhaps.
+            _abandon_stdout()
     return code
 
 

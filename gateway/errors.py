@@ -16,15 +16,13 @@
 
 from __future__ import annotations
 
+from durable import HintedError, NewerVersion
 
-class GatewayError(Exception):
-    """Base. ``str(error)`` is for the log, ``error.hint`` for the operator, ``exit_code`` for the shell."""
+
+class GatewayError(HintedError):
+    """Base of this package's errors; ``exit_code`` is for the shell."""
 
     exit_code = 1
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class ConfigError(GatewayError):
@@ -43,7 +41,7 @@ class StateInUse(GatewayError):
     exit_code = 73
 
 
-class NewerState(GatewayError):
+class NewerState(NewerVersion, GatewayError):
     """A state file carries a version that this program does not know."""
 
     exit_code = 78

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from gateway.errors import LetterLost
-from gateway.mailbox import INBOUND, Letter, Mailbox, Parked, Post, outbound
+from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Parked, Post, outbound
 
 T = TypeVar("T")
 ADA, BOB = "web:ada", "web:bob"

@@ -25,18 +25,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-AwayCause = Literal["rate_limit", "unreachable", "credentials"]
+from durable import HintedError, NewerVersion
+
+AwayCause = Literal["rate_limit", "unreachable", "credentials", "quota"]
 CompactionFailure = Literal[
     "little", "resting", "plain", "budget", "cost", "away", "slow", "refused", "answer"
 ]
 
 
-class SessionError(Exception):
-    """Base. ``str(error)`` is for the log, ``error.hint`` for the operator."""
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+class SessionError(HintedError):
+    """Base of this package's errors."""
 
 
 class StoreError(SessionError):
@@ -51,7 +49,7 @@ class Fenced(StoreError):
     """Another process owns this key now; nothing was written. Claim it anew or leave it."""
 
 
-class NewerFormat(StoreError):
+class NewerFormat(NewerVersion, StoreError):
     """A file in ``state/`` carries a version that this program does not know."""
 
 
@@ -79,6 +77,11 @@ class ModelAway(ModelError):
         super().__init__(message, hint=hint)
         self.cause = cause
         self.after_s = after_s
+
+    @property
+    def said_with_cause(self) -> str:
+        """The sentence for a chat that may know why."""
+        return self.said.replace(" right now.", f" right now ({self.cause.replace('_', ' ')}).", 1)
 
 
 class ModelRefused(ModelError):

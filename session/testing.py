@@ -9,8 +9,8 @@ from zlib import crc32
 import pytest
 
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
-from session.models import Answer, Embedded, Embedder, Model, OnDelta, PartKind, Prompt, ToolSpec, Usage
-from session.similarity import cosine, unit_vectors
+from session.models.model import Answer, Embedded, Embedder, Model, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.models.similarity import cosine, unit_vectors
 
 Step = Answer | ModelError | str | Callable[[Prompt], Answer | str]
 

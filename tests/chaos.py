@@ -1,9 +1,9 @@
 """Kills and cuts at random while messages flow, then checks every guarantee: ``make chaos N=20``.
 
 Each cycle starts a whole gateway and feeds several chats with plain messages, tool calls, ``/new`` and
-``/stop``. Then the gateway dies: at a random named point (``tests/killable.py``) or by SIGKILL at a random
-instant. Over RabbitMQ the broker is killed now and then, or all connections to it are cut. The next cycle
-goes on with the same workspace. At the end everything may come to rest, and is looked at.
+``/stop``. Then the gateway dies: at a random named point (``tests/support/killable.py``) or by SIGKILL at a
+random instant. Over RabbitMQ the broker is killed now and then, or all connections to it are cut. The next
+cycle goes on with the same workspace. At the end everything may come to rest, and is looked at.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, Protocol
 
 import httpx
 
-from tests.broker import Broker
 from tests.chaos_check import Account, Message, check
-from tests.harness import Daemon, Steady, command, inbound
-from tests.model_server import ModelServer
-from tests.proxy import Proxy
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, Steady, command, inbound
+from tests.support.model_server import ModelServer
+from tests.support.proxy import Proxy
 
 CHATS = ("ann", "bob", "cy", "dee")
 POINTS = {  # and the highest number of the passage at which one dies there

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.model_replies import Seen, since_newest_user
+from tests.support.model_replies import Seen, since_newest_user
 
 ID = re.compile(r"\b[a-z]+-\d{4}\b")
 MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")

@@ -12,7 +12,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.broker import BIN, Broker
+from tests.support import harness, prepared
+from tests.support.broker import BIN, Broker
+from tests.support.everyday import is_slow
 
 # A machine that is busy takes its time over an example, and over making one up: neither is a failure. The
 # same examples are drawn each time, so that a change fails for what it does; `make chaos` draws new ones.
@@ -24,6 +26,13 @@ _numbers = itertools.count(1)
 _used: list[str] = []
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what the everyday loop leaves out (`make test-fast`)."""
+    for item in items:
+        if is_slow(item):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _log_given_back() -> Iterator[None]:
     """A test that sets the log up gives it back: no other one sees its level, its stream or its warnings."""
@@ -31,8 +40,16 @@ def _log_given_back() -> Iterator[None]:
     if structlog.is_configured():
         structlog.reset_defaults()
         root = logging.getLogger()
-        root.handlers[:] = [one for one in root.handlers if type(one).__module__ != "gateway.log"]
+        root.handlers[:] = [one for one in root.handlers if type(one).__module__ != "gateway.app.log"]
         logging.captureWarnings(capture=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prepared_daemons() -> Iterator[None]:
+    """Daemons of tests are forked from a process of this worker that has done their imports."""
+    harness.FORKS = True
+    yield
+    prepared.end_servers()
 
 
 @pytest.fixture(scope="session")

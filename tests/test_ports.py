@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.ports import Place
+from tests.support.ports import Place
 
 
 def test_a_kept_port_is_its_servers_alone() -> None:

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gateway.app.daemons import DaemonRegistry
+from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from gateway.roster import Roster
-from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.http.client import Client
-    from gateway.mailbox import Mailbox
+    from gateway.queue.mailbox import Mailbox
 
 T = TypeVar("T")
 OPEN_WITHIN_S = 10.0
@@ -57,7 +57,8 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
         StateInUse: a daemon holds it and does not answer.
         Unreachable: the broker is away.
     """
-    from gateway.house import open_mailbox
+    # A daemon that answers does without an application in this process.
+    from gateway.app.app import open_mailbox
 
     mailbox = open_mailbox(settings, reports=False)
     async with asyncio.TaskGroup() as group:
@@ -67,16 +68,18 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
                 async with asyncio.timeout(OPEN_WITHIN_S):
                     await mailbox.ready()
             except TimeoutError:
-                text = mailbox.health().error or "no answer"
-                raise Unreachable(f"the queue: {text}", hint="chat-gateway doctor") from None
+                health = mailbox.health()
+                text, hint = health.error or "no answer", health.hint or "chat-gateway doctor"
+                raise Unreachable(f"the queue: {text}", hint=hint) from None
             yield mailbox
         finally:
             serving.cancel()
 
 
 def _listed(settings: Settings) -> Iterator[Client]:
-    for one in Roster(settings.workspace).running():
+    for one in DaemonRegistry(settings.workspace).running():
         if one.url:
+            # Where no daemon runs, the verb starts faster without an HTTP client.
             from gateway.http.client import Client
 
             yield Client(one.url, settings.http.token.get_secret_value())

@@ -4,71 +4,65 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ulid import ULID
 
-from gateway.cli import attach, output
-from gateway.cli.config import settings_of
+from gateway.app import log as logs
+from gateway.cli import attach, output, piped
+from gateway.cli.chat_log import ChatLog
+from gateway.cli.looking import look_on
+from gateway.cli.once import ask_once, unreachable
 from gateway.cli.screen import Screen
+from gateway.cli.talk import Talk
 from gateway.cli.typed import Typed, open_typed
+from gateway.config.load import load
+from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from gateway.http.event import Event
-from gateway.http.inbound import NoAddress, inbound
-from gateway.http.outcome import Outcome
-from gateway.settings import Settings
+from gateway.service.client_message import NoAddress, inbound, is_kept
+from gateway.service.outcome import Outcome
+from gateway.turns.event import Event
+from gateway.turns.model_standing import ModelStanding
 from session.errors import SessionError
 
 if TYPE_CHECKING:
-    from gateway.http.desk import Desk
+    from gateway.service.chats import ChatService
 
 ECHO = "the model is `echo`, which repeats what it is told, until model.name is set"
 HELP = "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves, /help lists commands"
 
 
-class Talk(Protocol):
-    """One conversation partner: a running daemon, or a house in this process."""
-
-    async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        within_s: float | None = None,
-        away: Callable[[str], None] = ...,
-    ) -> Outcome | None:
-        """Send a message and wait for how it ends; None when the time ran out first.
-
-        ``away`` is told once why the message cannot be handed in just now; it is tried again.
-        """
-        ...
-
-    def events(self, key: str) -> AsyncGenerator[Event]:
-        """Yield what happens in the chat from now on."""
-        ...
-
-    async def stop(self, key: str) -> None:
-        """Stop the turn that runs."""
-        ...
-
-
 def chat(args: argparse.Namespace) -> int:
     """Talk; return 0, or 1 where a message given by ``-m`` got no reply."""
-    settings = settings_of(args)
+    settings = load(args.config, args.workspace)
+    log = ChatLog(settings.state / "chat.log")
+    logs.setup(settings, stream=log, at_least="warning")
     if _valid(args.key) != args.key:
         raise NoAddress(f"{args.key!r} is no key", hint="a key is channel:chat_id, as cli:direct")
-    inbound(args.key, "")  # refused here for every partner, before anything is opened
+    # A key that no letter can have is refused here for every partner, before anything is opened.
+    inbound(args.key, "", kept=attach.complete(_is_kept(settings, args.key)))
     if args.message is not None:
-        args.message = _valid(args.message)
+        args.message = _valid(piped.message(args.message))
         if not args.message.strip():
             raise GatewayError("the message is empty", hint="chat-gateway chat -m TEXT")
-    return attach.complete(_chat(settings, args))
+    code = attach.complete(_chat(settings, args))
+    if code and log.used:
+        output.words(f"more is in {log.path}")
+    return code
+
+
+async def _is_kept(settings: Settings, key: str) -> bool:
+    if ":" in key:
+        return False
+    # Almost every key has a colon, and is checked without a store.
+    from session.store.store import Store
+
+    async with aclosing(Store(settings.workspace, zone=settings.zone)) as store:
+        return await is_kept(store, key)
 
 
 def _valid(text: str) -> str:
@@ -81,10 +75,12 @@ async def _chat(settings: Settings, args: argparse.Namespace) -> int:
         if settings.model.name == "echo":
             output.words(ECHO)
         if args.message is not None:
-            return await _once(talk, args.key, args.message, within_s=args.timeout)
+            return await ask_once(talk, args.key, args.message, within_s=args.timeout)
         async with open_typed(settings.workspace / "state") as typed:
             if sys.stdin.isatty():
                 output.words(HELP)
+            if (standing := await talk.model()).foreseen:
+                unreachable(standing)
             return await _Conversation(talk, args.key, typed, within_s=args.timeout).run()
 
 
@@ -96,26 +92,28 @@ async def _partner(settings: Settings) -> AsyncIterator[Talk]:
             return
     if not settings.broker.embedded:
         raise Unreachable("no daemon of this workspace answers", hint="chat-gateway run")
-    from gateway.house import House
-    from gateway.http.desk import Desk
+    # A daemon that answers does without an application in this process.
+    from gateway.app.app import Application
+    from gateway.service.chats import ChatService
 
-    house = House(settings, role="all")
-    async with house.open():
-        desk = Desk(house)
-        here = _Here(desk)
+    application = Application(settings, role="all")
+    async with application.open():
+        chats = ChatService(application)
+        here = _Here(chats)
         try:
             yield here
         finally:
-            desk.closing.set()
+            chats.closing.set()
             if here.unanswered:
-                await house.end_now()  # nobody waits here any more; the letter comes again
+                # Nobody waits here any more; the letter comes again.
+                await application.end_now()
 
 
 class _Here:
-    """A house in this process."""
+    """An application in this process."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, chats: ChatService) -> None:
+        self._chats = chats
         self.unanswered = False
 
     async def ask(
@@ -128,62 +126,23 @@ class _Here:
         away: Callable[[str], None] = lambda _: None,
     ) -> Outcome | None:
         self.unanswered = True
-        outcome = await self._desk.ask(inbound(key, text, message_id), within_s=within_s)
+        outcome = await self._chats.ask(
+            inbound(key, text, message_id, kept=":" not in key), within_s=within_s
+        )
         self.unanswered = outcome is None
         return outcome
 
     async def events(self, key: str) -> AsyncGenerator[Event]:
-        async with aclosing(self._desk.stream(key)) as stream:
+        async with aclosing(self._chats.stream(key, drafts=True)) as stream:
             async for event, _ in stream:
                 if event is not None:
                     yield event
 
     async def stop(self, key: str) -> None:
-        await self._desk.stop(key)
+        await self._chats.stop(key)
 
-
-async def _once(talk: Talk, key: str, text: str, *, within_s: float | None) -> int:
-    """Send one message; its reply goes to stdout, everything else to stderr."""
-    message_id = str(ULID())
-
-    def see(event: Event) -> None:
-        if _names(event, message_id) and event.kind == "notice" and not event.ends:
-            output.words(event.text)
-
-    async with asyncio.TaskGroup() as group:
-        looking = group.create_task(_look_on(talk, key, see), name="look on")
-        try:
-            outcome = await talk.ask(key, text, message_id, within_s=within_s, away=_away)
-        finally:
-            looking.cancel()
-    if outcome is None:
-        output.error(
-            f"no reply within {within_s:g} s",
-            f"the message is kept and will be answered; `chat-gateway sessions show {key}` shows it then",
-        )
-        return 1
-    if outcome.kind == "notice":
-        output.words(outcome.text)
-        return 1
-    output.data(outcome.text)
-    return 0
-
-
-def _away(reason: str) -> None:
-    output.words(f"{reason}; trying again")
-
-
-async def _look_on(talk: Talk, key: str, see: Callable[[Event], None]) -> None:
-    """Show what happens; where it cannot be seen, the answers come all the same."""
-    with contextlib.suppress(GatewayError):
-        async with aclosing(talk.events(key)) as events:
-            async for event in events:
-                see(event)
-
-
-def _names(event: Event, message_id: str) -> bool:
-    """Say whether an event is about our message, whose Inbound id has its channel in front."""
-    return event.in_reply_to is not None and event.in_reply_to.partition(":")[2] == message_id
+    async def model(self) -> ModelStanding:
+        return self._chats.house.model_standing()
 
 
 class _Conversation:
@@ -205,7 +164,7 @@ class _Conversation:
         try:
             async with asyncio.TaskGroup() as group:
                 loop.add_signal_handler(signal.SIGINT, self._interrupt, group, me)
-                looking = group.create_task(_look_on(self._talk, self._key, self._screen.see), name="look on")
+                looking = group.create_task(look_on(self._talk, self._key, self._screen.see), name="look on")
                 try:
                     while (text := await self._typed.read()) is not None:
                         if text.strip():
@@ -222,10 +181,14 @@ class _Conversation:
 
     async def _turn(self, text: str) -> None:
         message_id = str(ULID())
-        self._screen.begin(("cli:" if self._key.startswith("cli:") else "web:") + message_id)
+        # As ``inbound`` names it: a key without a colon belongs to the terminal, too.
+        own = self._key.startswith("cli:") or ":" not in self._key
+        self._screen.begin(("cli:" if own else "web:") + message_id, text)
         self._stopping = None
         try:
-            outcome = await self._talk.ask(self._key, text, message_id, within_s=self._within_s, away=_away)
+            outcome = await self._talk.ask(
+                self._key, text, message_id, within_s=self._within_s, away=self._away
+            )
         except (GatewayError, SessionError) as error:
             self._screen.give_up()
             output.error(str(error), error.hint)
@@ -235,6 +198,9 @@ class _Conversation:
             output.words(f"no reply within {self._within_s:g} s; it is shown here when it comes")
         else:
             self._screen.end(outcome)
+
+    def _away(self, reason: str) -> None:
+        self._screen.say(f"{reason}; trying again")
 
     def _interrupt(self, group: asyncio.TaskGroup, me: asyncio.Task[object]) -> None:
         """Stop the running turn; a second time, or where none runs, leave."""

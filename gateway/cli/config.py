@@ -1,4 +1,4 @@
-"""``config show|check|path``: the configuration in force, its problems, and where it comes from."""
+"""``config show|check|schema|path``: the configuration in force, its problems, its keys, its place."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
+from channels import registry
+from gateway.app import log
 from gateway.cli import output
-from gateway.config import effective_compaction, effective_history, find_file, load
+from gateway.config.load import effective_compaction, effective_history, find_file, load, with_tables
+from gateway.config.not_built import WORDS, not_built
+from gateway.config.redact import Redactor
+from gateway.config.reference import json_schema
+from gateway.config.settings import HIDDEN, Broker, Settings
 from gateway.errors import ConfigError
-from gateway.redact import Redactor
-from gateway.settings import HIDDEN, Broker, Settings
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
@@ -23,8 +27,6 @@ def settings_of(args: argparse.Namespace) -> Settings:
     Raises:
         ConfigError: with all problems.
     """
-    from gateway import log
-
     settings = load(args.config, args.workspace)
     log.setup(settings, at_least="warning")
     return settings
@@ -42,21 +44,30 @@ def show(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Name all problems at once (exit 78), or say that there are none."""
+    """Name all problems at once (exit 78), or say that there are none, and what changes nothing yet."""
     file = find_file(args.config)
     name = str(file) if file is not None else "no file; defaults and environment"
     try:
-        load(args.config, args.workspace)
+        settings = load(args.config, args.workspace)
     except ConfigError as error:
         if args.json:
-            output.document({"file": str(file) if file else None, "problems": error.problems})
+            output.document({"file": str(file) if file else None, "problems": error.problems, "warnings": []})
             return error.exit_code
         count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
         raise ConfigError(error.problems, hint=f"correct {count}, then check again") from None
+    unbuilt = [f"{key}: {WORDS}" for key in not_built(settings)]
     if args.json:
-        output.document({"file": str(file) if file else None, "problems": []})
+        output.document({"file": str(file) if file else None, "problems": [], "warnings": unbuilt})
     else:
+        for warning in unbuilt:
+            output.words(f"warning: {warning}")
         output.data(f"{name}: fine")
+    return 0
+
+
+def schema(args: argparse.Namespace) -> int:
+    """Print the JSON Schema of a configuration file, with the tables of all channels that are installed."""
+    output.document(json_schema(with_tables(registry.installed().tables())))
     return 0
 
 
@@ -87,19 +98,24 @@ def shown_settings(settings: Settings) -> dict[str, object]:
 
 def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
     found: dict[str, object] = {}
-    for name in type(table).model_fields:
-        value = getattr(table, name)
-        if isinstance(value, BaseModel):
-            found[name] = _plain(value, redactor)
-        elif isinstance(value, SecretStr):
-            found[name] = HIDDEN if value.get_secret_value() else ""
-        elif isinstance(table, Broker) and name == "url":
+    for name, info in type(table).model_fields.items():
+        if isinstance(table, Broker) and name == "url":
             found[name] = table.shown_url
-        elif isinstance(value, Path):
-            found[name] = str(value)
         else:
-            found[name] = redactor.value(value)
-    return found
+            found[info.alias or name] = _shown(getattr(table, name), redactor)
+    return found | {name: _shown(value, redactor) for name, value in (table.model_extra or {}).items()}
+
+
+def _shown(value: object, redactor: Redactor) -> object:
+    if isinstance(value, BaseModel):
+        return _plain(value, redactor)
+    if isinstance(value, SecretStr):
+        return HIDDEN if value.get_secret_value() else ""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(item, redactor) for name, item in value.items()}
+    return redactor.value(value)
 
 
 def _toml(table: Mapping[str, object], above: str = "") -> Iterator[str]:
@@ -123,6 +139,8 @@ def _key(name: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(name)} = {_value(item)}' for name, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, str):

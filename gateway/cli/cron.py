@@ -6,12 +6,15 @@ import argparse
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from channels.cron_file import CronFile
-from channels.cron_job import BadJob, Row, new_row
-from channels.schedule import BadSchedule, asked, in_words
+from channels.cron.job import BadJob, Row, new_row
+from channels.cron.jobs_file import CronFile
+from channels.cron.schedule import BadSchedule, asked, in_words
+from gateway.app.served import served
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.errors import MailboxDown, Unreachable
+from gateway.outbound.unserved import cure_of
 
 USAGE = 2
 COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "to")
@@ -55,6 +58,7 @@ def add(args: argparse.Namespace) -> int:
     file = _file(settings)
     job = file.add(row)
     _say_kept(file)
+    _say_unserved(settings, job.answer_to)
     if args.json:
         output.document(next(each for each in file.read().rows(now) if each.get("id") == job.id))
         return 0
@@ -99,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
         async with attach.daemon(settings) as client:
             if client is not None:
                 return await client.run_job(args.id)
-        from channels.cron import run_now
-        from gateway.errors import MailboxDown, Unreachable
-        from gateway.intake import Intake
+        # A daemon that answers does without these.
+        from channels.cron.scheduler import run_now
+        from gateway.inbound.intake import Intake
 
         async with attach.queue(settings) as mailbox:
             try:
@@ -127,6 +131,13 @@ def _say_kept(file: CronFile) -> None:
         output.words(f"cron/jobs.json was damaged; its original is kept as {file.kept}")
 
 
+def _say_unserved(settings: Settings, answer_to: str | None) -> None:
+    """Tell at once of answers that nobody would take."""
+    channel = (answer_to or "").partition(":")[0]
+    if channel and channel not in served(settings):
+        output.words(f"nothing here serves {channel}, its answers will wait: {cure_of(channel)}")
+
+
 def _shown(row: Row, zone: tzinfo, words: dict[str, str], chats: dict[str, str | None]) -> Row:
     state = row["state"] if isinstance(row.get("state"), dict) else {}
     status = state.get("lastStatus") or ""
@@ -150,7 +161,7 @@ def _next(row: Any, zone: tzinfo) -> str:
 
 
 def _local(at: object, zone: tzinfo) -> str:
-    """Write an instant on the clocks of the configured zone; empty where there is none."""
+    """Write an instant on the clocks of the configured zone, with its name; empty where there is none."""
     try:
         if isinstance(at, str):
             moment = datetime.fromisoformat(at)
@@ -158,6 +169,6 @@ def _local(at: object, zone: tzinfo) -> str:
             moment = datetime.fromtimestamp(at / 1000, UTC)
         else:
             return ""
-        return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+        return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
     except (ValueError, OverflowError, OSError):
         return ""

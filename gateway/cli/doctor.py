@@ -5,32 +5,50 @@ from __future__ import annotations
 import argparse
 import asyncio
 from dataclasses import asdict
+from pathlib import Path
 
 from gateway.cli import output
 from gateway.cli.config import settings_of
-from gateway.doctor import Check, examine
-from session.listing import brief
+from gateway.config.settings import Settings
+from gateway.doctor import owners
+from gateway.doctor.checks import Check, examine
+from session.store.listing import brief
 
 
 def doctor(args: argparse.Namespace) -> int:
     """Run the checks; exit 1 where one failed."""
     settings = settings_of(args)
+    if args.fix:
+        _fix(settings.workspace)
     found = asyncio.run(_all(settings, quiet=args.json))
     if args.json:
         output.document([asdict(check) for check in found])
     return 1 if any(check.level == "fail" for check in found) else 0
 
 
-async def _all(settings: object, *, quiet: bool) -> list[Check]:
-    from gateway.settings import Settings
+def _fix(workspace: Path) -> None:
+    """Mend what can be mended without a person's decision: files that their user cannot use."""
+    try:
+        given = owners.mend(workspace)
+    except OSError as error:
+        output.error(f"the owners of {workspace} stay as they are: {error.strerror}", "run it as root")
+        return
+    if given:
+        name = owners.user_of(workspace).name
+        output.words(f"owners: {given} files and folders given back to {name}")
 
-    assert isinstance(settings, Settings)
+
+async def _all(settings: Settings, *, quiet: bool) -> list[Check]:
     found = []
-    async for check in examine(settings):
+    async for check in examine(settings, tell=_nothing if quiet else output.words):
         found.append(check)
         if not quiet:
             text = brief(check.text) if check.name == "transcripts" else check.text
-            output.data(f"{check.level:<4}  {check.name}: {text}")
+            output.shown(f"{check.level:<4}  {check.name}: {text}")
             if check.cure:
-                output.data(f"      try: {check.cure}")
+                output.shown(f"      try: {check.cure}")
     return found
+
+
+def _nothing(_: str) -> None:
+    """Tell nobody."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -12,31 +11,33 @@ from pathlib import Path
 
 from ulid import ULID
 
+from channels.message import key_fault
+from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output, takeover, takeover_texts
 from gateway.cli.config import settings_of
-from gateway.config import find_file, usual_file
+from gateway.config.load import find_file, usual_file
+from gateway.config.settings import Settings
 from gateway.errors import GatewayError
-from gateway.room import Room, build_room
-from gateway.settings import Settings
-from session.adoption import adopt, check, is_busy, make_way, of_view
+from session.background.adoption import adopt, check, is_busy, make_way, of_view
+from session.disk.state import replace_file
 from session.errors import LineTooLong
 from session.interchange.conversation import BadFormat, Conversation, Files, stem_of
-from session.interchange.formats import FORMATS
-from session.key import SessionKey
-from session.line import is_ulid
-from session.state import replace_file
-from session.store import Store
-from session.transcript import derived_id
+from session.interchange.formats import FORMATS, SOURCES
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import is_ulid
+from session.transcript.transcript import derived_id
 
 USAGE = 2
-_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}:.+", re.DOTALL)
 
 
 def import_(args: argparse.Namespace) -> int:
     """Take over every session that PATH holds; of a nanobot workspace all that we use."""
     path: Path = args.path
-    if args.key is not None and not _KEY.fullmatch(args.key):
-        output.error(f"{args.key!r} is no key", "--key channel:chat_id, such as telegram:12345678")
+    if args.key is not None and (fault := key_fault(args.key)):
+        output.error(
+            f"{args.key[:80]!r} is no key: {fault}", "--key channel:chat_id, such as telegram:12345678"
+        )
         return USAGE
     whole = args.format.startswith("nanobot") and path.is_dir()
     if whole and args.key is not None:
@@ -68,6 +69,10 @@ def import_(args: argparse.Namespace) -> int:
 
 def export(args: argparse.Namespace) -> int:
     """Write one session, active or ended, to stdout or a file."""
+    if args.format not in FORMATS:
+        known = ", ".join(FORMATS)
+        output.error(f"{args.format} is only read: no session is written in it", f"--to one of {known}")
+        return USAGE
     if args.format == "overlay" and args.output is None:
         output.error("this format is a folder with two files", f"--to overlay {args.target} -o FOLDER")
         return USAGE
@@ -84,13 +89,22 @@ def export(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     written = FORMATS[args.format].encode(attach.complete(work(settings)))
     if args.output is None:
-        sys.stdout.buffer.write(b"".join(written.files.values()))
-        sys.stdout.buffer.flush()
+        _print(b"".join(written.files.values()))
     else:
         for name, data in written.files.items():
-            replace_file(_target(args.output, name, settings), data)
+            # A conversation that root exports into somebody's folder is not for that person's eyes by itself.
+            replace_file(_target(args.output, name, settings), data, inherit=False)
     _say_lost("not carried by this format", written.lost)
     return 0
+
+
+def _print(data: bytes) -> None:
+    """Write a file to stdout: its bytes, but for a terminal, which shows them as text."""
+    if sys.stdout.isatty():
+        output.data(data.decode("utf-8", "replace").rstrip("\n"))
+        return
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _target(where: Path, name: str, settings: Settings) -> Path:
@@ -112,7 +126,7 @@ def _target(where: Path, name: str, settings: Settings) -> Path:
 
 def _decoded(name: str, files: Files) -> list[Conversation]:
     """Read the sessions in the files, before anything here makes way. Raises BadFormat, LineTooLong."""
-    found = FORMATS[name].decode(files)
+    found = SOURCES[name].decode(files)
     for conversation in found:
         check(conversation)
     return found
@@ -136,52 +150,55 @@ async def _import(
 
     ``again``: pass over those that an earlier import took.
     """
-    names: dict[str, str] = {}  # of the source's files: the archives that they became
+    # The archive that each file of the source became.
+    names: dict[str, str] = {}
     last: dict[str, Conversation] = {}
     ids: dict[str, str] = {}
-    async with aclosing(build_room(settings, status=lambda _: [])) as room:
+    async with aclosing(build_session_services(settings, status=lambda _: [])) as services:
         for conversation in sorted(found, key=lambda one: not one.has_ended):
             target = SessionKey(key or _key_of(conversation))
-            if again and await _is_here(room.store, target, conversation):
+            if (again or not conversation.lines) and await _is_here(services.store, target, conversation):
                 output.words(f"{conversation.origin}: {target} is here already")
                 continue
-            archive = await _make_way(room, target)
+            archive = await _make_way(services, target)
             if archive is not None and target in last:
                 names[last[target].origin.rpartition("/")[2]] = archive.name
             last[target] = conversation
-            ids[target] = await _import_one(room.store, target, _renamed(conversation, names))
+            ids[target] = await _import_one(services.store, target, _renamed(conversation, names))
     for active in (one for one in last if last[one].has_ended):
         output.words(f"{active}: {ids[active]} had ended at its source, and goes on here")
 
 
 def _key_of(conversation: Conversation) -> str:
-    if ":" in conversation.key.strip(":"):
+    """Return the key of the source, with a colon or without one, such as ``heartbeat``."""
+    if ":" in conversation.key.strip(":") or (conversation.key and ":" not in conversation.key):
         return conversation.key
     return f"cli:{conversation.key or conversation.session_id or stem_of(conversation.origin)}"
 
 
 async def _is_here(store: Store, key: SessionKey, conversation: Conversation) -> bool:
     """Say whether a session begins with these lines under this key, or there is nothing to take over."""
-    if not conversation.lines:
-        return True
     count = len(conversation.lines)
     for row in await store.rows():
-        view = await store.look_up(row.id) if row.key == key and row.message_count >= count else None
-        if view is not None and view.lines(0, count) == list(conversation.lines):
+        # Of a session without messages line 1 is all there is: any session of the key has one.
+        if row.key == key and not count:
+            return True
+        view = await store.look_up(row.id) if row.key == key else None
+        if view is not None and len(view) >= count and view.lines(0, count) == list(conversation.lines):
             return True
     return False
 
 
-async def _make_way(room: Room, key: SessionKey) -> Path | None:
+async def _make_way(services: SessionServices, key: SessionKey) -> Path | None:
     """Archive the active session of a key as ``/new`` does; return the archive, None where there was none."""
-    async with room.store.open(key) as session:
+    async with services.store.open(key) as session:
         if is_busy(session):
             raise GatewayError(
                 f"a message of {key} is being answered; nothing was imported", hint="wait, then try again"
             )
         ended = session.session_id
         archive = await make_way(session)
-        await room.jobs.ended(session)
+        await services.jobs.ended(session)
     if archive is not None:
         output.words(f"{key}: the active session {ended} is archived")
     return archive
@@ -208,6 +225,8 @@ async def _import_one(store: Store, key: SessionKey, conversation: Conversation)
     wanted = source or (conversation.created_at and derived_id(key, conversation.created_at)) or ""
     free = is_ulid(wanted) and await store.look_up(wanted) is None
     session_id = wanted if free else str(ULID())
+    for ref, data in conversation.media.items():
+        takeover.put(store.layout.workspace / ref, data)
     if not await adopt(store, key, conversation, session_id=session_id):
         raise GatewayError(
             f"{key} got a message in this very moment; its former session is archived, nothing was imported",

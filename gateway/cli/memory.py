@@ -9,22 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from gateway.room import Room, build_room
-from gateway.settings import Settings
+from session.background.jobs import Report
 from session.errors import ModelAway
-from session.jobs import Report
-from session.notes import Notes
+from session.memory.notes import Notes
 
 
 def show(args: argparse.Namespace) -> int:
     """Print MEMORY.md of the key's scope, and say where its HISTORY.md lies."""
 
     async def work(settings: Settings) -> tuple[Path, str, str]:
-        async with _room(settings) as room:
-            scope = await room.memory.scope_of(args.key)
+        async with _services(settings) as services:
+            scope = await services.memory.scope_of(args.key)
             notes = Notes(scope.memory)
             memory, history = notes.memory(), notes.history()
             return notes.history_path, memory.decode("utf-8", "replace"), history.decode("utf-8", "replace")
@@ -46,14 +46,14 @@ def consolidate(args: argparse.Namespace) -> int:
     """Move old messages into memory at once: those of ended sessions that wait, then the active one's."""
 
     async def work(settings: Settings) -> Report:
-        async with _room(settings) as room:
-            if room.model.plain:
+        async with _services(settings) as services:
+            if services.model.plain:
                 raise GatewayError(
                     "no language model is configured, and echo cannot take notes",
                     hint="set model.name in the configuration",
                 )
             try:
-                return await room.jobs.at_once(args.key)
+                return await services.jobs.at_once(args.key)
             except ModelAway as error:
                 raise Unreachable(f"the language model is away: {error}", hint=error.hint) from error
 
@@ -63,7 +63,7 @@ def consolidate(args: argparse.Namespace) -> int:
         output.document({"key": args.key, **asdict(report)})
         return 0
     for line in _said(report, newest=settings.memory.window // 2):
-        output.data(line)
+        output.shown(line)
     return 0
 
 
@@ -84,12 +84,12 @@ def _said(report: Report, *, newest: int) -> list[str]:
 
 
 @asynccontextmanager
-async def _room(settings: Settings) -> AsyncIterator[Room]:
-    room = build_room(settings, status=lambda _: [])
+async def _services(settings: Settings) -> AsyncIterator[SessionServices]:
+    services = build_session_services(settings, status=lambda _: [])
     try:
-        yield room
+        yield services
     finally:
-        close: Any = getattr(room.model, "close", None)
+        close: Any = getattr(services.model, "close", None)
         if close is not None:
             await close()
-        await room.aclose()
+        await services.aclose()

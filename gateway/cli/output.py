@@ -1,4 +1,8 @@
-"""How the command line speaks: data to stdout, words and errors to stderr."""
+"""How the command line speaks: data to stdout, words and errors to stderr.
+
+Texts of people, models and tools may hold control characters, which steer a terminal or hide what was said.
+None but line breaks and tabs reaches a terminal, nor what is written for people.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,50 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from gateway import folder
+from durable import HintedError, NewerVersion
+from gateway.config import folder
 from gateway.errors import ConfigError, GatewayError
 
 if TYPE_CHECKING:
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
 
 DEBUG_VARIABLE = "CHAT_GATEWAY_DEBUG"
 FAILED, BAD_CONFIGURATION, INTERRUPTED = 1, 78, 130
 
 
+_SEEN = {
+    code: "\\r" if code == 13 else f"\\x{code:02x}"
+    for code in (*range(32), *range(127, 160))
+    if chr(code) not in "\n\t"
+}
+_IN_JSON = {code: f"\\u{code:04x}" for code in range(127, 160)}
+
+
+def plain(text: str) -> str:
+    """Return ``text`` with control characters to be seen: ``\\r``, ``\\x1b``; line breaks and tabs stay."""
+    return text.replace("\r\n", "\n").translate(_SEEN)
+
+
 def data(text: str) -> None:
-    """Write ``text`` and a newline to stdout, whatever the terminal's encoding can show."""
-    _write(sys.stdout, text)
+    """Write ``text`` and a newline to stdout: exactly, but plain where a terminal shows it."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    _write(sys.stdout, plain(text) if is_terminal else text)
+
+
+def shown(text: str) -> None:
+    """Write ``text`` and a newline to stdout for people, plain wherever it goes."""
+    _write(sys.stdout, plain(text))
 
 
 def document(value: object) -> None:
-    """Write one JSON document to stdout."""
+    """Write one JSON document to stdout; control characters are escapes, so that its values stay exact."""
     text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:  # a lone surrogate, or a terminal that is not UTF-8: escapes keep what it was
+    # A lone surrogate, or a terminal that is not UTF-8: escapes keep what it was.
+    except UnicodeEncodeError:
         text = json.dumps(value, indent=2, default=str)
-    data(text)
+    _write(sys.stdout, text.translate(_IN_JSON))
 
 
 def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
@@ -46,8 +71,8 @@ def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
 
 
 def words(text: str) -> None:
-    """Write ``text`` to stderr, for the person rather than for a program."""
-    _write(sys.stderr, text)
+    """Write ``text`` to stderr, for the person rather than for a program, plain."""
+    _write(sys.stderr, plain(text))
 
 
 def error(text: str, hint: str = "") -> None:
@@ -68,7 +93,8 @@ def report(fault: BaseException, args: argparse.Namespace) -> int:
             words(f"error: {problem}")
         words(f"try: {fault.hint}")
         return fault.exit_code
-    from gateway.redact import Redactor  # loads the models, which a verb that fails has long done
+    # A verb that fails has loaded the models long before; one that prints need not.
+    from gateway.config.redact import Redactor
 
     redactor = Redactor.of(settings)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
@@ -87,18 +113,16 @@ def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:
     """Return the exit code and hint of an error that was foreseen; None for one that was not."""
     if isinstance(fault, GatewayError):
         return fault.exit_code, fault.hint
-    from channels.errors import ChannelError, NewerFile
-    from session.errors import NewerFormat, SessionError
-
-    if isinstance(fault, (NewerFormat, NewerFile)):
+    if isinstance(fault, NewerVersion):
         return BAD_CONFIGURATION, fault.hint
-    if isinstance(fault, (SessionError, ChannelError)):
+    if isinstance(fault, HintedError):
         return FAILED, fault.hint
     return None, ""
 
 
 def _settings(args: argparse.Namespace) -> Settings | None:
-    from gateway.config import load
+    # As above: printing alone needs no settings.
+    from gateway.config.load import load
 
     try:
         return load(args.config, args.workspace)
@@ -121,7 +145,8 @@ def _cell(value: object) -> str:
 
 def _write(stream: TextIO | None, text: str) -> None:
     """Write a line; what the encoding cannot show becomes ``?``, lone surrogates included."""
-    if stream is None:  # started without one
+    # Started without one.
+    if stream is None:
         return
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), file=stream)

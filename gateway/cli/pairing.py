@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from channels.pairing import Entry, Pairing
+from channels.pairing import AccessRequest, Pairing
 from gateway.cli import output
 from gateway.cli.config import settings_of
 
@@ -41,6 +41,6 @@ def _pairing(args: argparse.Namespace) -> Pairing:
     return Pairing(settings_of(args).state)
 
 
-def _shown(entry: Entry) -> str:
+def _shown(entry: AccessRequest) -> str:
     name = "".join(c for c in entry.name if c.isprintable())
     return f"{entry.who} ({name})" if name else entry.who

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 COLUMNS = ("id", "box", "key", "reason", "attempts", "parked_at")
+T = TypeVar("T")
 Row = dict[str, Any]
 
 
-class _Shelf(Protocol):
+class _ParkedLetters(Protocol):
     """What both the running daemon and an opened queue can do with parked letters."""
 
     async def parked(self) -> list[Row]: ...
@@ -26,12 +27,7 @@ class _Shelf(Protocol):
 
 def list_(args: argparse.Namespace) -> int:
     """Print one row for each, oldest first."""
-
-    async def work(settings: Settings) -> list[Row]:
-        async with _shelf(settings) as shelf:
-            return await shelf.parked()
-
-    rows = attach.complete(work(settings_of(args)))
+    rows = _asked(args, lambda letters: letters.parked())
     if args.json:
         output.document(rows)
         return 0
@@ -43,56 +39,51 @@ def list_(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """Print one with its body."""
-
-    async def work(settings: Settings) -> Row:
-        async with _shelf(settings) as shelf:
-            return await shelf.parked_one(args.id, args.key)
-
-    found = attach.complete(work(settings_of(args)))
+    found = _asked(args, lambda letters: letters.parked_one(args.id, args.key))
     if args.json:
         output.document(found)
         return 0
     for name, value in found.items():
-        output.data(f"{name}: {value}")
+        output.shown(f"{name}: {value}")
     return 0
 
 
 def retry(args: argparse.Namespace) -> int:
     """Put one back at the end of its queue."""
-
-    async def work(settings: Settings) -> Row:
-        async with _shelf(settings) as shelf:
-            return await shelf.retry(args.id, args.key)
-
-    found = attach.complete(work(settings_of(args)))
+    found = _asked(args, lambda letters: letters.retry(args.id, args.key))
     output.words(f"{found['id']} is back in the {found['box']} queue")
     return 0
 
 
 def drop(args: argparse.Namespace) -> int:
     """Remove one for good."""
-
-    async def work(settings: Settings) -> Row:
-        async with _shelf(settings) as shelf:
-            return await shelf.drop(args.id, args.key)
-
-    found = attach.complete(work(settings_of(args)))
+    found = _asked(args, lambda letters: letters.drop(args.id, args.key))
     output.words(f"{found['id']} is dropped")
     return 0
 
 
+def _asked(args: argparse.Namespace, call: Callable[[_ParkedLetters], Awaitable[T]]) -> T:
+    """Ask the running daemon, or the queue where none runs."""
+
+    async def work(settings: Settings) -> T:
+        async with _opened(settings) as letters:
+            return await call(letters)
+
+    return attach.complete(work(settings_of(args)))
+
+
 @asynccontextmanager
-async def _shelf(settings: Settings) -> AsyncIterator[_Shelf]:
+async def _opened(settings: Settings) -> AsyncIterator[_ParkedLetters]:
     async with attach.daemon(settings) as client:
         if client is not None:
             yield client
             return
-    from gateway.http.shelf import Shelf
-    from session.store import Store
+    # A daemon that answers does without a store in this process.
+    from gateway.service.parked import ParkedLetters
+    from session.store.store import Store
 
-    async with attach.queue(settings) as mailbox:
-        store = Store(settings.workspace, zone=settings.zone)
-        try:
-            yield Shelf(mailbox, store)
-        finally:
-            await store.aclose()
+    async with (
+        attach.queue(settings) as mailbox,
+        aclosing(Store(settings.workspace, zone=settings.zone)) as store,
+    ):
+        yield ParkedLetters(mailbox, store)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 PROGRAM = "chat-gateway"
+IMPORTED_ONLY = ("pi", "openclaw")
+_CHAT = "gateway.cli.chat:chat"
 DESCRIPTION = "Connects chat channels to language models through a durable queue."
 EPILOG = f"""\
 first steps:
@@ -26,6 +29,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write ``error: …`` and ``try: …`` to stderr, exit 2."""
+        if self.prog == PROGRAM and message.endswith("are required: VERB"):
+            self.exit(2, f"{DESCRIPTION}\n\n{EPILOG}")
         advice = f"{self.prog} --help"
         if found := re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message):
             choices = re.findall(r"[\w-]+", found[3])
@@ -47,7 +52,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     Raises:
         SystemExit: 0 after ``--help`` or ``--version``, 2 for a usage that makes no sense.
     """
-    return build().parse_args(argv)
+    parser = build()
+    options, rest = parser.parse_known_args(argv)
+    if rest:
+        message = f"unrecognized arguments: {' '.join(rest)}"
+        if options.handler == _CHAT and options.message is None and not rest[0].startswith("-"):
+            parser.exit(2, f"error: {message}\ntry: {PROGRAM} chat -m {shlex.quote(' '.join(rest))}\n")
+        parser.error(message)
+    return options
 
 
 def build() -> argparse.ArgumentParser:
@@ -143,7 +155,8 @@ def _seconds(text: str) -> float:
     return value
 
 
-_seconds.__name__ = "number of seconds"  # argparse names it in its error
+# argparse names it in its error.
+_seconds.__name__ = "number of seconds"
 
 
 def _count(text: str) -> int:
@@ -171,13 +184,17 @@ def _add_daemon(tree: _Tree) -> None:
     )
     chat = tree.verb(
         "chat",
-        "gateway.cli.chat:chat",
+        _CHAT,
         "talk to the gateway in this terminal",
         details="Attaches to a running daemon of this workspace; without one, and with the embedded queue, "
         "works in its own process.",
     )
     chat.add_argument(
-        "-m", "--message", metavar="TEXT", help="send one message, print the reply to stdout and exit"
+        "-m",
+        "--message",
+        metavar="TEXT",
+        help="send one message, print the reply to stdout and exit; what is piped in is added below it, "
+        "and - is that alone",
     )
     chat.add_argument(
         "--key", default="cli:direct", help="conversation, as channel:chat_id (default: %(default)s)"
@@ -186,12 +203,15 @@ def _add_daemon(tree: _Tree) -> None:
         "--timeout", metavar="S", type=_seconds, help="seconds to wait for the reply (default: no limit)"
     )
     tree.verb("status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True)
-    tree.verb(
+    doctor = tree.verb(
         "doctor",
         "gateway.cli.doctor:doctor",
         "check configuration, broker, model, locks, transcripts and more",
         details="Each check says ok, warn or fail, with a cure.",
         as_json=True,
+    )
+    doctor.add_argument(
+        "--fix", action="store_true", help="first give files back that the user of the workspace cannot use"
     )
 
 
@@ -236,6 +256,7 @@ def _add_sessions(tree: _Tree) -> None:
 
 def _add_interchange(tree: _Tree) -> None:
     formats = ("nanobot", "nanobot-b64", "annabelle", "overlay", "archive", "rows")
+    sources = (*formats, *IMPORTED_ONLY)
     take = tree.verb(
         "import",
         "gateway.cli.interchange:import_",
@@ -244,7 +265,7 @@ def _add_interchange(tree: _Tree) -> None:
         "With --from nanobot PATH may be a whole workspace: sessions, memory and cron jobs are taken over.",
     )
     take.add_argument(
-        "--from", dest="format", metavar="FORMAT", choices=formats, required=True, help=", ".join(formats)
+        "--from", dest="format", metavar="FORMAT", choices=sources, required=True, help=", ".join(sources)
     )
     take.add_argument("path", metavar="PATH", type=Path, help="a file, or a folder of them")
     take.add_argument(
@@ -259,7 +280,7 @@ def _add_interchange(tree: _Tree) -> None:
         "export", "gateway.cli.interchange:export", "write a session in the format of another program"
     )
     give.add_argument(
-        "--to", dest="format", metavar="FORMAT", choices=formats, required=True, help=", ".join(formats)
+        "--to", dest="format", metavar="FORMAT", choices=sources, required=True, help=", ".join(formats)
     )
     give.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
     give.add_argument(
@@ -287,6 +308,7 @@ def _add_ageing(tree: _Tree) -> None:
         default=20,
         help="how many messages at most (default: %(default)s)",
     )
+    search.add_argument("--tools", action="store_true", help="in the results of tools, too")
     prune = tree.verb(
         "prune",
         "gateway.cli.sessions:prune",
@@ -337,8 +359,8 @@ def _add_cron(tree: _Tree) -> None:
     when = add.add_mutually_exclusive_group(required=True)
     when.add_argument("--every", metavar="INTERVAL", help="such as 90s, 2h, 1h30m")
     when.add_argument("--cron", metavar="EXPR", help='five fields, such as "0 9 * * 1-5"')
-    when.add_argument("--at", metavar="TIME", help="once, such as 2027-01-01T09:00 (in the configured zone)")
-    add.add_argument("--tz", metavar="ZONE", help="zone of --cron (default: the configured one)")
+    when.add_argument("--at", metavar="TIME", help="once, such as 2027-01-01T09:00")
+    add.add_argument("--tz", metavar="ZONE", help="zone of --cron or --at (default: the configured one)")
     add.add_argument("--message", metavar="TEXT", required=True, help="what is asked each time")
     add.add_argument("--to", metavar="KEY", help="chat that gets the answers, such as telegram:12345678")
     add.add_argument("--name", help="how lists show it (default: the beginning of the message)")
@@ -365,4 +387,5 @@ def _add_config(tree: _Tree) -> None:
     tree.verb(
         "check", "gateway.cli.config:check", "name every problem of the configuration at once", as_json=True
     )
+    tree.verb("schema", "gateway.cli.config:schema", "print every key as a JSON Schema, for editors")
     tree.verb("path", "gateway.cli.config:path", "print which configuration file is read", as_json=True)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from gateway.http.event import Event
-from gateway.http.outcome import Outcome
+from gateway.service.outcome import Outcome
+from gateway.turns.event import Event
+from session.bounded_dict import BoundedDict
+
+QUOTED_CHARS = 50
+QUESTIONS_MAX = 100
 
 
 class Screen:
@@ -13,61 +17,100 @@ class Screen:
 
     def __init__(self) -> None:
         self._running = ""  # id of our own message, while its turn runs
-        self._shown = ""
+        self._shown = ""  # of its answer
+        self._came = ""  # of its answer in the try that runs now: after a crash it is written anew
+        self._mid_line = False
         self._ours: set[str] = set()
+        # Texts of ours that are no longer waited for.
+        self._given_up: BoundedDict[str, str] = BoundedDict(QUESTIONS_MAX)
+        self._text = ""
 
     @property
     def busy(self) -> bool:
         """Whether a message of ours waits for its answer."""
         return bool(self._running)
 
-    def begin(self, message_id: str) -> None:
+    def begin(self, message_id: str, text: str) -> None:
         """Expect the answer of a message that is about to be sent."""
-        self._running, self._shown = message_id, ""
+        self._running, self._text, self._shown, self._came = message_id, text, "", ""
         self._ours.add(message_id)
 
     def see(self, event: Event) -> None:
         """Show an event; the end of our own message is left to ``end``."""
-        mine = self._running != "" and event.in_reply_to == self._running
+        if self._running and event.in_reply_to == self._running:
+            self._see_running(event)
         match event.kind:
-            case "delta" if mine:
-                self._shown += event.text
-                _write(event.text)
-            case "tool" if mine:
-                self._line(f"[{event.text}]")
             case "notice" if not event.ends or event.in_reply_to not in self._ours:
-                self._line(f"! {event.text}")
+                self._line(f"! {self._to(event)}{event.text}")
             case "reply" if event.in_reply_to not in self._ours:
-                self._line(event.text)
+                self._line(f"{self._to(event)}{event.text}")
 
     def end(self, outcome: Outcome) -> None:
         """Show how our message ended, without what is on the screen already."""
-        shown, self._running, self._shown = self._shown, "", ""
+        shown, self._running, self._shown, self._came = self._shown, "", "", ""
         if outcome.kind == "reply" and shown and outcome.text.startswith(shown):
-            _write(f"{outcome.text[len(shown) :]}\n")
+            self._write(f"{outcome.text[len(shown) :]}\n")
             return
-        if shown:
-            _write("\n")
-        _write(f"{'! ' if outcome.kind == 'notice' else ''}{outcome.text}\n")
+        self._line(f"{'! ' if outcome.kind == 'notice' else ''}{outcome.text}")
 
     def give_up(self) -> None:
-        """Wait no longer; a later answer is shown like that of anybody else's message."""
+        """Wait no longer; a later answer is shown with the question that it answers."""
         self._ours.discard(self._running)
-        if self._shown:
-            _write("\n")
-        self._running, self._shown = "", ""
+        self._given_up[self._running] = self._text
+        if self._mid_line:
+            self._write("\n")
+        self._running, self._shown, self._came = "", "", ""
+
+    def say(self, text: str) -> None:
+        """Show words of our own; an answer that is being written goes on below them."""
+        self._line(text)
+
+    def _see_running(self, event: Event) -> None:
+        match event.kind:
+            case "started":
+                self._came = ""
+            case "draft":
+                self._came = event.text
+                self._go_on()
+            case "delta":
+                self._came += event.text
+                self._go_on()
+            case "tool":
+                self._line(f"[{event.text}]")
+                self._shown = self._came = ""
+
+    def _go_on(self) -> None:
+        """Write what the screen lacks of the answer; another answer than the one begun is written whole."""
+        if self._shown.startswith(self._came):
+            return
+        if self._came.startswith(self._shown):
+            self._write(self._came[len(self._shown) :])
+        else:
+            self._line("[begun anew]")
+            self._write(self._came)
+        self._shown = self._came
+
+    def _to(self, event: Event) -> str:
+        """Name the question of an answer that does not stand below it."""
+        asked = self._given_up.get(event.in_reply_to or "")
+        if asked is not None:
+            line = " ".join(asked.split())
+            return f"(to “{line if len(line) <= QUOTED_CHARS else line[:QUOTED_CHARS] + '…'}”) "
+        own = event.in_reply_to in (None, self._running)
+        return "(to another message) " if self.busy and not own else ""
 
     def _line(self, text: str) -> None:
         """Write a line of its own; an answer that is being written goes on below it."""
-        if self._shown and not self._shown.endswith("\n"):
-            _write("\n")
-        _write(f"{text}\n")
-        self._shown = ""
+        if self._mid_line:
+            self._write("\n")
+        self._write(f"{text}\n")
 
-
-def _write(text: str) -> None:
-    """Write text of others: no control characters reach the terminal, and what it cannot show is a ``?``."""
-    encoding = sys.stdout.encoding or "utf-8"
-    safe = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-    sys.stdout.write(safe.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    def _write(self, text: str) -> None:
+        """Write text of others: no control character reaches the terminal; what it cannot show is a ``?``."""
+        if not text:
+            return
+        self._mid_line = not text.endswith("\n")
+        encoding = sys.stdout.encoding or "utf-8"
+        safe = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+        sys.stdout.write(safe.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()

@@ -6,23 +6,23 @@ import argparse
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from gateway.http.inbound import NoAddress, inbound
-from gateway.room import Room, build_room
-from gateway.settings import Settings
-from session import boundary
-from session.boundary import Swap
-from session.key import SessionKey
-from session.listing import brief
-from session.search import Found
-from session.search import search as search_in
-from session.store import Store, View
+from gateway.service.client_message import NoAddress, inbound
+from session.store import switch_session
+from session.store.listing import brief
+from session.store.search import SearchResult
+from session.store.search import search as search_in
+from session.store.store import Store, View
+from session.store.switch_session import Swap
+from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
     from gateway.http.client import Client
@@ -62,23 +62,27 @@ def show(args: argparse.Namespace) -> int:
     if args.json:
         output.document({"session": session, "messages": messages})
         return 0
-    output.words(f"{session['key']} · {session['id']} · {len(messages)} messages")
+    count = session.get("message_count", len(messages))
+    output.words(f"{session['key']} · {session['id']} · {count} messages")
     for line in messages:
-        output.data(_shown(line))
+        output.shown(_shown(line))
     return 0
 
 
 def new(args: argparse.Namespace) -> int:
-    """End the session of a key, as ``/new`` does, and begin another."""
+    """End the session of a key, as ``/new`` does, and begin another; a key that has none gets its first."""
 
     async def work(settings: Settings) -> bool:
-        async with _room(settings) as room, room.store.open(SessionKey(args.key)) as session:
+        async with _services(settings) as services, services.store.open(SessionKey(args.key)) as session:
             archived = await session.end()
-            await room.jobs.ended(session)
-            return archived is not None
+            await services.jobs.ended(session)
+            created = archived is None and not session.path.exists()
+            if created:
+                await session.checkpoint()
+            return created or archived is not None
 
-    ended = attach.complete(work(settings_of(args)))
-    output.words("a new session begins" if ended else "the session has no messages yet; it goes on")
+    begins = attach.complete(work(settings_of(args)))
+    output.words("a new session begins" if begins else "the session has no messages yet; it goes on")
     return 0
 
 
@@ -86,11 +90,11 @@ def close(args: argparse.Namespace) -> int:
     """End the session of a key without beginning another."""
 
     async def work(settings: Settings) -> str | None:
-        async with _room(settings) as room:
-            async with room.store.open(SessionKey(args.key)) as session:
-                closed = await session.change(lambda *hands: boundary.close(*hands, of=None))
+        async with _services(settings) as services:
+            async with services.store.open(SessionKey(args.key)) as session:
+                closed = await session.change(lambda *hands: switch_session.close(*hands, of=None))
             if closed is not None:
-                await room.jobs.left(args.key, closed)
+                await services.jobs.left(args.key, closed)
             return closed
 
     closed = attach.complete(work(settings_of(args)))
@@ -104,11 +108,13 @@ def resume(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> Swap:
         if not _ULID.fullmatch(args.ulid):
             raise GatewayError(f"{args.ulid!r} is no ULID", hint="chat-gateway sessions list")
-        async with _room(settings) as room:
-            async with room.store.open(SessionKey(args.key)) as session:
-                swap = await session.change(lambda *hands: boundary.reopen(*hands, session_id=args.ulid))
+        async with _services(settings) as services:
+            async with services.store.open(SessionKey(args.key)) as session:
+                swap = await session.change(
+                    lambda *hands: switch_session.reopen(*hands, session_id=args.ulid)
+                )
             if swap.left:
-                await room.jobs.left(args.key, swap.left)
+                await services.jobs.left(args.key, swap.left)
             return swap
 
     swap = attach.complete(work(settings_of(args)))
@@ -121,11 +127,13 @@ def search(args: argparse.Namespace) -> int:
     """Print the messages of a key's sessions that hold all words, newest first."""
     words = " ".join(args.words)
 
-    async def work(settings: Settings) -> Found:
+    async def work(settings: Settings) -> SearchResult:
         async with _store(settings) as store:
             key, layout = SessionKey(args.key), store.layout
             stem = await store.stem(key)
-            return await asyncio.to_thread(search_in, layout, stem, key, words, limit=args.limit)
+            return await asyncio.to_thread(
+                search_in, layout, stem, key, words, limit=args.limit, tools=args.tools
+            )
 
     found = attach.complete(work(settings_of(args)))
     hits = [hit.as_dict() for hit in found.hits]
@@ -144,8 +152,8 @@ def prune(args: argparse.Namespace) -> int:
     """Do what retention does: delete old ended sessions, archive active ones that nobody uses."""
 
     async def work(settings: Settings) -> tuple[float, list[dict[str, Any]]]:
-        async with _room(settings) as room:
-            steps = await room.retention.prune(dry_run=args.dry_run)
+        async with _services(settings) as services:
+            steps = await services.retention.prune(dry_run=args.dry_run)
             return settings.session.retention_days, [step.as_dict() for step in steps]
 
     days, steps = attach.complete(work(settings_of(args)))
@@ -192,22 +200,12 @@ def verify(args: argparse.Namespace) -> int:
     return 1 if any(not problem["repaired"] for problem in problems) else 0
 
 
-@asynccontextmanager
-async def _store(settings: Settings) -> AsyncIterator[Store]:
-    store = Store(settings.workspace, zone=settings.zone)
-    try:
-        yield store
-    finally:
-        await store.aclose()
+def _store(settings: Settings) -> aclosing[Store]:
+    return aclosing(Store(settings.workspace, zone=settings.zone))
 
 
-@asynccontextmanager
-async def _room(settings: Settings) -> AsyncIterator[Room]:
-    room = build_room(settings, status=lambda _: [])
-    try:
-        yield room
-    finally:
-        await room.aclose()
+def _services(settings: Settings) -> aclosing[SessionServices]:
+    return aclosing(build_session_services(settings, status=lambda _: []))
 
 
 async def _find(store: Store, target: str) -> View:
@@ -227,7 +225,8 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
     async with attach.daemons(settings) as clients:
         if clients and _can_be_sent(key):
             client = await _working_on(key, clients)
-            with contextlib.suppress(Unreachable):  # it ends just now, and its turns with it
+            # A daemon that ends just now ends its turns with it.
+            with contextlib.suppress(Unreachable):
                 return await client.clear(key, everything=everything)
     return await store.clear(key, everything=everything)
 
@@ -235,7 +234,7 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
 def _can_be_sent(key: str) -> bool:
     """Say whether a letter can have this key; files may have others."""
     try:
-        inbound(key, "")
+        inbound(key, "", kept=True)
     except (NoAddress, UnicodeError):
         return False
     return True
@@ -244,7 +243,8 @@ def _can_be_sent(key: str) -> bool:
 async def _working_on(key: SessionKey, clients: Sequence[Client]) -> Client:
     """Choose the daemon that has letters of a key, else the first."""
     for client in clients:
-        with contextlib.suppress(Unreachable):  # its queue is away
+        # A daemon whose queue is away refuses.
+        with contextlib.suppress(Unreachable):
             if any(lane["key"] == key for lane in (await client.status())["lanes"]):
                 return client
     return clients[0]

@@ -7,10 +7,14 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.app.served import served
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.settings import Settings
 from gateway.errors import Unreachable
-from gateway.settings import Settings
+from gateway.outbound.unserved import cure_of, in_words, unserved
+from session.disk.layout import Layout
+from session.store.unnamed import media_bytes
 
 
 def status(args: argparse.Namespace) -> int:
@@ -21,7 +25,7 @@ def status(args: argparse.Namespace) -> int:
         output.document(found)
     else:
         for line in _lines(found):
-            output.data(line)
+            output.shown(line)
         if not found["running"]:
             output.words("no daemon runs in this workspace: chat-gateway run")
     if found["queues"] is None:
@@ -44,16 +48,18 @@ async def _status(settings: Settings) -> dict[str, Any]:
         "ready": False,
         "model": settings.model.name,
         "lanes": [],
-        "queues": await _depths(settings),
+        **await _queues(settings),
         "parts": {},
         "usage_today": await _usage_today(settings),
+        "media_bytes": media_bytes(Layout(settings.workspace)),
     }
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
     """Read what the daemons of today wrote, whatever the model is now."""
-    from gateway.room import build_spending, spent_today
-    from session.store import Store
+    # A daemon that answers does without the whole session side.
+    from gateway.app.sessions import build_spending, spent_today
+    from session.store.store import Store
 
     store = Store(settings.workspace, zone=settings.zone)
     try:
@@ -62,11 +68,15 @@ async def _usage_today(settings: Settings) -> dict[str, Any]:
         await store.aclose()
 
 
-async def _depths(settings: Settings) -> dict[str, Any]:
+async def _queues(settings: Settings) -> dict[str, Any]:
     if settings.broker.embedded and not (settings.workspace / "state" / "queue.db").exists():
-        return {}
+        return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
-        return {box: depth.as_dict() for box, depth in (await mailbox.depths()).items()}
+        depths = await mailbox.depths()
+    return {
+        "queues": {box: depth.as_dict() for box, depth in depths.items()},
+        "unserved": unserved(depths, served(settings)),
+    }
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -80,9 +90,13 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for box, depth in (found["queues"] or {}).items():
         age = f", oldest {_age(depth['oldest_at'])}" if depth["count"] and depth["oldest_at"] else ""
         yield f"{box}: {depth['count']}{age}"
+    for row in found.get("unserved", []):
+        yield f"{in_words(row, datetime.now(UTC))}; {cure_of(row['channel'])}"
     for lane in found["lanes"]:
         running = f"running for {lane['running_s']} s" if lane["running_s"] is not None else "not running"
         yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting"
+    if found.get("media_bytes"):
+        yield f"media: {found['media_bytes'] / 2**20:.1f} MB of files that people sent"
     usage = found["usage_today"]
     if usage:
         tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"

@@ -9,27 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from channels import cron_text
-from channels.cron_file import CronFile
-from channels.cron_left import merged
+import durable
+from channels.cron import jobs_text
+from channels.cron.actions_file import merged
+from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
-from gateway import config_edit
 from gateway.cli import output
-from gateway.config import PREFIX
+from gateway.config import edit
+from gateway.config.load import PREFIX
+from gateway.config.settings import Settings
 from gateway.errors import GatewayError
-from gateway.settings import Settings
-from session.disk import new_file, private_folder, sync_folder, write_all
-from session.layers import PROFILE_FILE
-from session.scopes import WORKSPACE
+from session.context.context_parts import PROFILE_FILE
+from session.context.scopes import WORKSPACE
 
-Refused = tuple[str, str]  # what was not taken over, and the cure
+# What was not taken over, and the cure.
+Refused = tuple[str, str]
 SCOPE = ("memory", "scope")
 _HASH = re.compile(r"[0-9a-f]{32}")
 _OTHERS = ("SOUL.md", "TOOLS.md", "IDENTITY.md", "HEARTBEAT.md")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NanobotWorkspace:
     """What a nanobot workspace holds: session files by path, notes, the folders of jobs, and what stays.
 
     ``roots`` are the folders in which all of that was looked for.
@@ -65,7 +66,7 @@ def files_of(path: Path) -> dict[str, bytes]:
     }
 
 
-def look(path: Path, own: Path) -> Place:
+def look(path: Path, own: Path) -> NanobotWorkspace:
     """Look at a workspace, at the folder above it, or at a folder of sessions; nothing is changed.
 
     Raises:
@@ -86,7 +87,7 @@ def look(path: Path, own: Path) -> Place:
         raise GatewayError(
             f"{path} holds no sessions, notes or jobs of nanobot", hint="name the folder above sessions/"
         )
-    return Place(sessions, notes, cron, others, tuple(roots))
+    return NanobotWorkspace(sessions, notes, cron, others, tuple(roots))
 
 
 def _sessions(root: Path) -> Iterator[Path]:
@@ -106,7 +107,7 @@ def _notes(folder: Path) -> list[Path]:
     return sorted(one for one in folder.glob("*") if one.is_file() and not one.name.startswith("."))
 
 
-def take_memory(place: Place, settings: Settings) -> list[Refused]:
+def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     """Copy the notes where there are none of that name yet."""
     refused: list[Refused] = []
     folder = settings.workspace / "memory"
@@ -123,7 +124,7 @@ def take_memory(place: Place, settings: Settings) -> list[Refused]:
     return refused
 
 
-def say_scope(place: Place, settings: Settings) -> None:
+def say_scope(place: NanobotWorkspace, settings: Settings) -> None:
     """Say what keeps the notes in use."""
     profile = any((root / PROFILE_FILE).exists() for root in place.roots)
     if (place.notes or profile) and settings.memory.scope != WORKSPACE:
@@ -138,13 +139,13 @@ def write_scope(file: Path, settings: Settings) -> list[Refused]:
     if settings.memory.scope == WORKSPACE:
         output.words("memory.scope is workspace already")
         return []
-    found = config_edit.standing(file, SCOPE) if file.exists() else None
+    found = edit.standing(file, SCOPE) if file.exists() else None
     if found is not None:
         problem = f'{file}:{found[1]}: memory.scope = "{found[0]}" stands there, and stays'
         return [(problem, 'change it to "workspace", if that is meant')]
     if (variable := f"{PREFIX}MEMORY__SCOPE") in os.environ:
         return [(f"{variable} is set, and goes before what {file} says", f"unset {variable}")]
-    config_edit.put(file, SCOPE, f'"{WORKSPACE}"')
+    edit.put(file, SCOPE, f'"{WORKSPACE}"')
     output.words(
         f'{file}: memory.scope = "workspace" is written; a running daemon reads it when it starts anew'
     )
@@ -155,33 +156,28 @@ def put(target: Path, data: bytes) -> bool:
     """Write a new file whole and durable; False where there is one of that name."""
     if os.path.lexists(target):
         return False
-    private_folder(target.parent)
+    durable.make_folder(target.parent)
     temp = target.with_name(f".{target.name[:200]}.import")
     try:
-        with new_file(temp) as fd:
-            write_all(fd, data)
-            os.fsync(fd)
-            os.link(temp, target)
+        with durable.replacing(target, temp=temp, new=True) as fd:
+            durable.write_all(fd, data)
     except FileExistsError:
         return False
     except OSError as error:
         raise GatewayError(
             f"{target} cannot be written: {error.strerror}", hint="free some disk space, then import again"
         ) from error
-    finally:
-        temp.unlink(missing_ok=True)
-    sync_folder(target.parent)
     return True
 
 
-def take_cron(place: Place, settings: Settings) -> list[Refused]:
+def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     """Add the jobs whose ids are free here; a job of ours is never changed."""
     refused: list[Refused] = []
     file = CronFile(settings.workspace, zone=settings.zone)
     taken = 0
     for folder in place.cron:
         path, left = folder / "jobs.json", folder / "action.jsonl"
-        document = cron_text.decode(read(path))
+        document = jobs_text.decode(read(path))
         if document.fault is not None:
             refused.append((f"{path} is damaged: {document.fault.text}", document.fault.cure))
         refused += [(f"{path}: {lost.text}", lost.cure) for lost in document.lost]
@@ -220,7 +216,7 @@ def _asks(row: object) -> object:
     return {name: row.get(name) for name in ("schedule", "payload")} if isinstance(row, dict) else row
 
 
-def say_left(place: Place) -> None:
+def say_left(place: NanobotWorkspace) -> None:
     """Name what is not taken over."""
     if place.others:
         output.words(f"not taken over: {', '.join(place.others)}; put what you want of it into AGENTS.md")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.cli import output
-from gateway.cli.takeover import Place, Refused, put
-from session.attachments import open_beneath
-from session.layers import PERSONA_FILES, PROFILE_FILE
-from session.library import Bad, read_skill
+from gateway.cli.takeover import NanobotWorkspace, Refused, put
+from session.context.context_parts import PERSONA_FILES, PROFILE_FILE
+from session.library.library import Bad, read_skill
+from session.transcript.attachments import open_beneath
 
 SKILL_FILE = "SKILL.md"
 
@@ -63,7 +63,7 @@ class _Copies:
         self.refused.append((f"{place} is another one here, and stays", cure))
 
 
-def take_texts(place: Place, workspace: Path) -> list[Refused]:
+def take_texts(place: NanobotWorkspace, workspace: Path) -> list[Refused]:
     """Copy persona, profile and skills to where the context reads them, and say so.
 
     Raises:

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import durable
+
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -95,7 +97,8 @@ class _Plain:
             try:
                 self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
             except RuntimeError:
-                return  # the conversation has ended
+                # The conversation has ended.
+                return
 
 
 def _keys() -> KeyBindings:
@@ -120,8 +123,8 @@ def _keys() -> KeyBindings:
 
 
 def _history_file(state: Path) -> Path:
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    durable.make_folder(state)
     path = state / "chat_history"
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    durable.touch(path)
     path.chmod(0o600)
     return path

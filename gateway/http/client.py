@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, cast
 from urllib.parse import quote
@@ -15,8 +16,9 @@ import orjson
 from ulid import ULID
 
 from gateway.errors import GatewayError, Unreachable
-from gateway.http.event import Event, read
-from gateway.http.outcome import Outcome
+from gateway.service.outcome import Outcome
+from gateway.turns.event import Event, read_event
+from gateway.turns.model_standing import ModelStanding, of_part
 
 WAIT_S = 60.0  # of one request; a longer wait is several of them
 AWAY_S = 15.0  # how long a daemon that was there may be away before we give up
@@ -129,7 +131,7 @@ class Client:
                 async with self._http.stream(
                     "GET",
                     "/v1/events",
-                    params={"key": key},
+                    params={"key": key, "draft": "true"},
                     headers={"Last-Event-ID": last} if last else {},
                     timeout=httpx.Timeout(QUICK_S, read=HEARTBEATS_MISSED_S),
                 ) as answer:
@@ -141,7 +143,7 @@ class Client:
                         field, _, value = line.partition(": ")
                         if field == "id":
                             number = value
-                        elif field == "data" and (event := read(value)) is not None:
+                        elif field == "data" and (event := read_event(value)) is not None:
                             last, number = number or last, ""
                             yield event
             except (httpx.TransportError, _Away):
@@ -153,6 +155,15 @@ class Client:
     async def status(self) -> dict[str, Any]:
         """Return what ``status`` shows."""
         return await self._once("GET", "/v1/status")
+
+    async def model(self) -> ModelStanding:
+        """Say whether the model answers, as far as the daemon knows; a cure ends in its restart."""
+        standing = of_part((await self.status())["parts"].get("model") or {})
+        return (
+            replace(standing, hint=f"{standing.hint}; then restart the daemon")
+            if standing.foreseen
+            else standing
+        )
 
     async def parked(self) -> list[dict[str, Any]]:
         """List the parked letters, oldest first."""

@@ -11,13 +11,13 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from channels.cron import run_now
-from channels.cron_file import CronFile, NoJob
-from channels.cron_job import BadJob, new_row, shown
+from channels.cron.job import BadJob, new_row, shown
+from channels.cron.jobs_file import CronFile, NoJob
+from channels.cron.schedule import BadSchedule, asked
+from channels.cron.scheduler import run_now
 from channels.errors import ChannelError
-from channels.schedule import BadSchedule, asked
-from gateway.http.desk import Desk
 from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.service.chats import ChatService
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class JobIn(BaseModel):
     missed: Literal["skip", "once", "all"] = "once"
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(desk: ChatService) -> APIRouter:
     """Build the routes of cron jobs."""
     router = APIRouter(prefix="/v1/cron")
     settings = desk.house.settings

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
-from gateway.http.desk import Desk
 from gateway.http.errors import HttpError
-from gateway.http.inbound import MAX_KEY_CHARS
+from gateway.service.chats import ChatService
+from gateway.service.client_message import MAX_KEY_CHARS
 
 log = structlog.get_logger("http")
 
@@ -40,7 +40,7 @@ class EventStream(StreamingResponse):
             log.info("events.client_cut", after_s=self.slow_s)
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(desk: ChatService) -> APIRouter:
     """Build the route of events."""
     router = APIRouter(prefix="/v1")
 
@@ -50,6 +50,9 @@ def routes(desk: Desk) -> APIRouter:
         last_event_id: Annotated[
             str | None, Header(description="seq of the last reply or notice that was received")
         ] = None,
+        draft: Annotated[
+            bool, Query(description="begin with the text so far of an answer that is being written")
+        ] = False,
     ) -> Response:
         last = None
         if last_event_id:
@@ -57,14 +60,14 @@ def routes(desk: Desk) -> APIRouter:
                 raise HttpError(400, "Last-Event-ID is not a number", hint="leave it out to begin now")
             last = int(last_event_id)
         await desk.record.last_seq(key)  # what cannot be read is said before the stream begins
-        return EventStream(_frames(desk, key, last), headers={"X-Accel-Buffering": "no"})
+        return EventStream(_frames(desk, key, last, drafts=draft), headers={"X-Accel-Buffering": "no"})
 
     return router
 
 
-async def _frames(desk: Desk, key: str, last: int | None) -> AsyncIterator[bytes]:
+async def _frames(desk: ChatService, key: str, last: int | None, *, drafts: bool) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n: listening\n\n"
-    async with aclosing(desk.stream(key, last)) as stream:
+    async with aclosing(desk.stream(key, last, drafts=drafts)) as stream:
         async for event, resume in stream:
             if event is None:
                 yield b": still here\n\n"

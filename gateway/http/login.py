@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
-from gateway.http.security import COOKIE, COOKIE_AGE_S, Gate
+from gateway.http.security import COOKIE, COOKIE_AGE_S, Gate, address_of
 
 
 class LoginIn(BaseModel):
@@ -24,8 +24,12 @@ def routes(gate: Gate) -> APIRouter:
 
     @router.post("/login", summary="Exchange the token for a cookie")
     async def post_login(request: Request, body: LoginIn) -> Response:
-        if gate.asks_token and not gate.knows(body.token):
-            raise HttpError(401, "the token is wrong", hint="it is http.token of the configuration")
+        if gate.asks_token:
+            refusal = gate.refuse_login(address_of(request.scope), body.token)
+            if refusal is not None:
+                raise HttpError(
+                    refusal.status, refusal.error, hint=refusal.hint, headers=dict(refusal.headers)
+                )
         response = json_response({"ok": True})
         if gate.asks_token:
             response.set_cookie(

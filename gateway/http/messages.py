@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from channels.message import Inbound
 from gateway.errors import MailboxDown
-from gateway.http.desk import Closing, Conflict, Desk
 from gateway.http.errors import HttpError, json_response, unavailable
-from gateway.http.inbound import MAX_KEY_CHARS, NoAddress, inbound
-from gateway.http.outcome import Outcome
+from gateway.service.chats import ChatService, Closing, Conflict
+from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound, is_kept
+from gateway.service.outcome import Outcome
 
 MAX_WAIT_S = 3600.0
 
@@ -63,7 +63,7 @@ def has_surrogate(text: str) -> bool:
     return False
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(desk: ChatService) -> APIRouter:
     """Build the routes of messages."""
     router = APIRouter(prefix="/v1")
 
@@ -85,10 +85,13 @@ def routes(desk: Desk) -> APIRouter:
     return router
 
 
-async def hand_in(request: Request, desk: Desk, body: MessageIn, wait: float | None) -> Response:
+async def hand_in(request: Request, desk: ChatService, body: MessageIn, wait: float | None) -> Response:
     """Hand in a message; wait for its answer where ``wait`` says so."""
+    key = body.key if body.key is not None else f"web:{body.chat_id}"
+    room = desk.house.room if ":" not in key else None
     try:
-        message = inbound(body.key if body.key is not None else f"web:{body.chat_id}", body.text, body.id)
+        kept = room is not None and await is_kept(room.store, key)
+        message = inbound(key, body.text, body.id, kept=kept)
     except NoAddress as error:
         raise HttpError(400, str(error), hint=error.hint) from None
     names: dict[str, Any] = {"id": message.id, "key": message.key}
@@ -111,7 +114,7 @@ async def hand_in(request: Request, desk: Desk, body: MessageIn, wait: float | N
     return json_response(names | {"reply": outcome.text, "kind": outcome.kind})
 
 
-async def _ask(request: Request, desk: Desk, message: Inbound, within_s: float) -> Outcome | None:
+async def _ask(request: Request, desk: ChatService, message: Inbound, within_s: float) -> Outcome | None:
     """Wait for the answer as long as the client does."""
     asking = asyncio.ensure_future(desk.ask(message, within_s=within_s))
     leaving = asyncio.ensure_future(_left(request))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.http.body import BadBody, Bodies
+from gateway.http.connections import LET_IN
 from gateway.http.errors import error_response
+from gateway.http.guesses import Guesses
 
 log = structlog.get_logger("http")
 
-MAX_BODY_BYTES = 2 * 2**20
-MAX_DRAINED_BYTES = 32 * 2**20
-BODY_WITHIN_S = 30.0
 COOKIE = "chat_gateway"
 COOKIE_AGE_S = 30 * 24 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -45,19 +45,28 @@ class Refusal:
 
 
 class Gate:
-    """Decides over requests by their headers; pure.
+    """Decides over requests by their headers, and by the wrong tokens that came before.
 
     Args:
         host: the address that is bound.
         allowed_hosts: further names under which the server may be addressed.
         token: what every request must carry; empty: none.
+        guesses: counts the wrong tokens.
     """
 
-    def __init__(self, *, host: str, allowed_hosts: Collection[str] = (), token: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        host: str,
+        allowed_hosts: Collection[str] = (),
+        token: str = "",
+        guesses: Guesses | None = None,
+    ) -> None:
         bound = _bracketed(host.lower())
         self._extra = frozenset(_bracketed(name.lower()) for name in allowed_hosts)
         self._names = (LOCAL_NAMES | self._extra | {bound}) - (WILDCARDS - self._extra)
         self._token = token.encode()
+        self._guesses = guesses if guesses is not None else Guesses()
 
     @property
     def cookie(self) -> str:
@@ -70,8 +79,20 @@ class Gate:
         return bool(self._token)
 
     def knows(self, token: str) -> bool:
-        """Compare a token with ours, in a time that tells nothing."""
-        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token)
+        """Compare a token with ours, in a time that tells nothing, its length neither."""
+        given = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        return hmac.compare_digest(given, hashlib.sha256(self._token).digest())
+
+    def refuse_login(self, address: str, token: str) -> Refusal | None:
+        """Return why somebody at ``address`` is not let in with this token; None where it is ours."""
+        if (wait := self._wait(address)) is not None:
+            return wait
+        if self.knows(token):
+            return None
+        self._guesses.note(address)
+        return self._wait(address) or Refusal(
+            401, "the token is wrong", "it is http.token of the configuration"
+        )
 
     def refuse(self, scope: Scope) -> Refusal | None:
         """Return why this request is refused; None where it may go on."""
@@ -79,6 +100,10 @@ class Gate:
         return (
             self._wrong_host(headers) or self._wrong_origin(scope, headers) or self._no_token(scope, headers)
         )
+
+    def carries_token(self, scope: Scope) -> bool:
+        """Say whether a request shows the token, also on a path that needs none; yes where none is set."""
+        return self._no_token({**scope, "path": ""}, _Headers(scope)) is None
 
     def _wrong_host(self, headers: _Headers) -> Refusal | None:
         hosts = headers.all("host")
@@ -120,22 +145,40 @@ class Gate:
         asked = (scheme, _name(host.lower()), _port(host) or default)
         return (parts.scheme, name, port or default) == asked
 
+    def needs_none(self, scope: Scope) -> bool:
+        """Whether a request is served without a token even where one is set."""
+        return scope["path"] in OPEN_PATHS
+
     def _no_token(self, scope: Scope, headers: _Headers) -> Refusal | None:
-        if not self._token or scope["path"] in OPEN_PATHS:
+        if not self._token or self.needs_none(scope):
             return None
-        for value in headers.all("authorization"):
-            scheme, _, token = value.partition(" ")
-            if scheme.lower() == "bearer" and self.knows(token.strip()):
+        bearers = [token.strip() for token in map(_bearer_of, headers.all("authorization")) if token]
+        cookies = [cookie for cookie in map(_cookie_of, headers.all("cookie")) if cookie]
+        address = address_of(scope)
+        if bearers or cookies:
+            if (wait := self._wait(address)) is not None:
+                return wait
+            ours = self.cookie.encode()
+            if any(self.knows(token) for token in bearers) or any(
+                hmac.compare_digest(cookie.encode(), ours) for cookie in cookies
+            ):
                 return None
-        for value in headers.all("cookie"):
-            if hmac.compare_digest(_cookie_of(value).encode(), self.cookie.encode()):
-                return None
-        return Refusal(
+            # A browser sends the cookie of a former token again and again: that is one guess, not many.
+            mark = hashlib.sha256(cookies[-1].encode()).digest() if cookies and not bearers else b""
+            self._guesses.note(address, once=mark)
+        return self._wait(address) or Refusal(
             401,
             "the token is missing or wrong",
             "send Authorization: Bearer <http.token>, or log in by POST /v1/login",
             (("WWW-Authenticate", "Bearer"),),
         )
+
+    def _wait(self, address: str) -> Refusal | None:
+        wait_s = math.ceil(self._guesses.wait_s(address))
+        if not wait_s:
+            return None
+        hint = f"come again in {wait_s} s with http.token of the configuration"
+        return Refusal(429, "too many wrong tokens", hint, (("Retry-After", str(wait_s)),))
 
 
 class Guard:
@@ -144,6 +187,7 @@ class Guard:
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
         self._gate = gate
+        self._bodies = Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with why not."""
@@ -158,7 +202,7 @@ class Guard:
 
         refusal = self._gate.refuse(scope)
         if refusal is None and scope["type"] == "http":
-            body = await _read_body(scope, receive)
+            body = await self._body(scope, receive)
             if isinstance(body, Refusal):
                 refusal = body
             else:
@@ -166,45 +210,36 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, guarded)
             return
-        log.info("request.refused", status=refusal.status, reason=refusal.error)
+        # Who guesses tokens is told of once, by the count of the guesses: the log is no place for each.
+        if refusal.status != 429:
+            log.info("request.refused", status=refusal.status, reason=refusal.error)
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": refusal.error})
             return
         answer = error_response(refusal.status, refusal.error, refusal.hint, dict(refusal.headers))
         await answer(scope, receive, guarded)
 
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | Refusal:
+        """Read the body; the connection counts as let in once nothing more is asked of it.
 
-async def _read_body(scope: Scope, receive: Receive) -> bytes | Refusal:
-    """Read the whole body; of one that is too large nothing is kept, but it is heard out in part.
+        That is before the body where a token was shown, and behind it where none is set: half a body that
+        anybody may send gives way to others.
+        """
+        let_in = scope.get("extensions", {}).get(LET_IN, _nothing)
+        stranger = self._gate.needs_none(scope)
+        if self._gate.asks_token and not stranger:
+            let_in()
+        body = await self._bodies.read(scope, receive, stranger=stranger)
+        if isinstance(body, BadBody):
+            headers = {"Connection": "close"} | ({"Retry-After": "5"} if body.status == 503 else {})
+            return Refusal(body.status, body.error, body.hint, tuple(headers.items()))
+        if not stranger:
+            let_in()
+        return body
 
-    A client that is still sending when the answer comes would see a broken connection instead of it.
-    """
-    too_large = Refusal(413, "the body is over 2 MiB", "send less at once", (("Connection", "close"),))
-    parts: list[bytes] = []
-    size = _declared(scope)
-    over = size > MAX_BODY_BYTES
-    if over and size > MAX_DRAINED_BYTES:
-        return too_large
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    return Refusal(400, "the client left", "")
-                part = message.get("body", b"")
-                size += len(part)
-                over = over or size > MAX_BODY_BYTES
-                if over:
-                    parts.clear()
-                else:
-                    parts.append(part)
-                if not message.get("more_body", False) or size > MAX_DRAINED_BYTES:
-                    break
-    except TimeoutError:
-        if not over:
-            return Refusal(408, "the body did not come in time", "send it again", (("Connection", "close"),))
-    return too_large if over else b"".join(parts)
+
+def _nothing() -> None:
+    """Stand in where there is no connection to tell."""
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -238,9 +273,10 @@ def _added(present: Collection[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]
     return added
 
 
-def _declared(scope: Scope) -> int:
-    values = _Headers(scope).all("content-length")
-    return int(values[0]) if values and values[0].isdecimal() else 0
+def address_of(scope: Scope) -> str:
+    """Return the address of a client, as a proxy on this machine names it; empty where nobody knows."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _bracketed(host: str) -> str:
@@ -264,6 +300,11 @@ def _port(host: str) -> int | None:
 
 def _is_port(text: str) -> bool:
     return text.startswith(":") and text[1:].isdecimal() and text.isascii() and len(text) <= 6
+
+
+def _bearer_of(header: str) -> str:
+    scheme, _, token = header.partition(" ")
+    return token if scheme.lower() == "bearer" else ""
 
 
 def _cookie_of(header: str) -> str:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import uvicorn
 from fastapi import FastAPI
 
+from gateway.app import descriptors
 from gateway.errors import GatewayError
 from gateway.http import cron, events, health, login, messages, page, parked, sessions
-from gateway.http.desk import Desk
+from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
+from gateway.http.parting import Parting
 from gateway.http.security import Gate, Guard
+from gateway.service.chats import ChatService
 
 if TYPE_CHECKING:
-    from gateway.house import House
+    from gateway.app.app import Application
 
 END_WITHIN_S = 2
 BACKLOG = 512
@@ -29,12 +32,13 @@ SILENT_PEER_MS = 60_000  # a peer that acknowledges nothing for so long is dropp
 class HttpServer:
     """The HTTP server of one house."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: Application) -> None:
         http = house.settings.http
         self._host, self._port = http.host, http.port
         self._socket: socket.socket | None = None
         self.bound = asyncio.Event()
-        self.desk = Desk(house)
+        self.desk = ChatService(house)
+        self.descriptors = descriptors.limit()
         self._gate = Gate(
             host=http.host, allowed_hosts=http.allowed_hosts, token=http.token.get_secret_value()
         )
@@ -78,7 +82,7 @@ class HttpServer:
         name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
         return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
-    async def serve(self, house: House) -> None:
+    async def serve(self, house: Application) -> None:
         """Answer requests until cancelled; open streams end then, and what still runs two seconds later.
 
         Where ``bind`` was not called, the port is taken once the queue is open.
@@ -87,15 +91,20 @@ class HttpServer:
             await house.mailbox.ready()
             self.bind()
         assert self._socket is not None
+        connections = Connections(self.descriptors)
         server = _Server(
-            uvicorn.Config(
-                Guard(build_app(self.desk, self._gate), self._gate),
+            Config(
+                Parting(Guard(build_app(self.desk, self._gate), self._gate)),
+                connections=connections,
                 log_config=None,
                 log_level="critical",
                 access_log=False,
                 lifespan="off",
                 ws="none",
-                http="h11",
+                # The standard loop takes in as many connections at once as may wait, before one is asked.
+                backlog=min(BACKLOG, connections.most // 4),
+                h11_max_incomplete_event_size=MAX_HEADERS_BYTES,
+                timeout_keep_alive=IDLE_S,
                 server_header=False,
                 timeout_graceful_shutdown=END_WITHIN_S,
             )
@@ -121,7 +130,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build_app(desk: Desk, gate: Gate) -> FastAPI:
+def build_app(desk: ChatService, gate: Gate) -> FastAPI:
     """Put all routes together."""
     app = FastAPI(
         title="chat-gateway",
@@ -132,7 +141,7 @@ def build_app(desk: Desk, gate: Gate) -> FastAPI:
     )
     add_error_handlers(app)
     for router in (
-        health.routes(desk),
+        health.routes(desk, gate),
         messages.routes(desk),
         events.routes(desk),
         parked.routes(desk),

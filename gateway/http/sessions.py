@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
-from gateway.http.desk import Desk
 from gateway.http.errors import HttpError, json_response
-from gateway.http.files import Files, Unknown
-from gateway.http.inbound import MAX_KEY_CHARS
 from gateway.http.messages import MessageIn, hand_in, has_surrogate
-from session.listing import SessionRow
-from session.records import page as page_of_records
+from gateway.service.chats import ChatService
+from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.service.sessions import SessionService, Unknown
+from session.store.listing import SessionRow
+from session.transcript.records import page as page_of_records
 
 MAX_LIMIT = 1000
 MAX_NAME_CHARS = 200
@@ -72,7 +72,7 @@ def _check(*texts: str | None) -> None:
         raise ValueError("half of a surrogate pair is no text")
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(desk: ChatService) -> APIRouter:
     """Build the routes of sessions."""
     router = APIRouter()
     _add_reading(router, desk)
@@ -80,8 +80,8 @@ def routes(desk: Desk) -> APIRouter:
     return router
 
 
-def _add_reading(router: APIRouter, desk: Desk) -> None:
-    files = Files(desk)
+def _add_reading(router: APIRouter, desk: ChatService) -> None:
+    files = SessionService(desk)
 
     @router.get("/v1/sessions", summary="List the sessions, newest message first")
     async def get_all(limit: Limit = 100, cursor: str | None = None) -> Response:
@@ -106,8 +106,8 @@ def _add_reading(router: APIRouter, desk: Desk) -> None:
         return json_response({"messages": found, "next": following})
 
 
-def _add_changing(router: APIRouter, desk: Desk) -> None:
-    files = Files(desk)
+def _add_changing(router: APIRouter, desk: ChatService) -> None:
+    files = SessionService(desk)
 
     @router.patch("/v1/sessions/{ulid}", summary="Give a session a name, or instructions of its own")
     async def patch(ulid: str, body: PatchIn) -> Response:
@@ -151,7 +151,7 @@ def _add_changing(router: APIRouter, desk: Desk) -> None:
         return json_response({"cleared": cleared})
 
 
-async def _row(files: Files, ulid: str) -> SessionRow:
+async def _row(files: SessionService, ulid: str) -> SessionRow:
     """Find a session by the ULID of a path."""
     if _ULID.fullmatch(ulid) is None:
         raise HttpError(400, "this is no ULID", hint="26 characters of 0-9 and A-Z without I, L, O and U")

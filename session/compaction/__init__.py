@@ -1,23 +1,22 @@
 """Keeps a conversation within the model's window: when, where to cut, what the summary is; no files."""
 
 from session.compaction.compactor import Compactor, Summary
-from session.compaction.counting import Counted, Counts, Estimate, Standing, estimate_request
+from session.compaction.counting import CountBasis, Counted, Counts, Estimate, estimate_request
 from session.compaction.cuts import call_ids, legal_cuts, nearest_cut, next_cut
-from session.compaction.due import COMING, Due, Load, due, measure
+from session.compaction.due import Due, Load, due, measure
 from session.compaction.plan import Plan, plan
-from session.compaction.rules import Rules, Strategy
+from session.compaction.rules import CompactionRules, Strategy
 
 __all__ = [
-    "COMING",
+    "CompactionRules",
     "Compactor",
+    "CountBasis",
     "Counted",
     "Counts",
     "Due",
     "Estimate",
     "Load",
     "Plan",
-    "Rules",
-    "Standing",
     "Strategy",
     "Summary",
     "call_ids",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from session.compaction.prompts import HEADINGS, OPTIONAL
-from session.errorpage import is_error_page
 from session.errors import BadAnswer
-from session.models import Answer
-from session.repair import plain_text
+from session.models.errorpage import is_error_page
+from session.models.model import Answer
+from session.transcript.repair import plain_text
 
 MOST = 0.7  # of the length of what it sums up
 ADDED = 0.3  # of the new part's, where the summary so far is kept whole

@@ -14,7 +14,7 @@ from session.compaction.audit import audited
 from session.compaction.flat import escaped, first_part, flat, unescaped
 from session.compaction.plan import Line, Plan
 from session.compaction.prompts import Task, question
-from session.compaction.rules import Rules
+from session.compaction.rules import CompactionRules
 from session.errors import (
     BadAnswer,
     CompactionFailure,
@@ -24,7 +24,7 @@ from session.errors import (
     NotCompacted,
     NotNow,
 )
-from session.models import Answer, Meter, Model, Prompt, Purse, Usage
+from session.models.model import Answer, CostMeter, Meter, Model, Prompt, Usage
 
 log = structlog.get_logger("compaction")
 
@@ -71,7 +71,7 @@ class Compactor:
         *,
         small: str = "",
         take: Callable[[], Awaitable[None]] | None = None,
-        purse: Purse | None = None,
+        purse: CostMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._purse = purse
@@ -88,7 +88,7 @@ class Compactor:
     async def summarise(
         self,
         plan: Plan,
-        rules: Rules,
+        rules: CompactionRules,
         *,
         key: str,
         focus: str = "",
@@ -160,7 +160,7 @@ class _Work:
     def __init__(
         self,
         model: Model,
-        rules: Rules,
+        rules: CompactionRules,
         small: str,
         *,
         take: Callable[[], Awaitable[None]] | None,
@@ -234,7 +234,7 @@ class _Work:
         return answer
 
 
-def _summary(plan: Plan, rules: Rules, text: str, usage: Usage) -> Summary:
+def _summary(plan: Plan, rules: CompactionRules, text: str, usage: Usage) -> Summary:
     return Summary(
         text=text,
         first_kept=plan.first_kept,
@@ -247,7 +247,7 @@ def _summary(plan: Plan, rules: Rules, text: str, usage: Usage) -> Summary:
     )
 
 
-def _cause(error: ModelError | TimeoutError, rules: Rules) -> tuple[CompactionFailure, str]:
+def _cause(error: ModelError | TimeoutError, rules: CompactionRules) -> tuple[CompactionFailure, str]:
     if isinstance(error, TimeoutError):
         return "slow", f"no summary within {rules.timeout_s:g} s"
     if isinstance(error, ModelAway):

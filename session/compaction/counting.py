@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from session.models import Message, ToolSpec, Usage
-from session.tokens import CHARS_PER_TOKEN, estimate_messages, estimate_tools
+from session.bounded_dict import BoundedDict
+from session.models.model import Message, ToolSpec, Usage
+from session.models.tokens import CHARS_PER_TOKEN, estimate_messages, estimate_tools
 
 CACHED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CountBasis:
     """What must still be the same for a provider's count to say something about the next request.
 
     Args:
@@ -35,7 +36,7 @@ class Counted:
 
     tokens: int
     local: int
-    standing: Standing
+    standing: CountBasis
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Estimate:
 
     tokens: int
     local: int
-    standing: Standing
+    standing: CountBasis
 
     def counted(self, usage: Usage | None) -> Counted | None:
         """Keep what the provider counted for this request; None where it counted nothing."""
@@ -57,7 +58,7 @@ def estimate_request(
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
     *,
-    standing: Standing,
+    standing: CountBasis,
     last: Counted | None,
     chars_per_token: float = CHARS_PER_TOKEN,
 ) -> Estimate:
@@ -77,8 +78,7 @@ class Counts:
     """The last count of each session, as long as the process lives; the first request is estimated whole."""
 
     def __init__(self, *, most: int = CACHED) -> None:
-        self._most = most
-        self._counts: dict[str, Counted] = {}
+        self._counts: BoundedDict[str, Counted] = BoundedDict(most)
 
     def get(self, session_id: str) -> Counted | None:
         """Return the last count of a session."""
@@ -88,10 +88,7 @@ class Counts:
         """Keep a count; the sessions that were longest without one are forgotten."""
         if counted is None:
             return
-        self._counts.pop(counted.standing.session_id, None)
         self._counts[counted.standing.session_id] = counted
-        while len(self._counts) > self._most:
-            del self._counts[next(iter(self._counts))]
 
     def forget(self, session_id: str) -> None:
         """Trust no count of a session any more."""

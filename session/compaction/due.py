@@ -9,13 +9,13 @@ from math import ceil
 from typing import Any, Literal
 
 from session.compaction.region import region
-from session.compaction.rules import Rules
-from session.line import read_time
+from session.compaction.rules import CompactionRules
+from session.transcript.line import read_time
 
 Line = Mapping[str, Any]
 Due = Literal["no", "later", "now"]
 
-COMING = 2  # messages by which the next request is longer at least: an answer, and what is said to it
+COMING = 1  # the answer, which stands with all others beside the next message
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def measure(
     *,
     start: int,
     history_start: int,
-    rules: Rules,
+    rules: CompactionRules,
     now: datetime,
     opening: Line | None = None,
 ) -> Load:
@@ -63,7 +63,7 @@ def measure(
     )
 
 
-def due(rules: Rules, *, request: int, load: Load | None = None) -> Due:
+def due(rules: CompactionRules, *, request: int, load: Load | None = None) -> Due:
     """Say whether to compact: ``no``, ``later`` (after the turn, in the background) or ``now``.
 
     Args:
@@ -76,7 +76,7 @@ def due(rules: Rules, *, request: int, load: Load | None = None) -> Due:
     return "later" if rules.preset != "archive" and rules.fits(request) else "now"
 
 
-def _over(rules: Rules, request: int, load: Load) -> bool:
+def _over(rules: CompactionRules, request: int, load: Load) -> bool:
     if rules.preset == "annabelle":
         rested = load.since_s is None or load.since_s >= rules.cooldown_s
         return load.chars > rules.max_chars and load.turns >= rules.min_turns and rested

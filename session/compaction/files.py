@@ -20,19 +20,19 @@ _LISTS = re.compile(rf"<({READ_FILES}|{MODIFIED_FILES})>\n.*?\n</\1>", re.DOTALL
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileLists:
     """Names of files, each list sorted; what was changed does not count as read."""
 
     read: tuple[str, ...] = ()
     modified: tuple[str, ...] = ()
 
     @classmethod
-    def of_record(cls, record: Line | None) -> Files:
+    def of_record(cls, record: Line | None) -> FileLists:
         """Take the lists of an earlier compaction's line."""
         fields = record or {}
         return cls().joined(_names(fields.get("read_files")), _names(fields.get("modified_files")))
 
-    def plus(self, lines: Iterable[Line]) -> Files:
+    def plus(self, lines: Iterable[Line]) -> FileLists:
         """Add what the tool calls of ``lines`` name."""
         read, modified = set[str](), set[str]()
         for line in lines:
@@ -40,10 +40,10 @@ class Files:
                 (read if name in _READING else modified).add(path)
         return self.joined(read, modified)
 
-    def joined(self, read: Iterable[str], modified: Iterable[str]) -> Files:
+    def joined(self, read: Iterable[str], modified: Iterable[str]) -> FileLists:
         """Add names to both lists."""
         changed = {*self.modified, *modified}
-        return Files(tuple(sorted({*self.read, *read} - changed)), tuple(sorted(changed)))
+        return FileLists(tuple(sorted({*self.read, *read} - changed)), tuple(sorted(changed)))
 
     def lists(self) -> str:
         """Write the lists as they stand at the end of a summary; empty without a name."""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from session.attachments import with_references
-from session.repair import plain_text
+from session.transcript.attachments import with_references
+from session.transcript.repair import plain_text
 
 Line = Mapping[str, Any]
 

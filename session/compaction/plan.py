@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from session.compaction.cuts import nearest_cut
-from session.compaction.files import Files, without_lists
+from session.compaction.files import FileLists, without_lists
 from session.compaction.region import Region, region
-from session.compaction.rules import Rules
-from session.history import summary_text
+from session.compaction.rules import CompactionRules
+from session.transcript.history import summary_text
 
 Line = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ class Plan:
     prefix: Sequence[Line]
     tokens_before: int
     compacted_turns: int
-    files: Files
+    files: FileLists
     kept: Sequence[int]
     leaving_chars: int
     previous_chars: int
@@ -62,7 +62,7 @@ def plan(
     *,
     start: int,
     history_start: int,
-    rules: Rules,
+    rules: CompactionRules,
     running_from: int | None = None,
     opening: Line | None = None,
     forced: bool = False,
@@ -99,7 +99,7 @@ def plan(
         prefix=leaving[turn:],
         tokens_before=sum(tokens[:place]),
         compacted_turns=sum(1 for line in leaving if line["role"] == "user"),
-        files=Files.of_record(live.record).plus(leaving),
+        files=FileLists.of_record(live.record).plus(leaving),
         kept=[index for index, _ in live.lines[place:]],
         leaving_chars=sum(chars[:place]),
         previous_chars=len(live.summary),
@@ -114,11 +114,11 @@ def _running(live: Region, running_from: int | None) -> int:
     return next(places, len(live.lines))
 
 
-def _turns(rules: Rules) -> int:
+def _turns(rules: CompactionRules) -> int:
     return rules.keep_recent_turns if rules.strategy == "rewrite" else 0
 
 
-def _most(rules: Rules, count: int, *, forced: bool) -> int:
+def _most(rules: CompactionRules, count: int, *, forced: bool) -> int:
     """Return how many lines may stay at most."""
     most = rules.history_messages // 2 if rules.preset == "budget" else count
     return min(most, count // 2) if forced else most

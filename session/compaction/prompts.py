@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from session.compaction.flat import CONVERSATION, PREVIOUS, escaped
-from session.presets import Preset
+from session.compaction.presets import Preset
 
 HEADINGS = (
     "Goal",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from session.attachments import with_references
-from session.history import is_record, newest_overlay, sendable, start_of
-from session.repair import plain_text
-from session.tokens import chars_of
+from session.models.tokens import chars_of
+from session.transcript.attachments import with_references
+from session.transcript.history import is_record, newest_overlay, sendable, start_of
+from session.transcript.repair import plain_text
 
 Line = Mapping[str, Any]
 

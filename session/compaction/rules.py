@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from session.presets import Numbers
+from session.compaction.presets import Numbers
 
 Strategy = Literal["overlay", "archive", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules(Numbers):
+class CompactionRules(Numbers):
     """The numbers in force. The capped ones are read as ``reserve``, ``keep`` and ``output``.
 
     Args:

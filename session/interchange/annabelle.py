@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from session.index import usage_of
 from session.interchange.conversation import (
     NO_TIME,
-    BadFormat,
     Call,
     Conversation,
     Files,
@@ -26,13 +24,16 @@ from session.interchange.conversation import (
     iso,
     json_lines,
     live,
+    result_line,
     stem_of,
     text_of,
     texts_of,
     time_text,
 )
-from session.key import split
-from session.line import dump, make_line, read_time
+from session.interchange.fit import Fit
+from session.transcript.index import usage_of
+from session.transcript.key import split
+from session.transcript.line import dump, make_line, read_time
 
 AGENT = "annabelle"
 _KEPT = (
@@ -47,22 +48,24 @@ _KEPT = (
     "tools_used",
 )
 _TYPES = ("header", "turn", "compaction")
+_HEADER = ("type", "chatId", "agentId", "createdAt", "version")
+_TURN = ("type", "user", "assistant", "timestamp", "toolsUsed", "tokens", "messages")
+_COMPACTION = ("type", "summary", "compactedTurns", "timestamp")
 _UNSAFE = re.compile(r"[^\w.@+-]")
 
 
 def encode(conversation: Conversation) -> Written:
     """Write the header, the newest summary, then the exchanges that it does not stand for."""
     losses = Losses()
-    losses.of_session(conversation, ())
+    losses.of_session(conversation, ("agent_id",))
     summary, messages = after_summary(live(conversation, losses), losses)
     channel, chat_id = split(conversation.key)
     if channel:
         losses.add(f"the channel {channel}")
     losses.add("the ULID", bool(conversation.session_id))
     began = iso(conversation.created_at or conversation.last_at) or NO_TIME
-    records: list[dict[str, Any]] = [
-        {"type": "header", "chatId": chat_id, "agentId": AGENT, "createdAt": began, "version": 1}
-    ]
+    header = {"type": "header", "chatId": chat_id, "agentId": _agent(conversation), "createdAt": began}
+    records: list[dict[str, Any]] = [{**header, "version": 1}]
     if summary is not None:
         turns = summary.get("compacted_turns")
         records.append(
@@ -79,6 +82,11 @@ def encode(conversation: Conversation) -> Written:
     return Written({name: b"".join(dump(record) + b"\n" for record in records)}, losses.words())
 
 
+def _agent(conversation: Conversation) -> str:
+    found = conversation.inner.get("agent_id")
+    return found if isinstance(found, str) and found else AGENT
+
+
 def _turn(lines: list[Line], began: str, losses: Losses) -> dict[str, Any]:
     names: dict[str, str] = {}
     times = [read_time(line.get("timestamp")) for line in lines]
@@ -87,7 +95,10 @@ def _turn(lines: list[Line], began: str, losses: Losses) -> dict[str, Any]:
         losses.fields(line, _KEPT)
         count_other_blocks(line.get("content"), losses)
     answers = [line for line in lines if line.get("role") == "assistant" and not calls_of(line)]
-    used = list(dict.fromkeys(call.name for line in lines for call in calls_of(line)))
+    # A turn that came in without its chain has the names of its tools alone.
+    called = [call.name for line in lines for call in calls_of(line)]
+    named = [name for line in lines for name in _names(line.get("tools_used"))]
+    used = list(dict.fromkeys(called + named))
     turn: dict[str, Any] = {
         "type": "turn",
         "user": text_of(lines[0].get("content")) if lines[0].get("role") == "user" else "",
@@ -107,6 +118,10 @@ def _turn(lines: list[Line], began: str, losses: Losses) -> dict[str, Any]:
     if not _is_plain(lines):
         turn["messages"] = [_message(line, names) for line in lines]
     return turn
+
+
+def _names(value: object) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def _is_plain(lines: list[Line]) -> bool:
@@ -149,38 +164,51 @@ def decode(files: Files) -> list[Conversation]:
 
 
 def _decode(path: str, data: bytes) -> Conversation:
-    losses = Losses()
+    losses, fit = Losses(), Fit(path, data)
     records = []
     for record in json_lines(data, losses):
-        if record.get("type") in _TYPES:
+        if fit.count(_is_record(record)):
             records.append(record)
         else:
-            losses.add("records of an unknown kind")
-    if data.strip() and not records:
-        raise BadFormat(
-            f"{path} is no session of this format", hint="no line is a header, a turn or a compaction"
-        )
-    chat, began, lines = "", None, []
+            losses.unread("records", record.get("type"))
+    fit.check("a header, a turn or a compaction")
+    chat, agent, began, lines = "", "", None, list[Line]()
     for record in records:
         if record["type"] == "header":
             chat = str(record.get("chatId") or chat)
+            agent = str(record.get("agentId") or agent)
             began = read_time(record.get("createdAt")) or began
+            losses.others("the header's", record, _HEADER)
         elif record["type"] == "turn":
             lines += _lines(record, began, losses)
         else:
-            turns = record.get("compactedTurns")
-            lines.append(
-                make_line(
-                    "system",
-                    str(record.get("summary", "")),
-                    time_text(record.get("timestamp")),
-                    kind="overlay",
-                    first_kept=len(lines),  # at itself: all that follows is kept
-                    compacted_turns=turns if type(turns) is int else 0,
-                )
-            )
+            lines.append(_overlay(record, len(lines), losses))
     return Conversation(
-        tuple(lines), session_id=chat or stem_of(path), origin=path, created_at=began, lost=losses.words()
+        tuple(lines),
+        session_id=chat or stem_of(path),
+        origin=path,
+        created_at=began,
+        inner={"agent_id": agent} if agent else {},
+        lost=losses.words(),
+    )
+
+
+def _is_record(record: Mapping[str, Any]) -> bool:
+    """Say whether a record is of this format: pi has a ``compaction`` too, with its place in a tree."""
+    return record.get("type") in _TYPES and "parentId" not in record and "firstKeptEntryId" not in record
+
+
+def _overlay(record: Mapping[str, Any], at: int, losses: Losses) -> Line:
+    losses.others("compactions'", record, _COMPACTION)
+    turns = record.get("compactedTurns")
+    # It keeps all that follows it: ``first_kept`` is its own index.
+    return make_line(
+        "system",
+        str(record.get("summary", "")),
+        time_text(record.get("timestamp")),
+        kind="overlay",
+        first_kept=at,
+        compacted_turns=turns if type(turns) is int else 0,
     )
 
 
@@ -188,12 +216,13 @@ def _lines(turn: Mapping[str, Any], began: datetime | None, losses: Losses) -> l
     stamp = time_text(turn.get("timestamp"), time_text(began and began.isoformat()))
     user, answer = turn.get("user"), turn.get("assistant")
     chain = turn.get("messages")
+    losses.others("turns'", turn, _TURN)
     lines: list[Line] = []
     names: dict[str, str] = {}
     for message in chain if isinstance(chain, list) else []:
         found = _message_lines(message, stamp, names, losses) if isinstance(message, dict) else []
         if not found:
-            losses.add("messages of an unknown kind")
+            losses.unread("messages", message.get("role") if isinstance(message, dict) else None)
         lines += found
     if not chain or (user and not any(line["role"] == "user" for line in lines)):
         lines.insert(0, make_line("user", user if isinstance(user, str) else "", stamp))
@@ -203,7 +232,12 @@ def _lines(turn: Mapping[str, Any], began: datetime | None, losses: Losses) -> l
     tokens = turn.get("tokens")
     last = next((line for line in reversed(lines) if line["role"] == "assistant"), None)
     if isinstance(tokens, dict) and last is not None:
+        losses.others("turns' tokens'", tokens, ("prompt", "completion"))
         last["usage"] = {"prompt": tokens.get("prompt", 0), "completion": tokens.get("completion", 0)}
+    called = {call.name for line in lines for call in calls_of(line)}
+    used = _names(turn.get("toolsUsed"))
+    if last is not None and set(used) - called:
+        last["tools_used"] = used
     return lines
 
 
@@ -226,21 +260,16 @@ def _message_lines(
             names[call.id] = call.name
             calls.append(call_line(call))
         elif part.get("type") != "text":
-            losses.add("parts of an unknown kind")
+            losses.unread("parts", part.get("type"))
     text = content if isinstance(content, str) else from_texts(texts_of(content), calls=bool(calls))
     return [make_line(str(role), text, stamp, tool_calls=calls or None)]
 
 
 def _result(part: Mapping[str, Any], stamp: str, names: Mapping[str, str]) -> Line:
     value = part.get("result", part.get("output"))
-    if isinstance(value, dict) and value.keys() == {"type", "value"}:  # later versions of their kit
+    # Later versions of their kit wrap the value.
+    if isinstance(value, dict) and value.keys() == {"type", "value"}:
         value = value["value"]
     id_ = str(part.get("toolCallId", ""))
-    return make_line(
-        "tool",
-        value if isinstance(value, str) else dump({"": value})[4:-1].decode(),
-        stamp,
-        tool_call_id=id_,
-        name=part.get("toolName") or names.get(id_),
-        is_error=True if part.get("isError") is True else None,
-    )
+    name, is_error = part.get("toolName") or names.get(id_), part.get("isError") is True
+    return result_line(id_, value, stamp, name=name, is_error=is_error)

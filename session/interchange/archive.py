@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from session.interchange.conversation import (
-    BadFormat,
     Call,
     Conversation,
     Files,
@@ -23,11 +22,13 @@ from session.interchange.conversation import (
     stem_of,
     time_text,
 )
-from session.line import dump, make_line, read_time
+from session.interchange.fit import Fit
+from session.transcript.line import dump, make_line, read_time
 
 CURRENT = "current.jsonl"
 _ARCHIVE = re.compile(r"\d{8}T\d{6}Z?(-[0-9A-Z]{26})?")
 _KEPT = ("role", "content", "timestamp", "tool_calls", "tool_call_id", "name", "is_error", "metadata")
+_FOREIGN = frozenset({"_type", "type", "recordType"})
 _KEPT_SUMMARY = ("role", "kind", "content", "timestamp", "metadata")
 
 
@@ -88,15 +89,15 @@ def decode(files: Files) -> list[Conversation]:
 
 
 def _decode(path: str, data: bytes) -> Conversation:
-    losses = Losses()
+    losses, fit = Losses(), Fit(path, data)
     lines = []
     for record in json_lines(data, losses):
-        if is_sound(record) and "_type" not in record:
+        if fit.count(is_sound(record) and not _FOREIGN & record.keys()):
             lines.append(_line(record, losses))
         else:
-            losses.add("records without a role")
-    if data.strip() and not lines:
-        raise BadFormat(f"{path} is no session of this format", hint="no line has a role")
+            role = record.get("role")
+            losses.add(f"records with the role {role}" if role else "records without a role")
+    fit.check("a message with its role")
     folder = path.rpartition("/")[0].rpartition("/")[2]
     stem = stem_of(path)
     among = bool(folder) and (stem == "current" or _ARCHIVE.fullmatch(stem) is not None)

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from session.errors import SessionError
-from session.line import dump, read_time
+from session.transcript.line import dump, make_line, read_time
 
 Line = dict[str, Any]
-NO_TIME = "1970-01-01T00:00:00.000000+00:00"  # readers want a time where no file names one
+# Readers want a time where no file names one.
+NO_TIME = "1970-01-01T00:00:00.000000+00:00"
 Files = Mapping[str, bytes]  # content by path, relative to what was named, with forward slashes
 
 
@@ -34,6 +35,7 @@ class Conversation:
         inner: line 1's ``metadata`` but for the ``session_id``.
         extra: further fields of line 1.
         last_consolidated: how many lines memory holds.
+        media: files that its messages name, by their path in a workspace.
         lost: what the source held and this does not, in words.
     """
 
@@ -45,6 +47,7 @@ class Conversation:
     inner: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     last_consolidated: int = 0
+    media: Files = field(default_factory=dict)
     lost: tuple[str, ...] = ()
 
     @property
@@ -67,12 +70,16 @@ class Written:
     lost: tuple[str, ...] = ()
 
 
-class Codec(Protocol):
-    """One format, both ways."""
+class Source(Protocol):
+    """One format that is read."""
 
     def decode(self, files: Files) -> list[Conversation]:
-        """Read every session in the files. Raises BadFormat where nothing is one."""
+        """Read every session in the files. Raises BadFormat where nothing is one, or most of it is not."""
         ...
+
+
+class Codec(Source, Protocol):
+    """One format, both ways."""
 
     def encode(self, conversation: Conversation) -> Written:
         """Write one session."""
@@ -94,6 +101,17 @@ class Losses:
         """Count the fields of a line beside those that are kept."""
         for name in line.keys() - set(kept):
             self._counts[f"lines' field {name}"] += 1
+
+    def unread(self, what: str, kind: object) -> None:
+        """Count something that no reader here knows, by the name of its kind; ``what`` is a plural."""
+        named = isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= 40
+        self._counts[f"{what} of type {kind}" if named else f"{what} without a type"] += 1
+
+    def others(self, whose: str, record: Mapping[str, Any], kept: Iterable[str]) -> None:
+        """Count the fields of a record that are not read; ``whose`` is a possessive such as ``turns'``."""
+        for name in record.keys() - set(kept):
+            if record[name] is not None:
+                self._counts[f"{whose} field {name}"] += 1
 
     def of_session(self, conversation: Conversation, kept: Iterable[str]) -> None:
         """Count what is known of the session beside what is kept."""
@@ -294,10 +312,20 @@ def _arguments(value: object) -> Any:
 
 def call_line(call: Call) -> dict[str, Any]:
     """Write a tool call as a transcript does."""
-    arguments = (
-        call.arguments if isinstance(call.arguments, str) else dump({"": call.arguments})[4:-1].decode()
+    function = {"name": call.name, "arguments": _as_text(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def result_line(id_: str, value: object, stamp: str, *, name: Any = None, is_error: bool = False) -> Line:
+    """Write a tool's result as a transcript does; one that is no text as JSON."""
+    return make_line(
+        "tool", _as_text(value), stamp, tool_call_id=id_, name=name, is_error=True if is_error else None
     )
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _as_text(value: object) -> str:
+    # What the writer takes as a field's value need not be an object: it goes in and out within one.
+    return value if isinstance(value, str) else dump({"": value})[4:-1].decode()
 
 
 def exchanges(lines: list[tuple[int, Line]]) -> list[list[tuple[int, Line]]]:

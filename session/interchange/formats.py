@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final, cast
 
-from session.interchange import annabelle, archive, overlay, rows
-from session.interchange.conversation import Codec
+from session.interchange import annabelle, archive, openclaw, overlay, pi, rows
+from session.interchange.conversation import Codec, Source
 from session.interchange.nanobot import B64_NAMES, OLD_NAMES
 
 FORMATS: Final = MappingProxyType(
@@ -19,3 +19,4 @@ FORMATS: Final = MappingProxyType(
         "rows": cast(Codec, rows),
     }
 )
+SOURCES: Final = MappingProxyType({**FORMATS, "pi": cast(Source, pi), "openclaw": cast(Source, openclaw)})

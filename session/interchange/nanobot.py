@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from session.interchange.conversation import (
-    BadFormat,
     Conversation,
     Files,
     Losses,
@@ -17,9 +16,10 @@ from session.interchange.conversation import (
     is_record,
     stem_of,
 )
-from session.key import marked_stem, needs_mark, plain_stem
-from session.line import dump, is_ulid, naive
-from session.transcript import HEAD_FIELDS, Transcript, decode, parse
+from session.interchange.fit import Fit
+from session.transcript.key import marked_stem, needs_mark, plain_stem
+from session.transcript.line import dump, is_ulid, naive
+from session.transcript.transcript import HEAD_FIELDS, Transcript, decode, parse
 
 _KEY = re.compile(r"[^\s:]+:.+", re.DOTALL)
 _REMARK = "nanobot sends withdrawn messages again; they stand in the file"
@@ -69,8 +69,13 @@ B64_NAMES = Nanobot(_b64_name)
 def _decode(path: str, data: bytes) -> Conversation:
     stem = stem_of(path)
     found = parse(data, stem=stem)
-    if data.strip(b"\r\n\t \0") and not found.messages and not found.damage.heads:
-        raise BadFormat(f"{path} is no nanobot session", hint="no line of it is a message or metadata")
+    if not found.damage.heads:
+        # Line 1 of nanobot outweighs any number of strange lines: those of later versions and of damage.
+        fit = Fit(path, data)
+        fit.strange = len(found.damage.strays) + found.damage.uncounted
+        for raw in found.messages:
+            fit.count("recordType" not in decode(raw))
+        fit.check("a message or metadata")
     losses = Losses()
     for problem in found.damage.problems:
         losses.add(problem)

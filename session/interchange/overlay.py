@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from session.index import usage_of
 from session.interchange.conversation import (
     BadFormat,
     Call,
@@ -28,9 +27,12 @@ from session.interchange.conversation import (
     texts_of,
     time_text,
 )
-from session.line import dump, make_line, read_time
+from session.interchange.fit import Fit
+from session.transcript.index import usage_of
+from session.transcript.line import dump, make_line, read_time
 
-RAW = "_raw"  # stands for arguments that are no object, which the format does not know
+# Stands for arguments that are no object, which the format does not know.
+RAW = "_raw"
 _INNER = ("name", "model", "source", "cron_job_id", "instructions")
 _KEPT = ("role", "content", "timestamp", "tool_calls", "tool_call_id", "name", "is_error")
 _KEPT_OVERLAY = (
@@ -42,6 +44,37 @@ _KEPT_OVERLAY = (
     "tokens_before",
     "read_files",
     "modified_files",
+)
+_READ = frozenset(
+    [
+        "recordType",
+        "schemaVersion",
+        "seq",
+        "role",
+        "content",
+        "toolCallId",
+        "isError",
+        "timestamp",
+        "summary",
+        "firstKeptSeq",
+        "tokensBefore",
+        "readFiles",
+        "modifiedFiles",
+    ]
+)
+_READ_METADATA = frozenset(
+    [
+        "id",
+        "name",
+        "createdAt",
+        "lastMessageAt",
+        "model",
+        "messageCount",
+        "source",
+        "cronJobId",
+        "systemPromptOverride",
+        "metrics",
+    ]
 )
 _ROLES = {"user": "user", "assistant": "assistant", "toolResult": "tool"}
 
@@ -147,18 +180,20 @@ def decode(files: Files) -> list[Conversation]:
 
 
 def _decode(path: str, data: bytes, about: Mapping[str, Any]) -> Conversation:
-    losses = Losses()
-    records, kinds = [], 0
+    losses, fit = Losses(), Fit(path, data)
+    records = []
     for record in json_lines(data, losses):
-        kinds += record.get("recordType") in ("message", "compaction")
-        if record.get("recordType") == "compaction" or (
-            record.get("recordType") == "message" and record.get("role") in _ROLES
-        ):
+        kind = record.get("recordType")
+        fit.count(isinstance(kind, str))
+        if kind == "message" and record.get("role") not in _ROLES:
+            losses.unread("messages", record.get("role"))
+        elif kind in ("message", "compaction"):
+            losses.others("records'", record, _READ)
             records.append(record)
         else:
-            losses.add("records of an unknown kind")
-    if data.strip() and not kinds:
-        raise BadFormat(f"{path} is no session of this format", hint="its lines have no recordType")
+            losses.unread("records", kind)
+    fit.check("a record with its recordType")
+    losses.others("metadata.json's", about, _READ_METADATA)
     created = read_time(about.get("createdAt")) or next(
         (at for record in records if (at := read_time(record.get("timestamp")))), None
     )
@@ -220,7 +255,7 @@ def _message_line(record: dict[str, Any], stamp: str, names: dict[str, str], los
             names[call.id] = call.name
             calls.append(call_line(call))
         elif kind != "text":
-            losses.add("blocks of an unknown kind")
+            losses.unread("blocks", kind)
     texts = texts_of(content)
     if record["role"] != "toolResult":
         found = from_texts(texts, calls=bool(calls))

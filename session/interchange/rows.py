@@ -24,12 +24,19 @@ from session.interchange.conversation import (
     json_object,
     live,
     newest_overlay,
+    result_line,
     text_of,
     time_text,
 )
-from session.line import dump, make_line, read_time
+from session.interchange.fit import look
+from session.transcript.line import make_line, read_time
 
 _KEPT = ("role", "content", "timestamp", "tool_calls", "tool_call_id", "name", "is_error")
+
+_READ_SESSION = frozenset(
+    ["id", "status", "started_at", "updated_at", "ended_at", "summary", "compaction_summary"]
+)
+_READ_ROW = frozenset(["id", "session_id", "sequence_number", "role", "content", "metadata", "created_at"])
 
 
 def encode(conversation: Conversation) -> Written:
@@ -120,15 +127,16 @@ def decode(files: Files) -> list[Conversation]:
         content = json_object(data)
         sessions, messages = content.get("chat_sessions"), content.get("session_messages")
         if not isinstance(sessions, list) or not isinstance(messages, list):
-            raise BadFormat(
-                f"{path} is no document of this format", hint="it needs chat_sessions and session_messages"
-            )
+            guess = look(data)
+            cure = f"it looks like --from {guess}" if guess else "it needs chat_sessions and session_messages"
+            raise BadFormat(f"{path} is no document of this format", hint=cure)
         found += [_decode(path, row, messages) for row in sessions if isinstance(row, dict)]
     return sorted(found, key=lambda one: one.created_at.timestamp() if one.created_at else 0.0)
 
 
 def _decode(path: str, session: Mapping[str, Any], messages: list[Any]) -> Conversation:
     losses = Losses()
+    losses.others("sessions'", session, _READ_SESSION)
     began = time_text(session.get("started_at"))
     mine = [row for row in messages if isinstance(row, dict) and row.get("session_id") == session.get("id")]
     mine.sort(key=_number)
@@ -137,6 +145,9 @@ def _decode(path: str, session: Mapping[str, Any], messages: list[Any]) -> Conve
         at = time_text(session.get("updated_at"), began)
         lines.append(make_line("system", session["compaction_summary"], at, kind="overlay", first_kept=0))
     for row in mine:
+        losses.others("messages'", row, _READ_ROW)
+        if isinstance(row.get("metadata"), dict):
+            losses.others("messages' metadata", row["metadata"], ("tool_history",))
         stamp = time_text(row.get("created_at"), began)
         lines += _lines(row, stamp, losses)
     inner = {"summary": session.get("summary"), "ended_at": session.get("ended_at")}
@@ -159,7 +170,7 @@ def _lines(row: Mapping[str, Any], stamp: str, losses: Losses) -> list[Line]:
     """Turn a row back into lines: the calls and results of its tool history, then its own text."""
     role, content = row.get("role"), row.get("content")
     if role not in ("user", "assistant", "system", "tool"):
-        losses.add("messages of an unknown role")
+        losses.unread("messages", role)
         return []
     metadata = row.get("metadata")
     history = metadata.get("tool_history") if isinstance(metadata, dict) else None
@@ -195,18 +206,12 @@ def _chain(history: list[Any], stamp: str, losses: Losses) -> list[Line]:
             flush()
             lines.append(_result_line(entry, stamp, names))
         else:
-            losses.add("entries of a tool history of an unknown kind")
+            losses.unread("entries of a tool history", kind)
     flush()
     return lines
 
 
 def _result_line(entry: Mapping[str, Any], stamp: str, names: Mapping[str, str]) -> Line:
-    id_, content = str(entry.get("tool_use_id", "")), entry.get("content")
-    return make_line(
-        "tool",
-        content if isinstance(content, str) else dump({"": content})[4:-1].decode(),
-        stamp,
-        tool_call_id=id_,
-        name=entry.get("name") or names.get(id_),
-        is_error=True if entry.get("is_error") is True else None,
-    )
+    id_ = str(entry.get("tool_use_id", ""))
+    name, is_error = entry.get("name") or names.get(id_), entry.get("is_error") is True
+    return result_line(id_, entry.get("content"), stamp, name=name, is_error=is_error)

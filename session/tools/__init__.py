@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import structlog
 
 from session.errors import ToolError
-from session.models import ToolCall, ToolSpec
+from session.models.model import ToolCall, ToolSpec
 
 MAX_RESULT_BYTES = 64 * 1024
 
@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ToolPlace:
     """Where a tool acts: ``folder`` is the files folder of the scope, relative paths start there.
 
     ``stem`` names the files of the conversation; ``previous`` is the archive that a compaction left behind,
@@ -56,7 +56,7 @@ class Tool(Protocol):
         """Whether running it again after a crash does no harm."""
         ...
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Do it and return the result for the model; ``arguments`` fit the spec's schema.
 
         Raises:
@@ -69,7 +69,7 @@ class Tool(Protocol):
 class Choosy(Protocol):
     """A tool that is not on offer everywhere."""
 
-    def serves(self, place: Place) -> bool:
+    def serves(self, place: ToolPlace) -> bool:
         """Say whether there is anything for it to do at ``place``."""
         ...
 
@@ -88,7 +88,7 @@ class Toolbox:
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.spec.name: tool for tool in tools}
 
-    def specs(self, allowed: Collection[str], place: Place) -> list[ToolSpec]:
+    def specs(self, allowed: Collection[str], place: ToolPlace) -> list[ToolSpec]:
         """Describe the tools that are on offer at ``place`` and allowed, always in the same order."""
         return [tool.spec for name, tool in self._tools.items() if name in allowed and _serves(tool, place)]
 
@@ -96,7 +96,7 @@ class Toolbox:
         """Return the tool of that name, if there is one."""
         return self._tools.get(name)
 
-    async def run(self, call: ToolCall, place: Place, allowed: Collection[str]) -> ToolResult:
+    async def run(self, call: ToolCall, place: ToolPlace, allowed: Collection[str]) -> ToolResult:
         """Run a call; whatever goes wrong becomes an error result, and only cancellation is raised."""
         try:
             tool = self._tools.get(call.name)
@@ -139,7 +139,7 @@ def capped(text: str, limit_bytes: int = MAX_RESULT_BYTES) -> str:
     return data[: limit_bytes - len(note)].decode("utf-8", "ignore") + note
 
 
-def _serves(tool: Tool, place: Place) -> bool:
+def _serves(tool: Tool, place: ToolPlace) -> bool:
     return tool.serves(place) if isinstance(tool, Choosy) else True
 
 

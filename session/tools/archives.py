@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Any, ClassVar
 
-from session import archive
-from session.attachments import with_references
-from session.disk import Layout
+from session.disk.layout import Layout
 from session.errors import StoreError, ToolError
-from session.history import is_record
-from session.line import decode, read_time
-from session.loading import load
-from session.models import ToolSpec
-from session.repair import plain_text
-from session.tools import Place
-from session.transcript import Transcript
+from session.models.model import ToolSpec
+from session.tools import ToolPlace
+from session.transcript import archive
+from session.transcript.attachments import with_references
+from session.transcript.history import is_record
+from session.transcript.line import decode, read_time
+from session.transcript.loading import load
+from session.transcript.repair import plain_text
+from session.transcript.transcript import Transcript
 
 PAGE_BYTES = 32 * 1024
 RESULT_CHARS = 2000  # shown of a tool's result, and of the arguments of a call
@@ -52,11 +52,11 @@ class SessionArchiveRead:
         self._zone = zone
         self._page_bytes = page_bytes
 
-    def serves(self, place: Place) -> bool:
+    def serves(self, place: ToolPlace) -> bool:
         """Say whether a compaction has left an archive behind."""
         return place.previous is not None
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Return the page that begins at ``line``."""
         line, offset = arguments.get("line", 1), arguments.get("offset", 0)
         try:
@@ -64,7 +64,7 @@ class SessionArchiveRead:
         except StoreError as error:
             raise ToolError("the archive cannot be read; only its summary is left") from error
 
-    def _read(self, place: Place, line: int, offset: int) -> str:
+    def _read(self, place: ToolPlace, line: int, offset: int) -> str:
         found, transcript = self._open(place)
         total = len(transcript.messages)
         if line > total:
@@ -75,7 +75,7 @@ class SessionArchiveRead:
         end = _END if following is None else _NEXT.format(arguments=json.dumps(following))
         return "\n".join([head, "", *rows, "", end])
 
-    def _open(self, place: Place) -> tuple[archive.Archived, Transcript]:
+    def _open(self, place: ToolPlace) -> tuple[archive.Archived, Transcript]:
         """Find the archive by the ULID in its name, among those of this conversation alone."""
         session_id = archive.session_in(place.previous or "")
         found = archive.find(self._layout, session_id, stem=place.stem) if place.stem else None

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import durable
 from session.errors import ToolError
 
 T = TypeVar("T")
@@ -26,7 +27,6 @@ MAX_FILE_BYTES = 10 * 1024 * 1024
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMP_PREFIX, _TEMP_SUFFIX = ".chat-gateway-", ".tmp"
 _TEMP_LIFE_S = 3600
 _LOCK_WAIT_S = 10.0
@@ -77,7 +77,7 @@ def names_of(folder: Path, path: str) -> list[str]:
 @contextmanager
 def below(folder: Path, names: list[str], *, make: bool = False) -> Iterator[int]:
     """Open the folder that ``names`` lead to, following no link, and close it at the end."""
-    _make_top(folder)
+    durable.make_folder(folder)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in names:
@@ -89,9 +89,7 @@ def below(folder: Path, names: list[str], *, make: bool = False) -> Iterator[int
 
 def _step(fd: int, name: str, *, make: bool) -> int:
     if make:
-        with suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=fd)
-            os.fsync(fd)
+        durable.make_below(fd, name)
     deeper = open_folder(fd, name)
     os.close(fd)
     return deeper
@@ -100,13 +98,6 @@ def _step(fd: int, name: str, *, make: bool) -> int:
 def open_folder(fd: int, name: str) -> int:
     """Open a folder within an open one; a link is none."""
     return os.open(name, _FOLDER, dir_fd=fd)
-
-
-def _make_top(folder: Path) -> None:
-    if not folder.is_dir():
-        if folder.parent != folder:
-            _make_top(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def read_file(folder: Path, path: str) -> bytes:
@@ -139,7 +130,8 @@ def change_file(folder: Path, path: str, change: Callable[[bytes], bytes]) -> No
     """
     names = _file_names(folder, path)
     with below(folder, names[:-1]) as parent:
-        _lock(parent, path)  # let go when the folder is closed
+        # The lock is let go when the folder is closed, by a kill as well.
+        _lock(parent, path)
         _replace(parent, names[-1], path, change(read_in(parent, names[-1], path)))
 
 
@@ -184,19 +176,7 @@ def _replace(parent: int, name: str, path: str, data: bytes) -> None:
     mode = _mode_of(parent, name, path)
     _sweep(parent)
     temp = f"{_TEMP_PREFIX}{secrets.token_hex(8)}{_TEMP_SUFFIX}"
-    fd = os.open(temp, _NEW, 0o600, dir_fd=parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(fd, mode)
-            os.fsync(fd)
-        os.rename(temp, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temp, dir_fd=parent)
-        raise
-    os.fsync(parent)
+    durable.replace_below(parent, name, data, temp=temp, mode=mode)
 
 
 def _mode_of(parent: int, name: str, path: str) -> int:

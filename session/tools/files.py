@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from session.errors import ToolError
-from session.models import ToolSpec
-from session.tools import MAX_RESULT_BYTES, Place
+from session.models.model import ToolSpec
+from session.tools import MAX_RESULT_BYTES, ToolPlace
 from session.tools.beneath import (
     MAX_FILE_BYTES,
     below,
@@ -45,7 +45,7 @@ class Read:
         },
     )
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Return the asked lines, at most 64 kB of them."""
         path = arguments["path"]
         data = await threaded(path, lambda: read_file(place.folder, path))
@@ -66,7 +66,7 @@ class Write:
         },
     )
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Replace the file; on return it survives a power cut."""
         path = arguments["path"]
         data = arguments["content"].encode("utf-8", "replace")
@@ -95,7 +95,7 @@ class Edit:
         },
     )
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Replace the file in one step; on return it survives a power cut."""
         path, every = arguments["path"], arguments.get("all", False)
         old, new = (arguments[name].encode("utf-8", "replace") for name in ("old", "new"))
@@ -120,7 +120,7 @@ class Ls:
         {"type": "object", "properties": {"path": {**_PATH, "description": "Folder, . for the top"}}},
     )
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Return the names in alphabetical order."""
         path = arguments.get("path", ".")
         return await threaded(path, lambda: _list_folder(place.folder, path))
@@ -140,7 +140,8 @@ def _page(data: bytes, *, first: int, limit: int | None) -> str:
         if room < 0:
             break
         taken += 1
-    text = "\n".join(asked[: max(taken, 1)])  # one line alone over the limit is cut by the toolbox
+    # One line alone over the limit is cut by the toolbox.
+    text = "\n".join(asked[: max(taken, 1)])
     rest = len(lines) - (first - 1) - max(taken, 1)
     if rest <= 0:
         return text

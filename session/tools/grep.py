@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from session.errors import ToolError
-from session.models import ToolSpec
-from session.patterns import Found, Searcher
-from session.tools import Place
+from session.library.patterns import PatternResult, Searcher
+from session.models.model import ToolSpec
+from session.tools import ToolPlace
 from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, threaded
 
 LIMIT_S = 5.0
@@ -41,7 +41,7 @@ class Grep:
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Return the lines, at most ``MAX_LINES`` of them; a search is given up after its limit."""
         path, pattern = arguments.get("path", "."), arguments["pattern"]
         search = _Search(pattern, ignore_case=arguments.get("ignore_case", False), limit_s=self._limit_s)
@@ -59,7 +59,8 @@ class _Search:
     def run(self, folder: Path, path: str) -> list[str]:
         rows: list[str] = []
         with Searcher() as searcher:
-            self._ask(searcher, "", 1)  # a broken pattern is told even where there is no file
+            # A broken pattern is told even where there is no file.
+            self._ask(searcher, "", 1)
             for name, data in _texts(folder, path, self._check):
                 lines = data.decode("utf-8", "replace").split("\n")
                 found = self._ask(searcher, "\n".join(lines), MAX_LINES + 1 - len(rows))
@@ -71,7 +72,7 @@ class _Search:
                     ]
         return rows
 
-    def _ask(self, searcher: Searcher, text: str, most: int) -> Found:
+    def _ask(self, searcher: Searcher, text: str, most: int) -> PatternResult:
         self._check()
         left_s = max(self._until - time.monotonic(), 0.001)
         [found] = searcher.search(
@@ -115,7 +116,8 @@ def _walk(fd: int, prefix: str, check: Callable[[], None], *, depth: int) -> Ite
             deeper = open_folder(fd, name) if is_folder else -1
             data = b"" if is_folder or is_temp(name) else read_in(fd, name, shown)
         except (ToolError, OSError):
-            continue  # it went away, cannot be read, is a link or no text
+            # It went away meanwhile, cannot be read, or is a link or no text.
+            continue
         if data:
             yield shown, data
         if is_folder:

@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from session.attachments import open_beneath
 from session.errors import ToolError
-from session.library import Library, Skill
-from session.models import ToolSpec
-from session.tools import Place
+from session.library.library import Library, Skill
+from session.models.model import ToolSpec
+from session.tools import ToolPlace
 from session.tools.beneath import MAX_FILE_BYTES
+from session.transcript.attachments import open_beneath
 
 MAX_NAMED = 100
 NAMED_DEPTH = 3
@@ -38,7 +38,7 @@ class SkillRead:
     def __init__(self, library: Library) -> None:
         self._library = library
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Return the text, and the names of the files beside it."""
         return await asyncio.to_thread(self._read, arguments["name"], arguments.get("path", ""))
 

@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import SecretStr
 
 from channels.base import Arrival, Piece, Pulse, Rendered, Site
-from channels.discord import Discord
-from channels.discord_ingress import Tempo
-from channels.tables import Discord as Table
-from tests.discord_server import DiscordServer
+from channels.discord.adapter import Discord
+from channels.discord.ingress import Tempo
+from channels.tables import DiscordTable as Table
+from tests.support.discord_server import DiscordServer
 
 HURRY = Tempo(deadline_s=5.0, pause_s=0.02, longest_pause_s=0.1, defer_s=2.5, guilds_s=0.05)
 CALM = replace(HURRY, guilds_s=1.0)  # no server is told of later than the first sweep, and asks for another

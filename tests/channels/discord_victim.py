@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from channels.base import Arrival, Pulse, Site
-from channels.discord import Discord
-from channels.discord_ingress import Tempo
-from channels.tables import Discord as Table
+from channels.discord.adapter import Discord
+from channels.discord.ingress import Tempo
+from channels.tables import DiscordTable as Table
 
 
 async def emit(arrival: Arrival) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
 from channels.base import Arrival, Pulse, Site
-from channels.tables import Telegram as Table
-from channels.telegram import Telegram
-from channels.telegram_ingress import Times
-from tests.telegram_server import TelegramServer
+from channels.platform_time import steady_s
+from channels.tables import TelegramTable as Table
+from channels.telegram.adapter import Telegram
+from channels.telegram.ingress import Times
+from tests.support.telegram_server import TelegramServer
 
 
 class Ears:
@@ -105,6 +106,7 @@ class Place:
         self.pulse = Watched()
         self.pauses = Pauses()
         self.began = datetime(2020, 1, 1, tzinfo=UTC)
+        self.ahead = timedelta()  # how far the clock of this machine is
         self.channel = self.new()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -112,7 +114,14 @@ class Place:
         """Build another adapter of the same bot."""
         times = Times(sleep=self.pauses, farewell_s=30.0)
         more = {} if clock is None else {"clock": clock}
-        return Telegram(self.table, Site(self.state, self.pulse, {}, self.began), times=times, **more)
+        return Telegram(
+            self.table, Site(self.state, self.pulse, {}, self.began, self.mark_s), times=times, **more
+        )
+
+    @property
+    def mark_s(self) -> float:
+        """When the process began, by the clock that nobody sets."""
+        return steady_s() - (datetime.now(UTC) + self.ahead - self.began).total_seconds()
 
     def run(self, emit: Callable[[Arrival], Awaitable[None]]) -> asyncio.Task[None]:
         """Let the adapter receive."""

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from channels.base import Arrival, Pulse, Site
-from channels.tables import Telegram as Table
-from channels.telegram import build
+from channels.tables import TelegramTable as Table
+from channels.telegram.adapter import build
 
 SLOW = ("55", "255")
 

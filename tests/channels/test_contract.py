@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from channels.base import Channel
-from channels.testing import ChannelContract, FakeChannel, FakePlatform, Platform
+from channels.testing import ChannelContract, FakeChannel, FakePlatform, FarSide
 
 
 class TestFakeChannel(ChannelContract):
@@ -21,12 +21,12 @@ class TestFakeChannel(ChannelContract):
             await channel.aclose()
 
     @asynccontextmanager
-    async def open_channel(self) -> AsyncIterator[tuple[Channel, Platform]]:
+    async def open_channel(self) -> AsyncIterator[tuple[Channel, FarSide]]:
         platform = FakePlatform(remembers=self.remembers)
         async with self._open(platform) as channel:
             yield channel, platform
 
-    def open_again(self, platform: Platform) -> AbstractAsyncContextManager[Channel]:
+    def open_again(self, platform: FarSide) -> AbstractAsyncContextManager[Channel]:
         assert isinstance(platform, FakePlatform)
         return self._open(platform)
 

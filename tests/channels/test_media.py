@@ -15,7 +15,7 @@ import pytest
 
 from channels.base import File
 from channels.errors import ChannelDown, ChannelError, SendLater, SendNever
-from channels.media import Media, Refused, safe_name
+from channels.media import FileRefused, MediaFolder, safe_name
 from channels.message import Attachment
 from tests.gateway.embedded_place import files_at_most
 
@@ -52,13 +52,13 @@ class Source:
         return File(**(fields | more))
 
 
-def media(workspace: Path, **more: Any) -> Media:
+def media(workspace: Path, **more: Any) -> MediaFolder:
     slept: list[float] = more.pop("slept", [])
 
     async def sleep(after_s: float) -> None:
         slept.append(after_s)
 
-    return Media(workspace, **({"max_mb": 20, "timeout_s": 60.0, "sleep": sleep} | more))
+    return MediaFolder(workspace, **({"max_mb": 20, "timeout_s": 60.0, "sleep": sleep} | more))
 
 
 async def kept(workspace: Path, content: bytes = PNG, **more: Any) -> Attachment:
@@ -122,7 +122,7 @@ async def test_a_file_said_to_be_too_large_is_not_fetched(tmp_path: Path) -> Non
 
     saved = await media(tmp_path).save(source.file(size=20 * MB + 1))
 
-    assert saved == Refused("[photo not loaded: over 20 MB]")
+    assert saved == FileRefused("[photo not loaded: over 20 MB]")
     assert source.begun == 0
 
 
@@ -132,7 +132,7 @@ async def test_a_file_that_grows_too_large_is_given_up_while_it_streams(tmp_path
 
     saved = await media(tmp_path, max_mb=2).save(source.file(size=10))
 
-    assert saved == Refused("[photo not loaded: over 2 MB]")
+    assert saved == FileRefused("[photo not loaded: over 2 MB]")
     assert (source.pieces, source.closed) == (5, 1)
     assert leftovers(tmp_path) == []
 
@@ -148,7 +148,7 @@ async def test_a_download_that_hangs_is_given_up_in_time(tmp_path: Path) -> None
 
     saved = await media(tmp_path, timeout_s=0.05).save(source.file(kind="video"))
 
-    assert saved == Refused("[video not loaded: it took longer than 0.05 s]")
+    assert saved == FileRefused("[video not loaded: it took longer than 0.05 s]")
     assert source.closed == 1
     assert leftovers(tmp_path) == []
 
@@ -182,7 +182,7 @@ async def test_an_unreachable_file_is_a_line_and_no_exception(
 
     saved = await media(tmp_path).save(source.file(kind="voice"))
 
-    assert saved == Refused("[voice not loaded: the platform does not give it]")
+    assert saved == FileRefused("[voice not loaded: the platform does not give it]")
     assert source.begun == begun
     assert leftovers(tmp_path) == []
 
@@ -191,7 +191,7 @@ async def test_a_full_disk_is_a_line_and_leaves_no_half_file(tmp_path: Path) -> 
     with files_at_most(MB):
         saved = await media(tmp_path).save(Source([b"x" * MB] * 3).file(kind="document"))
 
-    assert saved == Refused("[document not loaded: it could not be saved]")
+    assert saved == FileRefused("[document not loaded: it could not be saved]")
     assert leftovers(tmp_path) == []
 
 
@@ -208,16 +208,16 @@ async def test_who_is_cancelled_leaves_no_half_file(tmp_path: Path) -> None:
 
 
 class Slow(type(Path())):  # type: ignore[misc]
-    """A folder at which a thread is held up when it looks whether it is there."""
+    """A folder at which a thread is held up when it asks the system for it."""
 
     looked = threading.Event()
     there = threading.Event()
 
-    def is_dir(self) -> bool:
+    def __fspath__(self) -> str:
         if threading.current_thread() is not threading.main_thread():
             self.looked.set()
             assert self.there.wait(20)
-        return super().is_dir()
+        return super().__fspath__()
 
 
 async def test_who_is_cancelled_while_the_disk_is_slow_leaves_no_half_file(tmp_path: Path) -> None:
@@ -300,3 +300,13 @@ async def test_a_file_without_a_name_is_called_by_its_kind(tmp_path: Path) -> No
 )
 def test_a_name_loses_paths_and_what_cannot_be_seen(name: str, safe: str) -> None:
     assert safe_name(name) == safe
+
+
+async def test_a_file_that_comes_again_is_dated_ahead(tmp_path: Path) -> None:
+    """Whoever lets go of it by age leaves it to the letter that still waits."""
+    first = await kept(tmp_path)
+    path = tmp_path / first.ref
+    assert path.stat().st_mtime <= time.time()
+
+    assert await kept(tmp_path) == first
+    assert path.stat().st_mtime > time.time() + 86_400

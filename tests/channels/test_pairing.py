@@ -14,7 +14,16 @@ import pytest
 
 from channels import state_file
 from channels.errors import ChannelError, NewerFile
-from channels.pairing import ALPHABET, Approved, NobodyThere, NoSuchCode, Pairing, approved
+from channels.pairing import (
+    ALPHABET,
+    MAX_PENDING,
+    MAX_TOLD,
+    Approved,
+    NobodyThere,
+    NoSuchCode,
+    Pairing,
+    approved,
+)
 from tests.channels.patience import until_unlocked
 from tests.gateway.embedded_place import files_at_most
 
@@ -92,16 +101,36 @@ def test_a_code_is_good_for_an_hour_and_once(tmp_path: Path) -> None:
     assert approved(tmp_path, "telegram").people == {"101"}
 
 
-def test_three_wait_at_most_on_a_channel(tmp_path: Path) -> None:
+def test_a_crowd_of_strangers_keeps_nobody_out(tmp_path: Path) -> None:
+    """The oldest code gives way to a new one; whose code gave way may ask again after a while."""
     clock = Clock()
     pairing = place(tmp_path, clock)
-    for n in range(3):
+    first = code_for(pairing, "0")
+    for n in range(1, MAX_PENDING):
+        clock.forward(seconds=1)
         code_for(pairing, str(n))
+    assert len(pairing.rows()) == MAX_PENDING
 
-    assert ask(pairing, "3") is None
-    assert ask(pairing, "3", channel="discord") is not None
+    newest = code_for(pairing)
+
+    assert len(pairing.rows()) == MAX_PENDING
+    with pytest.raises(NoSuchCode):
+        pairing.approve(first)
+    assert pairing.approve(newest).id == ADA
+    assert ask(pairing, "0", message="t:2") is None
+    clock.forward(minutes=10)
+    assert ask(pairing, "0", message="t:3") is not None
+
+
+def test_no_more_than_sixty_are_told_a_code_within_an_hour(tmp_path: Path) -> None:
+    clock = Clock()
+    pairing = place(tmp_path, clock)
+    told = [ask(pairing, str(n), message=f"t:{n}") for n in range(MAX_TOLD + 40)]
+
+    assert [code is not None for code in told] == [True] * MAX_TOLD + [False] * 40
+    assert ask(pairing, ADA, channel="discord") is not None
     clock.forward(hours=1)
-    assert ask(pairing, "3") is not None  # who was not answered is no longer turned away
+    assert ask(pairing, ADA) is not None
 
 
 def test_everyone_is_answered_once_a_day_also_after_a_restart(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from channels.message import Attachment, Outbound
 from channels.testing import FakeChannel, FakePlatform
-from gateway.delivery import Delivery
-from gateway.drafts import Drafts
-from gateway.embedded import EmbeddedMailbox
-from gateway.ledger import Ledger
-from gateway.mailbox import Letter, Mailbox, Post, outbound
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.drafts import Drafts
+from gateway.outbound.ledger import DeliveryLedger
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import Letter, Mailbox, Post, outbound
 
 DEADLINE_S = 30.0
 BOX = outbound("fake")
@@ -57,6 +57,10 @@ class Place:
         self.limiter = FreeLimiter()
         self.naps = Naps()
         self.delivery: Delivery
+        self.may_leave: list[Path] = [folder]
+
+    async def folders(self, out: Outbound) -> Sequence[Path]:
+        return self.may_leave
 
     @asynccontextmanager
     async def mailbox(self) -> AsyncIterator[EmbeddedMailbox]:
@@ -73,10 +77,10 @@ class Place:
 
     @asynccontextmanager
     async def delivering(
-        self, mailbox: Mailbox, *, drafts: Callable[[Ledger], Drafts] | None = None
-    ) -> AsyncIterator[Ledger]:
+        self, mailbox: Mailbox, *, drafts: Callable[[DeliveryLedger], Drafts] | None = None
+    ) -> AsyncIterator[DeliveryLedger]:
         """Deliver while the context is open."""
-        async with Ledger(self.path) as ledger, asyncio.TaskGroup() as group:
+        async with DeliveryLedger(self.path) as ledger, asyncio.TaskGroup() as group:
             self.delivery = Delivery(
                 channel=self.channel,
                 mailbox=mailbox,
@@ -87,6 +91,7 @@ class Place:
                 drafts=drafts(ledger) if drafts is not None else None,
                 max_file_mb=1,
                 sleep=self.naps,
+                folders=self.folders,
             )
             running = group.create_task(self.delivery.run(), name="delivery")
             await self.delivery.attached.wait()

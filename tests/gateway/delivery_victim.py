@@ -12,10 +12,10 @@ from pathlib import Path
 from channels.base import Emit, Piece, Rendered
 from channels.errors import SendUnknown
 from channels.message import Outbound
-from gateway.delivery import Delivery
-from gateway.embedded import EmbeddedMailbox
-from gateway.ledger import Ledger
-from gateway.mailbox import Post, outbound
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.ledger import DeliveryLedger
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import Post, outbound
 
 CHATS, SIZE, PIECES = 4, 20, 3
 
@@ -92,7 +92,7 @@ async def main(folder: str, port: str, letters: str) -> None:
         await mailbox.ready()
         if fresh:
             await put_all(mailbox, int(letters))
-        async with Ledger(path / "delivery-wire.db") as ledger:
+        async with DeliveryLedger(path / "delivery-wire.db") as ledger:
             delivery = Delivery(
                 channel=Wire(int(port)),
                 mailbox=mailbox,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from gateway.embedded import EmbeddedMailbox
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
 
 _SERVING: dict[EmbeddedMailbox, asyncio.Task[None]] = {}
 

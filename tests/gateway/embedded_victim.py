@@ -13,8 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
-from gateway.embedded import EmbeddedMailbox
-from gateway.mailbox import INBOUND, Letter, Post, outbound
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Letter, Post, outbound
 
 
 def say(words: str) -> None:

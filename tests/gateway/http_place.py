@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import orjson
 
-from gateway.house import House
+from gateway.app.app import Application
+from gateway.config.settings import Settings
 from gateway.http.server import HttpServer
-from gateway.settings import Settings
-from session.models import Answer, OnDelta, Prompt
+from session.models.model import Answer, OnDelta, Prompt
 
 
 class Gated:
@@ -39,7 +39,7 @@ class Gated:
 
 
 class Place:
-    def __init__(self, house: House, server: HttpServer, http: httpx.AsyncClient) -> None:
+    def __init__(self, house: Application, server: HttpServer, http: httpx.AsyncClient) -> None:
         self.house = house
         self.server = server
         self.http = http
@@ -120,7 +120,7 @@ async def open_place(
             **tables,
         }
     )
-    house = House(settings)
+    house = Application(settings)
     server = HttpServer(house)
     if prepare is not None:
         prepare(server)

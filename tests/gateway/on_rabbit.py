@@ -10,10 +10,10 @@ import aio_pika
 from aio_pika.abc import AbstractChannel
 
 from gateway.errors import MailboxDown
-from gateway.mailbox import INBOUND, Letter, Mailbox, Post
-from gateway.rabbit_link import Link
-from gateway.rabbit_wire import Sending
-from gateway.rabbitmq import RabbitMailbox
+from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
+from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.wire import Sending
 
 SERVING: dict[RabbitMailbox, asyncio.Task[None]] = {}
 

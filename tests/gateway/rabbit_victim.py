@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from gateway.mailbox import INBOUND
-from gateway.rabbitmq import RabbitMailbox
+from gateway.queue.mailbox import INBOUND
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 
 
 async def main(url: str, name: str, take: int, settle: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from session.key import SessionKey
-from session.line import make_line
-from session.loading import WHOLE_BYTES
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
+from session.transcript.loading import WHOLE_BYTES
 
 KEY = SessionKey("cli:big")
 STEM = "cli_big"

@@ -8,8 +8,8 @@ import sys
 from datetime import UTC
 from pathlib import Path
 
-from session.key import SessionKey
-from session.store import Store
+from session.store.store import Store
+from session.transcript.key import SessionKey
 from tests.session.big_place import KEY, exchange
 
 

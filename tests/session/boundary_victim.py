@@ -9,9 +9,9 @@ import sys
 from datetime import UTC
 from pathlib import Path
 
-from session import boundary
-from session.key import SessionKey
-from session.store import Store
+from session.store import switch_session
+from session.store.store import Store
+from session.transcript.key import SessionKey
 from tests.session.dying import die_everywhere
 
 KEY = SessionKey("telegram:1")
@@ -21,11 +21,15 @@ async def done(workspace: Path, what: str, session_id: str) -> None:
     store = Store(workspace, zone=UTC)
     async with store.open(KEY) as session:
         if what == "reopen":
-            await session.change(lambda *hands: boundary.reopen(*hands, session_id=session_id, by="cmd"))
+            await session.change(
+                lambda *hands: switch_session.reopen(*hands, session_id=session_id, by="cmd")
+            )
         elif what == "part":
-            await session.change(lambda *hands: boundary.part(*hands, by="late", due=lambda _: True))
+            await session.change(
+                lambda *hands: switch_session.split_after_idle(*hands, by="late", due=lambda _: True)
+            )
         else:
-            await session.change(lambda *hands: boundary.close(*hands, of=session_id))
+            await session.change(lambda *hands: switch_session.close(*hands, of=session_id))
     await store.aclose()
 
 

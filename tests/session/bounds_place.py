@@ -11,17 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from session.bounds import Bounds
-from session.compaction import Compactor, Rules
-from session.context import ChangingParts
+from session.compaction import CompactionRules, Compactor
+from session.compaction.compactions import Compactions
+from session.context.context import ChangingParts
 from session.errors import ContextTooLong
-from session.history import SummaryRole, Window
-from session.key import SessionKey
-from session.models import Answer, Meter, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage
-from session.store import Session, Store
-from session.tokens import estimate_messages
-from session.tools import Place, Toolbox
-from session.turn import Limits, Reply, Request, StopSwitch, Surroundings, Turns
+from session.models.model import Answer, Meter, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage
+from session.models.tokens import estimate_messages
+from session.store.store import Session, Store
+from session.tools import Toolbox, ToolPlace
+from session.transcript.history import HistoryWindow, SummaryRole
+from session.transcript.key import SessionKey
+from session.turn.turn import Reply, Request, StopSwitch, TurnContext, TurnLimits, Turns
 from tests.session.compaction_talk import RULES, STRUCTURED, facts_of, filled
 
 KEY = SessionKey("cli:ada")
@@ -93,7 +93,7 @@ class Look:
     def spec(self) -> ToolSpec:
         return ToolSpec("look", "looks", {"type": "object"})
 
-    async def run(self, arguments: Mapping[str, Any], place: Place) -> str:
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         return filled(f"fact-{arguments['n']};", self.tokens)
 
 
@@ -101,7 +101,7 @@ class Chat:
     """One conversation whose turns run as in a daemon."""
 
     def __init__(
-        self, folder: Path, rules: Rules, *, model: Talker | None = None, store: Store | None = None
+        self, folder: Path, rules: CompactionRules, *, model: Talker | None = None, store: Store | None = None
     ) -> None:
         self.folder = folder
         self.rules = rules
@@ -114,7 +114,7 @@ class Chat:
         self.began = datetime.now(UTC)
         self.seconds = 0.0  # since then: what a test does takes none by itself
         self.compactor = Compactor(self.model, clock=lambda: self.seconds)
-        self.bounds = Bounds(
+        self.bounds = Compactions(
             self.compactor,
             rules=self._rules,
             left=self._left,
@@ -127,8 +127,8 @@ class Chat:
             limits=limits(rules),
             zone=UTC,
             clock=self._clock,
-            surroundings=self._around,
-            bounds=self.bounds,
+            turn_context=self._around,
+            compactions=self.bounds,
         )
         self.count = 0
         self.key = KEY
@@ -136,7 +136,7 @@ class Chat:
     def _clock(self) -> datetime:
         return self.began + timedelta(seconds=self.seconds)
 
-    async def _rules(self) -> Rules:
+    async def _rules(self) -> CompactionRules:
         return self.rules
 
     async def _left(self, key: str, session_id: str) -> bool:
@@ -148,8 +148,8 @@ class Chat:
         self.left.append(session_id)
         return True
 
-    async def _around(self, session: Session, request: Request) -> Surroundings:
-        return Surroundings(parts=(), files=self.folder / "files", tools=("look",))
+    async def _around(self, session: Session, request: Request) -> TurnContext:
+        return TurnContext(parts=(), files=self.folder / "files", tools=("look",))
 
     async def say(
         self, text: str = "", *, settle: bool = True, stop: StopSwitch | None = None, id: str = ""
@@ -184,11 +184,11 @@ class Chat:
         return json.dumps([*self.model.prompts[-1].messages])
 
 
-def limits(rules: Rules) -> Limits:
-    window = Window(rules.history_messages, rules.history_tokens) if rules.preset == "budget" else None
+def limits(rules: CompactionRules) -> TurnLimits:
+    window = HistoryWindow(rules.history_messages, rules.history_tokens) if rules.preset == "budget" else None
     role: SummaryRole = "assistant" if rules.preset == "budget" else "user"
     changing: ChangingParts = "system" if rules.preset == "annabelle" else "end"
-    return Limits(
+    return TurnLimits(
         full_tool_results=1_000,
         window=window,
         summary_role=role,
@@ -198,11 +198,13 @@ def limits(rules: Rules) -> Limits:
 
 
 @asynccontextmanager
-async def chat(folder: Path, preset: str = "overlay", **numbers: Any) -> AsyncIterator[Chat]:
+async def chat(
+    folder: Path, preset: str = "overlay", *, model: Talker | None = None, **numbers: Any
+) -> AsyncIterator[Chat]:
     """Open a conversation under a preset's rules, changed by ``numbers``, with its background."""
     fixed = {"summary_window": 100_000, "max_output_tokens": 100, "reserve_tokens": 500, "timeout_s": 300.0}
     rules = replace(RULES[preset], **fixed | numbers)
-    place = Chat(folder, rules)
+    place = Chat(folder, rules, model=model)
     async with asyncio.TaskGroup() as group:
         background = group.create_task(place.bounds.run())
         await asyncio.sleep(0)

@@ -9,10 +9,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from session.compaction import Plan, Rules, plan
+from session.compaction import CompactionRules, Plan, plan
 from session.compaction.flat import flat
-from session.history import visible
-from session.line import make_line
+from session.transcript.history import visible
+from session.transcript.line import make_line
 
 AT = "2026-01-31T09:15:00.000000+00:00"
 STRUCTURED = (
@@ -59,7 +59,7 @@ def shown(made: Plan) -> str:
 class Talk:
     """A session that grows and is compacted as each strategy stores it; every message says its own number."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: CompactionRules) -> None:
         self.rules = rules
         self.lines: list[dict[str, Any]] = []
         self.facts = 0
@@ -119,11 +119,11 @@ def facts_of(text: str) -> list[str]:
 
 
 RULES = {
-    "overlay": Rules(window=2_000, keep_recent_tokens=200, reserve_tokens=400),
-    "off": Rules(preset="off", window=2_000, keep_recent_tokens=200),
-    "budget": Rules(preset="budget", window=2_000, keep_recent_tokens=200, history_messages=12),
-    "archive": Rules(preset="archive", window=2_000),
-    "annabelle": Rules(preset="annabelle", window=2_000, keep_recent_turns=2),
+    "overlay": CompactionRules(window=2_000, keep_recent_tokens=200, reserve_tokens=400),
+    "off": CompactionRules(preset="off", window=2_000, keep_recent_tokens=200),
+    "budget": CompactionRules(preset="budget", window=2_000, keep_recent_tokens=200, history_messages=12),
+    "archive": CompactionRules(preset="archive", window=2_000),
+    "annabelle": CompactionRules(preset="annabelle", window=2_000, keep_recent_turns=2),
 }
 
 exchanges = st.lists(

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from session.llm import LiteLLM
-from tests.model_server import ModelServer
+from session.models.llm import LiteLLM
+from tests.support.model_server import ModelServer
 
 KEY = "sk-very-secret-4711"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from session.index_file import write_index
-from tests.session.test_big import save
+from session.transcript.index_file import write_index
+from tests.session.store.test_big import save
 
 if __name__ == "__main__":
     path, index = map(Path, sys.argv[1:])

@@ -11,15 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from session.jobfiles import Job
-from session.jobs import Background
-from session.key import SessionKey
-from session.line import make_line, stamp
-from session.memory import Memory, MemoryRules
-from session.models import Answer, OnDelta, Prompt, Purse, ToolCall
-from session.scopes import Scope, Scopes
-from session.spending import Spending
-from session.store import Store
+from session.background.job_files import BackgroundJob
+from session.background.jobs import Background
+from session.context.scopes import Scope, Scopes
+from session.memory.circles import learn
+from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.models.model import Answer, CostMeter, OnDelta, Prompt, ToolCall
+from session.models.spending import Spending
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line, stamp
 
 ADA = SessionKey("telegram:1")
 BOB = SessionKey("telegram:2")
@@ -145,7 +146,7 @@ class Watched(Background):
         await super()._look_once()
         self.looked.set()
 
-    async def _do(self, job: Job) -> None:
+    async def _do(self, job: BackgroundJob) -> None:
         await super()._do(job)
         self.step.set()
 
@@ -162,14 +163,16 @@ class Place:
     """One workspace as one process sees it."""
 
     store: Store
-    memory: Memory
+    memory: MemoryNotes
     jobs: Watched
     model: Scripted
     clock: Clock
     workspace: Path
 
     async def said(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
+        """Append lines, which come from the platform of the chat."""
         async with self.store.open(key) as session:
+            await learn(session, "group" if any(line.get("group") for line in lines) else "direct")
             await session.append(lines)
 
     async def turn(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
@@ -203,7 +206,7 @@ async def place(
     run: bool = False,
     clock: Clock | None = None,
     model: Any = None,
-    purse: Purse | None = None,
+    purse: CostMeter | None = None,
     **rules: Any,
 ) -> AsyncIterator[Place]:
     """Open a workspace; ``run`` lets its background work."""
@@ -212,7 +215,7 @@ async def place(
     store = Store(workspace, zone=UTC, clock=clock)
     scopes = Scopes(workspace, kind=kind)
     bounds = MemoryRules(**{"window": 10, **rules})
-    memory = Memory(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock, purse=purse)
+    memory = MemoryNotes(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock, purse=purse)
     jobs = Watched(memory, store=store, state=workspace / "state", clock=clock, sleep=clock.sleep)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:

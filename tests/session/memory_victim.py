@@ -11,22 +11,22 @@ import asyncio
 import sys
 from pathlib import Path
 
-from session.models import Answer, Prompt
-from tests.killable import Countdown, wrap
+from session.models.model import Answer, Prompt
 from tests.session.memory_place import ADA, Scripted, place, saved, talk
+from tests.support.killable import Countdown, wrap
 
 TARGETS = {
-    "desk": "session.desk:Desk.save",
-    "history": "session.notes:Notes.add_history",
-    "memory": "session.notes:Notes.write_memory",
-    "pointer": "session.stretch:Stretches.move_pointer",
-    "end": "session.store:Session.end",
-    "job": "session.jobs:Background.ended",
-    "strike": "session.jobfiles:JobFiles.strike?kind='consolidate')",
+    "desk": "session.memory.scope_state:ScopeState.save",
+    "history": "session.memory.notes:Notes.add_history",
+    "memory": "session.memory.notes:Notes.write_memory",
+    "pointer": "session.memory.unconsolidated:UnconsolidatedReader.move_pointer",
+    "end": "session.store.store:Session.end",
+    "job": "session.background.jobs:Background.ended",
+    "strike": "session.background.job_files:JobFiles.strike?kind='consolidate')",
     "ask": "tests.session.memory_victim:Counting.note",
     "write": "tests.session.memory_victim:Counting.write",
-    "renew": "session.chronicle:Chronicle._write_summary",
-    "forget": "session.jobfiles:JobFiles.strike?kind='summary')",
+    "renew": "session.memory.titles:SessionTitles._write_summary",
+    "forget": "session.background.job_files:JobFiles.strike?kind='summary')",
 }
 
 

@@ -9,9 +9,9 @@ import sys
 from datetime import UTC
 from pathlib import Path
 
-from session.key import SessionKey
-from session.moving import move
-from session.store import Store
+from session.background.moving import move
+from session.store.store import Store
+from session.transcript.key import SessionKey
 from tests.session.dying import die_everywhere
 
 OLD, NEW = SessionKey("telegram:-5"), SessionKey("telegram:-1005")

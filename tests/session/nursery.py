@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from session.errors import Fenced, StoreError
-from session.key import SessionKey
-from session.store import Store
-from session.transcript import make_line
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.transcript import make_line
 
 KEY = SessionKey("telegram:1")
 AT = "2026-03-01T10:00:00.000001+00:00"

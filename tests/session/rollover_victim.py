@@ -11,19 +11,19 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from session.key import SessionKey
-from session.rollover import roll_over
-from session.store import Session, Store
-from session.transcript import make_line
+from session.store.end_for_compaction import roll_over
+from session.store.store import Session, Store
+from session.transcript.key import SessionKey
+from session.transcript.transcript import make_line
 from tests.session.dying import die_everywhere
 
 KEY = SessionKey("telegram:1")
 
 
-def compact(archive: str) -> Mapping[str, Any]:
+def compact(archive: str, kept: int) -> Mapping[str, Any]:
     more = {"type": "compact", "previousSession": archive}
     at = "2026-03-01T10:00:00.000001+00:00"
-    return make_line("system", "S", at, kind="compact", compacted_turns=2, metadata=more)
+    return make_line("system", "S", at, kind="compact", compacted_turns=2, kept=kept or None, metadata=more)
 
 
 async def roll(session: Session, first_kept: int) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from session.vectors import Vectors
-from tests.session.test_vectors import MODEL, vector
+from session.store.vectors import Vectors
+from tests.session.store.test_vectors import MODEL, vector
 
 if __name__ == "__main__":
     vectors = Vectors(Path(sys.argv[1]), busy_s=10)

@@ -10,8 +10,8 @@ from typing import Any
 
 import aio_pika
 
-from tests.broker import Broker
-from tests.harness import Daemon, command
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, command
 
 
 def on(broker: Broker, name: str, **more: Any) -> dict[str, Any]:

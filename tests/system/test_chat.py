@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.roster import Roster
+from gateway.app.daemons import DaemonRegistry
 
 WITHIN_S = 60
 
@@ -99,7 +99,7 @@ def test_one_message_without_a_daemon(tmp_path: Path) -> None:
     assert (first.returncode, first.stdout) == (0, "echo: hello\n"), first.stderr
     assert "echo" in first.stderr
     assert "ready" not in first.stderr
-    assert Roster(tmp_path).running() == []
+    assert DaemonRegistry(tmp_path).running() == []
     assert "echo: hello" in (tmp_path / "sessions" / "cli_direct.jsonl").read_text()
 
 
@@ -376,7 +376,7 @@ def _until_parked(workspace: Path) -> dict[str, object]:
 def test_sigterm_with_an_open_stream(tmp_path: Path) -> None:
     """An open event stream does not hold up the end of the daemon: it ends itself, and is not cut off."""
     with daemon(tmp_path) as process:
-        (one,) = Roster(tmp_path).running()
+        (one,) = DaemonRegistry(tmp_path).running()
         script = (
             f"import urllib.request as u\nr = u.urlopen('{one.url}v1/events?key=web:a')\n"
             "print(r.readline(), flush=True)\nr.read()"

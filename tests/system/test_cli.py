@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import ROOT, Daemon, ask, environment
+from tests.support.harness import ROOT, Daemon, ask, environment
 
 EDGES = ROOT / "tests" / "data" / "edge-sessions"
 COUNTS = {

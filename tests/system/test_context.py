@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.harness import Daemon, ask, command, lines_of
-from tests.model_server import ModelServer
+from tests.support.harness import Daemon, ask, command, lines_of
+from tests.support.model_server import ModelServer
 
 KEY = "web:a"
 

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from session.commands import REOPENED, WITHDRAWN
-from tests.broker import Broker
-from tests.harness import Daemon, ask, check, foreign, inbound, lines_of, put
-from tests.model_server import model_process, read_log
+from session.turn.commands import REOPENED, WITHDRAWN
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, ask, check, foreign, inbound, lines_of, put
+from tests.support.model_server import model_process, read_log
 
 KEYS = ("ann", "bob", "cy")
 PER_KEY = 4

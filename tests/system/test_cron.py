@@ -7,12 +7,12 @@ import json
 import signal
 from pathlib import Path
 
-from tests.broker import Broker
-from tests.harness import Daemon, lines_of
-from tests.model_server import ModelServer
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, lines_of
+from tests.support.model_server import ModelServer
+from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import on, told
 from tests.system.test_telegram import ADA, telegram
-from tests.telegram_server import TelegramServer
 
 
 async def test_a_job_made_while_it_runs_answers_in_its_chat(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.daemon import LAST_WORDS_S
-from gateway.embedded import EmbeddedMailbox
-from gateway.mailbox import Post
-from tests.broker import Broker
-from tests.harness import ROOT, Daemon, ask, foreign, inbound, lines_of
-from tests.model_server import ModelServer, Reply, model_process
-from tests.ports import Place
+from gateway.app.daemon import LAST_WORDS_S
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import Post
+from tests.support.broker import Broker
+from tests.support.harness import ROOT, Daemon, ask, foreign, inbound, lines_of
+from tests.support.model_server import ModelServer, Reply, model_process
+from tests.support.ports import Place
 
 
 async def refused(workspace: Path, **options: Any) -> tuple[int, str]:
@@ -33,7 +33,7 @@ async def refused(workspace: Path, **options: Any) -> tuple[int, str]:
 
 
 async def test_ready_is_one_plain_line_with_the_address_and_sigterm_ends_with_0(tmp_path: Path) -> None:
-    async with Daemon(tmp_path) as daemon:
+    async with Daemon(tmp_path, anew=True) as daemon:
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{daemon.url}/readyz")
         assert answer.status_code == 200
@@ -111,7 +111,7 @@ async def test_a_second_sigterm_waits_for_nothing_that_hangs() -> None:
 
 HANGS = """
 import asyncio, types
-from gateway.daemon import _Ending
+from gateway.app.daemon import _Ending
 
 async def end_now():
     print("hangs", flush=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker import Broker
-from tests.discord_server import DiscordServer
-from tests.harness import Daemon, lines_of
+from tests.support.broker import Broker
+from tests.support.discord_server import DiscordServer
+from tests.support.harness import Daemon, lines_of
 from tests.system.platform_place import apart, told
 
 

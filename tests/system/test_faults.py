@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.broker import Broker
-from tests.harness import Daemon, Steady, ask, at_rest, check, inbound, lines_of
-from tests.model_server import ModelServer, Reply
-from tests.proxy import Proxy
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, Steady, ask, at_rest, check, inbound, lines_of
+from tests.support.model_server import ModelServer, Reply
+from tests.support.proxy import Proxy
 
 KEY = "foreign:ann"
 STEM = "foreign_ann"

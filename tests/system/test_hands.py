@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.broker import Broker
-from tests.harness import Daemon, Steady, ask, check, command, inbound, lines_of
-from tests.model_server import ModelServer, Reply
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, Steady, ask, check, command, inbound, lines_of
+from tests.support.model_server import ModelServer, Reply
 
 KEY = "foreign:ann"
 

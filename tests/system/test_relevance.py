@@ -7,8 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from tests.harness import Daemon, ask, command, lines_of
-from tests.model_server import ModelServer, Vectors
+from tests.support.harness import Daemon, ask, command, lines_of
+from tests.support.model_server import ModelServer, Vectors
 
 KEY = "web:a"
 

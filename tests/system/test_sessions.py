@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from session.commands import REOPENED
-from tests.broker import Broker
-from tests.harness import Daemon, Steady, ask, check, command, inbound, lines_of
-from tests.model_server import ModelServer, Seen
+from session.turn.commands import REOPENED
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, Steady, ask, check, command, inbound, lines_of
+from tests.support.model_server import ModelServer, Seen
 
 IDLE: dict[str, Any] = {"session.idle_hours": 4}
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.broker import Broker
-from tests.harness import Daemon, lines_of
-from tests.model_server import ModelServer, Reply
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, lines_of
+from tests.support.model_server import ModelServer, Reply
+from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import Tap, apart, on, tapped, told
-from tests.telegram_server import TelegramServer
 
 ADA = 12345678
 
@@ -46,10 +46,11 @@ async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
         assert code is not None, answer.text
         await server.until_confirmed(server.write(ADA, "please"))
         await told(tmp_path, "pairing", "approve", code[0])
+        greeting = await server.said(ADA, lambda sent: "You are let in" in sent.text)
         update = server.write(ADA, "hello")
         await server.said(ADA, lambda sent: sent.text == "echo: hello")
 
-        assert [sent.text for sent in server.sent_to(ADA)] == [answer.text, "echo: hello"]
+        assert [sent.text for sent in server.sent_to(ADA)] == [answer.text, greeting.text, "echo: hello"]
         await server.until_confirmed(update)
     assert [line["content"] for line in lines_of(tmp_path, f"telegram_{ADA}")] == ["hello", "echo: hello"]
 

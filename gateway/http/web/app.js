@@ -34,9 +34,8 @@ function save() {
 
 // -- what is shown -----------------------------------------------------------------------------------
 
-const drafts = new Map(); // id of our message -> the element of the answer being written
-const marks = []; // passing lines about running turns
-const sent = new Map(); // id of our message -> its element
+const elements = new Map(); // line -> its element
+const passing = new Map(); // id of our message -> { text, draft, marks } while its answer is being written
 
 function element(who, text) {
   const line = document.createElement("p");
@@ -47,63 +46,112 @@ function element(who, text) {
 
 function shown(one) {
   const line = element(one.pending ? `${one.who} pending` : one.who, one.text);
-  if (one.who === "you") sent.set(one.id, line);
+  elements.set(one, line);
   return line;
 }
 
-function add(line) {
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-  log.append(line);
+// Put an element into the log: behind `after`, or at its end; a reader at the end stays there.
+function add(line, after) {
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 160;
+  if (after) after.after(line);
+  else log.append(line);
   if (atEnd) log.scrollTop = log.scrollHeight;
   return line;
 }
 
+// The place of the last line that belongs to a message: the message, then what answered it; -1 if not ours.
+const lastOf = (id) => (id ? kept.lines.findLastIndex((one) => one.id === id || one.to === id) : -1);
+
+// Keep and show a line under the message that it answers, however many were sent since.
+function answer(one) {
+  const at = lastOf(one.to);
+  if (at < 0) {
+    kept.lines.push(one);
+    add(shown(one));
+  } else {
+    kept.lines.splice(at + 1, 0, one);
+    add(shown(one), elements.get(kept.lines[at]));
+  }
+}
+
 function render() {
-  drafts.clear();
-  marks.length = 0;
+  elements.clear();
   log.replaceChildren(...kept.lines.map(shown));
+  for (const [id, one] of passing) {
+    Object.assign(one, { draft: null, marks: [] });
+    if (isOpen(id)) write(id, one.text);
+    else passing.delete(id);
+  }
   log.scrollTop = log.scrollHeight;
   busy();
 }
+
+const isOpen = (id) => kept.lines.some((one) => one.id === id && !one.answered);
 
 function busy() {
   stopButton.hidden = !kept.lines.some((one) => one.who === "you" && !one.answered);
 }
 
-function forget(messageId) {
-  drafts.get(messageId)?.remove();
-  drafts.delete(messageId);
-  for (const mark of marks.splice(0)) mark.remove();
+function of(messageId) {
+  if (!passing.has(messageId)) passing.set(messageId, { text: "", draft: null, marks: [] });
+  return passing.get(messageId);
 }
 
-const WAITING = /#notice\.(busy|model_away|storage)$/;
+// Show the text so far of an answer under its message.
+function write(messageId, text) {
+  const one = of(messageId);
+  one.text = text;
+  one.draft ??= add(element("draft", ""), one.marks.at(-1) ?? elements.get(kept.lines[lastOf(messageId)]));
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 160;
+  one.draft.textContent = text;
+  if (atEnd) log.scrollTop = log.scrollHeight;
+}
+
+function mark(messageId, text) {
+  const one = of(messageId);
+  one.marks.push(add(element("tool", text), elements.get(kept.lines[lastOf(messageId)])));
+}
+
+// Take down what passes; return the text that the answer had.
+function forget(messageId) {
+  const one = passing.get(messageId);
+  one?.draft?.remove();
+  for (const each of one?.marks ?? []) each.remove();
+  passing.delete(messageId);
+  return one?.text ?? "";
+}
+
+const WAITING = /#notice\.(busy|idle|model_away|storage)$/;
 
 function see(event, resume) {
   if (resume > kept.last) kept.last = resume;
   const answered = event.in_reply_to;
-  const open = kept.lines.some((one) => one.id === answered && !one.answered);
-  if (event.kind === "delta") {
-    if (!open) return;
-    if (!drafts.has(answered)) drafts.set(answered, add(element("draft", "")));
-    drafts.get(answered).textContent += event.text;
-    if (log.scrollHeight - log.scrollTop - log.clientHeight < 160) log.scrollTop = log.scrollHeight;
-  } else if (event.kind === "tool") {
-    forget(answered);
-    marks.push(add(element("tool", `uses ${event.text} …`)));
-  } else if (event.kind === "queued") {
-    if (open) marks.push(add(element("tool", "waits for its turn …")));
-  } else if (event.kind === "reply" || event.kind === "notice") {
-    if (kept.lines.some((one) => one.event === event.id)) return save();
-    if (!WAITING.test(event.id)) {
+  if (event.kind === "reply" || event.kind === "notice") {
+    told(event, answered);
+  } else if (isOpen(answered)) {
+    if (event.kind === "started") forget(answered);
+    if (event.kind === "draft") write(answered, event.text);
+    if (event.kind === "delta") write(answered, of(answered).text + event.text);
+    if (event.kind === "queued") mark(answered, "waits for its turn …");
+    if (event.kind === "tool") {
       forget(answered);
-      for (const one of kept.lines) if (one.id === answered) Object.assign(one, { answered: true, pending: false });
+      mark(answered, `uses ${event.text} …`);
     }
-    const who = event.kind === "reply" ? "them" : "notice";
-    kept.lines.push({ who, text: event.text, event: event.id });
-    add(element(who, event.text));
-    busy();
   }
   save();
+}
+
+function told(event, answered) {
+  if (kept.lines.some((one) => one.event === event.id)) return;
+  if (!WAITING.test(event.id)) {
+    const soFar = forget(answered);
+    // No whole answer comes any more: what was written of it stays.
+    if (event.kind === "notice" && soFar) answer({ who: "them", text: soFar, to: answered });
+    for (const one of kept.lines) if (one.id === answered) Object.assign(one, { answered: true, pending: false });
+  }
+  const who = event.kind === "reply" ? "them" : "notice";
+  answer({ who, text: event.text, event: event.id, to: answered });
+  busy();
 }
 
 // -- the server --------------------------------------------------------------------------------------
@@ -123,7 +171,8 @@ function login() {
         loggedIn = null;
         done();
       } else {
-        byId("login-error").textContent = answer ? "That is not the token." : "The gateway does not answer.";
+        const why = answer?.status === 429 ? "Too many wrong tokens: wait a minute." : "That is not the token.";
+        byId("login-error").textContent = answer ? why : "The gateway does not answer.";
       }
     };
     dialog.showModal();
@@ -139,23 +188,24 @@ const post = (path, body) => fetch(path, {
 
 async function send(line, where) {
   for (let wait = 1000; ; wait = Math.min(wait * 2, 15000)) {
-    const answer = await post("/v1/messages", { chat_id: where, text: line.text, id: line.id }).catch(() => null);
-    if (answer?.status === 401) {
+    const got = await post("/v1/messages", { chat_id: where, text: line.text, id: line.id }).catch(() => null);
+    if (got?.status === 401) {
       await login();
       continue;
     }
     if (where !== chat) return;
-    if (answer?.ok) {
+    if (got?.ok) {
       line.pending = false;
-      sent.get(line.id)?.classList.remove("pending");
+      elements.get(line)?.classList.remove("pending");
       return save();
     }
-    if (answer && answer.status !== 503 && answer.status < 500) {
-      const said = await answer.json().catch(() => ({}));
+    if (got && got.status !== 429 && got.status < 500) {
+      const said = await got.json().catch(() => ({}));
       Object.assign(line, { pending: false, answered: true });
-      kept.lines.push({ who: "error", text: `Not sent: ${said.error || answer.status}` });
-      save();
-      return render();
+      answer({ who: "error", text: `Not sent: ${said.error || got.status}`, to: line.id });
+      elements.get(line)?.classList.remove("pending");
+      busy();
+      return save();
     }
     await pause(wait);
   }
@@ -168,7 +218,7 @@ async function follow() {
   const mine = (following = new AbortController());
   for (let wait = 500; !mine.signal.aborted; wait = Math.min(wait * 2, 8000)) {
     try {
-      const answer = await fetch(`/v1/events?key=${encodeURIComponent(`web:${chat}`)}`, {
+      const answer = await fetch(`/v1/events?draft=true&key=${encodeURIComponent(`web:${chat}`)}`, {
         headers: { "Last-Event-ID": String(kept.last) },
         signal: mine.signal,
       });
@@ -180,7 +230,6 @@ async function follow() {
       if (answer.ok) {
         state.textContent = "connected";
         wait = 500;
-        for (const id of [...drafts.keys()]) forget(id);
         await read(answer.body.getReader(), mine.signal);
       }
     } catch {
@@ -214,6 +263,7 @@ async function read(reader, signal) {
 // -- the person --------------------------------------------------------------------------------------
 
 function open(id) {
+  passing.clear();
   chat = id || fresh();
   load();
   save();

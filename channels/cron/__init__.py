@@ -1,0 +1,1 @@
+"""The clock as a channel: schedules, jobs, and their file."""

@@ -1,0 +1,108 @@
+"""``cron/action.jsonl``: what a nanobot that does not run the clock left for the program that does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ulid import ULID
+
+import durable
+from channels import state_file
+
+_HUMP: Final = re.compile(r"_([a-z])")
+_INNER: Final = ("schedule", "payload", "state")
+
+
+class Left:
+    """The changes that wait beside the jobs of a workspace."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._path = workspace / "cron" / "action.jsonl"
+        # Theirs: taken around every touch of the file.
+        self._lock = workspace / "cron.lock"
+
+    def waits(self) -> bool:
+        """Say whether there are any."""
+        try:
+            return self._path.stat().st_size > 0
+        except OSError:
+            return False
+
+    def read(self) -> bytes:
+        """Return them as they stand; nothing is changed."""
+        if not self.waits():
+            return b""
+        with state_file.locked(self._lock):
+            return self._path.read_bytes()
+
+    def done(self, taken: bytes) -> None:
+        """Remove what was taken over; what came meanwhile stays. A line that is torn is kept in a copy."""
+        if not taken:
+            return
+        with state_file.locked(self._lock):
+            content = self._path.read_bytes()
+            if any(_action(line) is None for line in taken.splitlines() if line.strip()):
+                durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{ULID()}"), taken)
+            if content.startswith(taken):
+                durable.replace(self._path, content[len(taken) :])
+
+
+def merged(rows: list[Any], left: bytes) -> list[Any]:
+    """Return the jobs with these changes made, in their order; torn lines change nothing."""
+    for line in left.splitlines():
+        action = _action(line)
+        if action is None:
+            continue
+        kind, params = action
+        job_id = params.get("job_id") if kind == "del" else params.get("id")
+        places = [n for n, row in enumerate(rows) if isinstance(row, dict) and row.get("id") == job_id]
+        if kind == "del":
+            rows = [row for n, row in enumerate(rows) if n not in places]
+        elif places:
+            known = rows[places[0]]
+            rows = [*rows[: places[0]], _over(known, _job_row(params)), *rows[places[0] + 1 :]]
+        else:
+            rows = [*rows, _job_row(params)]
+    return rows
+
+
+def _action(line: bytes) -> tuple[str, dict[str, Any]] | None:
+    try:
+        action = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(action, dict) or action.get("action") not in ("add", "update", "del"):
+        return None
+    params = action.get("params")
+    return (action["action"], params) if isinstance(params, dict) else None
+
+
+def _over(row: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a change over a job; what the change does not know of the job stays."""
+    found = {**row, **change}
+    for name in _INNER:
+        if isinstance(row.get(name), dict) and isinstance(change.get(name), dict):
+            found[name] = {**row[name], **change[name]}
+    return found
+
+
+def _job_row(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the names of their program into those of their file: ``every_ms`` into ``everyMs``."""
+    row = _camel(params)
+    for name in _INNER:
+        if isinstance(row.get(name), dict):
+            row[name] = _camel(row[name])
+    state = row.get("state")
+    if isinstance(state, dict) and isinstance(state.get("runHistory"), list):
+        state["runHistory"] = [_camel(one) if isinstance(one, dict) else one for one in state["runHistory"]]
+    return row
+
+
+def _camel(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        re.sub(r"_([a-z])", lambda found: found[1].upper(), name): value for name, value in fields.items()
+    }

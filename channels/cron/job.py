@@ -1,0 +1,379 @@
+"""One cron job as ``cron/jobs.json`` holds it (nanobot's schema): read, made, moved on, put into words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+from channels.cron.schedule import (
+    POLICIES,
+    At,
+    Every,
+    Policy,
+    Schedule,
+    instant_of,
+    is_slot,
+    ms_of,
+    next_after,
+    read,
+    slot_name,
+)
+from channels.errors import ChannelError
+from channels.message import MAX_TEXT_BYTES, Inbound, key_fault, now_text
+
+Row = dict[str, Any]
+Status = Literal["ok", "error", "skipped"]
+CHANNEL: Final = "cron"
+MAX_HISTORY: Final = 20
+# With what stands around it, the id of a letter stays within its 200.
+MAX_ID_BYTES: Final = 160
+# A run dated further ahead than this is not believed.
+CLOCK_WAS_WRONG: Final = timedelta(hours=24)
+_CHANNEL_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class BadJob(ChannelError):
+    """A job that cannot run; ``hint`` says how it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class CronJob:
+    """A job that can run.
+
+    Args:
+        policy: what becomes of slots that passed while nobody looked.
+        answer_to: key of the chat that gets the answers; None: they stay in the job's own session.
+        asks: False for what nanobot schedules for itself; such a job is kept and never run here.
+        row: as it stands in the file, unknown fields included.
+    """
+
+    id: str
+    name: str
+    enabled: bool
+    schedule: Schedule
+    policy: Policy
+    message: str
+    answer_to: str | None
+    asks: bool
+    row: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The conversation in which it runs."""
+        return f"{CHANNEL}:{self.id}"
+
+    def state_ms(self, name: str) -> int | None:
+        """Return one of the instants of its ``state``; None where there is no sound one."""
+        state = self.row.get("state")
+        value = state.get(name) if isinstance(state, dict) else None
+        return value if type(value) is int and 0 < value < 2**53 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of one slot, or (``slot`` None) of a run by hand."""
+
+    job_id: str
+    slot: datetime | None
+    status: Status
+    at: datetime
+    error: str | None = None
+    duration_ms: int = 0
+
+
+def read_job(row: object, zone: tzinfo) -> CronJob:
+    """Read a job, whatever somebody wrote there.
+
+    Raises:
+        BadJob, BadSchedule: it cannot run.
+    """
+    if not isinstance(row, dict):
+        raise BadJob("not a JSON object", hint="a job is an object with id, name, schedule and payload")
+    payload, schedule = row.get("payload"), row.get("schedule")
+    if not isinstance(schedule, dict):
+        raise BadJob("schedule is no object", hint='{"kind": "every", "everyMs": 7200000}')
+    if not isinstance(payload, dict):
+        raise BadJob("payload is no object", hint='{"kind": "agent_turn", "message": "…"}')
+    job_id, enabled = _id_of(row), row.get("enabled", True)
+    if not isinstance(enabled, bool):
+        raise BadJob(f"enabled is {enabled!r}", hint="true or false")
+    policy = schedule.get("missed") or "once"
+    if policy not in POLICIES:
+        raise BadJob(f"schedule.missed is {policy!r}", hint="skip, once or all")
+    asks = payload.get("kind") != "system_event" or bool(payload.get("message"))
+    return CronJob(
+        id=job_id,
+        name=row["name"] if isinstance(row.get("name"), str) else job_id,
+        enabled=enabled,
+        schedule=read(schedule, anchor_ms=_whole(row.get("createdAtMs")), zone=zone),
+        policy=policy,
+        message=_message_of(payload) if asks else "",
+        answer_to=_answer_to(payload),
+        asks=asks,
+        row=row,
+    )
+
+
+def _id_of(row: Mapping[str, Any]) -> str:
+    job_id = row.get("id")
+    if not isinstance(job_id, str) or not job_id.strip():
+        raise BadJob("id is no text", hint="any name that no other job has")
+    if not _encodable(job_id) or len(job_id.encode()) > MAX_ID_BYTES:
+        raise BadJob("id is too long", hint=f"at most {MAX_ID_BYTES} bytes of UTF-8")
+    return job_id
+
+
+def _message_of(payload: Mapping[str, Any]) -> str:
+    message = payload.get("message")
+    if not isinstance(message, str) or not message.strip():
+        raise BadJob("payload.message is empty", hint="write there what is to be asked")
+    if not _encodable(message) or len(message.encode()) > MAX_TEXT_BYTES:
+        raise BadJob("payload.message is over 1 MiB, or no text", hint="ask something shorter")
+    return message
+
+
+def _answer_to(payload: Mapping[str, Any]) -> str | None:
+    """Find the chat that gets the answers; newer nanobots name it as the job's origin."""
+    if payload.get("deliver") is True and payload.get("to"):
+        channel, to = payload.get("channel") or "cli", payload["to"]
+    else:
+        channel, to = payload.get("originChannel"), payload.get("originChatId")
+        if not channel or not to or channel == CHANNEL:
+            return None
+    to = str(to) if type(to) is int else to
+    if not isinstance(channel, str) or not isinstance(to, str) or not _encodable(to):
+        raise BadJob("channel and to of the payload are no text", hint='"channel": "telegram", "to": "123"')
+    if not _CHANNEL_NAME.fullmatch(channel):
+        raise BadJob(f"payload: {channel!r} is no channel", hint="a name such as telegram or discord")
+    return f"{channel}:{to}"
+
+
+def chat_of(key: str) -> tuple[str, str]:
+    """Split the key of a chat into channel and chat id.
+
+    Raises:
+        BadJob: it is none.
+    """
+    channel, _, chat_id = key.partition(":")
+    if not _CHANNEL_NAME.fullmatch(channel) or not chat_id or not _encodable(chat_id):
+        raise BadJob(f"{key!r} names no chat", hint="channel:chat_id, such as telegram:12345678")
+    if fault := key_fault(key):
+        raise BadJob(
+            f"the name of the chat is too long: {fault}", hint="channel:chat_id, as the platform has it"
+        )
+    return channel, chat_id
+
+
+def new_row(
+    schedule: Schedule, message: str, *, at: datetime, to: str = "", name: str = "", policy: Policy = "once"
+) -> Row:
+    """Make a job as it is to stand in the file; it runs in every nanobot, too.
+
+    Raises:
+        BadJob: the message is empty or too long, or ``to`` names no chat.
+    """
+    ms, job_id = ms_of(at), uuid4().hex[:8]
+    channel, chat_id = chat_of(to) if to else (None, None)
+    payload: Row = {
+        "kind": "agent_turn",
+        "message": message,
+        "deliver": bool(to),
+        "channel": channel,
+        "to": chat_id,
+    }
+    # A newer nanobot runs no job without a chat: this one is bound to its own session.
+    if not to:
+        payload |= {
+            "sessionKey": f"{CHANNEL}:{job_id}",
+            "originChannel": CHANNEL,
+            "originChatId": job_id,
+        }
+    _message_of(payload)
+    following = next_after(schedule, at)
+    return {
+        "id": job_id,
+        "name": name or " ".join(message.split())[:30],
+        "enabled": True,
+        "schedule": _schedule_row(schedule, policy),
+        "payload": payload,
+        "state": {
+            "nextRunAtMs": ms_of(following) if following is not None else None,
+            "lastRunAtMs": None,
+            "lastStatus": None,
+            "lastError": None,
+            "runHistory": [],
+        },
+        "createdAtMs": ms,
+        "updatedAtMs": ms,
+        "deleteAfterRun": False,
+    }
+
+
+def _schedule_row(schedule: Schedule, policy: Policy) -> Row:
+    row: Row = {"kind": "at", "atMs": None, "everyMs": None, "expr": None, "tz": None}
+    if isinstance(schedule, At):
+        row["atMs"] = ms_of(schedule.at)
+    elif isinstance(schedule, Every):
+        row |= {"kind": "every", "everyMs": schedule.every_ms}
+    else:
+        row |= {"kind": "cron", "expr": schedule.expr, "tz": str(schedule.zone)}
+    return row if policy == "once" else row | {"missed": policy}
+
+
+def due(job: CronJob, now: datetime, last: datetime | None = None) -> datetime | None:
+    """Return the first slot that was not run yet; it may be past. None where no more comes.
+
+    ``nextRunAtMs`` of the file is where the last scheduler stood: from there on slots are made up, if it is a
+    slot of the schedule as it stands now. A schedule that was changed, a job that was switched on again or
+    one of which nothing is known begins now.
+
+    Args:
+        job: as it was read.
+        now: UTC.
+        last: the last slot that this process ran, where it knows of one that the file does not hold yet.
+    """
+    if not job.enabled or not job.asks:
+        return None
+    stood = _last_slot(job, now, last)
+    if isinstance(job.schedule, At):
+        return job.schedule.at if stood is None or stood < job.schedule.at else None
+    stored = job.state_ms("nextRunAtMs")
+    if stored is not None:
+        begin = instant_of(stored)
+        if begin <= now and is_slot(job.schedule, begin):
+            if stood is None or begin > stood:
+                return begin
+            # This process ran on from there, up to this slot.
+            if last is not None and begin <= last:
+                return next_after(job.schedule, stood)
+    return next_after(job.schedule, now if stood is None else max(now, stood))
+
+
+def _last_slot(job: CronJob, now: datetime, last: datetime | None) -> datetime | None:
+    ms = job.state_ms("lastSlotMs") or job.state_ms("lastRunAtMs")
+    stored = instant_of(ms) if ms is not None else None
+    if stored is not None and stored > now + CLOCK_WAS_WRONG:
+        stored = None
+    return max((one for one in (stored, last) if one is not None), default=None)
+
+
+def letter(job: CronJob, slot: datetime | None, *, at: datetime, run_id: str = "") -> Inbound:
+    """Make the letter of a slot, the same id whoever makes it; without a slot, of a run by hand."""
+    name = slot_name(slot) if slot is not None else f"run:{run_id}"
+    return Inbound(
+        v=1,
+        id=f"{job.key}@{name}",
+        key=job.key,
+        channel=CHANNEL,
+        chat_id=job.id,
+        text=job.message,
+        answer_to=job.answer_to,
+        sent_at=now_text(slot or at),
+        received_at=now_text(at),
+        source="cron",
+        cron_job_id=job.id,
+    )
+
+
+def letter_slot(inbound_id: str) -> datetime | None:
+    """Return the slot of a letter; None of a run by hand, or where the id is no job's."""
+    try:
+        return datetime.fromisoformat(inbound_id.rpartition("@")[2])
+    except ValueError:
+        return None
+
+
+def after_failure(row: Row, slot: datetime | None, error: str) -> Row:
+    """Return the job with its run marked as failed: the letter was put, and its turn came to nothing."""
+    state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
+    history = [*state["runHistory"]] if isinstance(state.get("runHistory"), list) else []
+    since = ms_of(slot) if slot is not None else None
+    fits = [
+        place
+        for place, entry in enumerate(history)
+        if isinstance(entry, dict) and (since is None or _whole(entry.get("runAtMs")) >= since)
+    ]
+    if fits:
+        place = fits[0] if since is not None else fits[-1]
+        history[place] = {**history[place], "status": "error", "error": error}
+        state["runHistory"] = history
+    elif slot is not None:
+        # The turn was quicker than the note of its run.
+        early = state.get("failedSlots")
+        state["failedSlots"] = {**(early if isinstance(early, dict) else {}), slot_name(slot): error}
+    if not fits or place == len(history) - 1:
+        state |= {"lastStatus": "error", "lastError": error}
+    return {**row, "state": state}
+
+
+def after_run(row: Row, schedule: Schedule, ran: Ran) -> Row | None:
+    """Return the job as it stands after a run; None where it was to be deleted after it.
+
+    The slot counts for the schedule as it stands now: one that was changed meanwhile goes on unhindered.
+    """
+    state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
+    history = state.get("runHistory")
+    early = state.pop("failedSlots", None)
+    if ran.slot is not None and isinstance(early, dict) and slot_name(ran.slot) in early:
+        ran = replace(ran, status="error", error=str(early[slot_name(ran.slot)]))
+    entry = {
+        "runAtMs": ms_of(ran.at),
+        "status": ran.status,
+        "durationMs": ran.duration_ms,
+        "error": ran.error,
+    }
+    state |= {"lastRunAtMs": ms_of(ran.at), "lastStatus": ran.status, "lastError": ran.error}
+    state["runHistory"] = [*(history if isinstance(history, list) else []), entry][-MAX_HISTORY:]
+    job = {**row, "state": state}
+    if ran.slot is None:
+        return job
+    state["lastSlotMs"] = max(ms_of(ran.slot), _whole(state.get("lastSlotMs")))
+    if isinstance(schedule, At):
+        if schedule.at == ran.slot:
+            if row.get("deleteAfterRun") is True and ran.status == "ok":
+                return None
+            job["enabled"], state["nextRunAtMs"] = False, None
+    elif row.get("enabled", True):
+        following = next_after(schedule, ran.slot)
+        state["nextRunAtMs"] = ms_of(following) if following is not None else None
+    return job
+
+
+def switched(row: Row, schedule: Schedule, enabled: bool, at: datetime) -> Row:
+    """Return the job switched on or off; slots that passed while it was off are not made up."""
+    state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
+    following = next_after(schedule, at) if enabled else None
+    state["nextRunAtMs"] = ms_of(following) if following is not None else None
+    return {**row, "enabled": enabled, "state": state, "updatedAtMs": ms_of(at)}
+
+
+def planned(row: Row, next_ms: int | None) -> Row:
+    """Return the job with its next slot noted; the same object where it was noted already."""
+    state = row.get("state") if isinstance(row.get("state"), dict) else {}
+    assert isinstance(state, dict)
+    if state.get("nextRunAtMs") == next_ms and "state" in row:
+        return row
+    return {**row, "state": {**state, "nextRunAtMs": next_ms}}
+
+
+def shown(job: CronJob, now: datetime) -> Row:
+    """Return the job as it is listed: nanobot's fields, and ``next_run_at``."""
+    slot = due(job, now)
+    return {**job.row, "next_run_at": slot_name(slot) if slot is not None else None}
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int and 0 <= value < 2**53 else 0
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair.
+        return False
+    return True

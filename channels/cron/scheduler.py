@@ -1,0 +1,399 @@
+"""The clock as a channel: puts the letter of each job when it is due, once, whoever else does so, too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Final, NoReturn
+
+import structlog
+from ulid import ULID
+
+from channels.base import Piece, Pulse, Rendered
+from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, BadJob, CronJob, Ran, due, letter
+from channels.cron.jobs_file import Contents, CronFile, Damaged
+from channels.cron.schedule import missed, ms_of, newest, next_after, slot_name
+from channels.errors import ChannelError
+from channels.lease import lease
+from channels.message import Inbound
+
+log = structlog.get_logger("cron")
+
+Put = Callable[[Inbound], Awaitable[None]]
+Pause = Callable[[asyncio.Event, float], Awaitable[None]]
+LOOK_S: Final = 1.0
+STALLED_S: Final = 60.0
+MOST_PUTS: Final = 1024  # at once
+REST: Final = 20  # after a write of the file: this many times as long as it took
+AGAIN_S: Final = 5.0
+MOST_KEPT: Final = 10_000  # runs that could not be noted yet
+_TICK: Final = timedelta(microseconds=1)
+
+
+async def pause(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def build(
+    state: Path,
+    workspace: Path,
+    *,
+    pulse: Pulse,
+    zone: tzinfo,
+    clock: Callable[[], datetime],
+    put: Put,
+    pause: Pause = pause,
+) -> CronScheduler:
+    """Make the clock of a workspace.
+
+    Args:
+        state: the folder of our own files, where its lease lies.
+        workspace: the folder with ``cron/jobs.json``.
+        pulse: where it says that it lives.
+        zone: of expressions that name none.
+        clock: UTC; it may jump.
+        put: returns once the letter is durable, however long that takes.
+        pause: waits for an event for at most some seconds.
+    """
+    file = CronFile(workspace, zone=zone, clock=clock)
+    return CronScheduler(file, state, pulse=pulse, clock=clock, put=put, pause=pause)
+
+
+async def run_now(file: CronFile, job_id: str, put: Put) -> dict[str, str]:
+    """Put the letter of a job at once, beside its schedule, and note it.
+
+    Returns:
+        ``id`` and ``key`` of the letter, which is durable.
+
+    Raises:
+        NoJob, BadJob: there is none of this id that can run; and whatever ``put`` raises.
+    """
+    job = await asyncio.to_thread(file.job, job_id)
+    if not job.asks:
+        raise BadJob(f"the job {job_id} is nanobot's own", hint="it has no message to ask")
+    at, began = datetime.now(UTC), time.monotonic()
+    inbound = letter(job, None, at=at, run_id=str(ULID()))
+    await put(inbound)
+    took_ms = round((time.monotonic() - began) * 1000)
+    with contextlib.suppress(ChannelError):  # it runs; a damaged file or a full disk is told elsewhere
+        await asyncio.to_thread(file.note, [Ran(job_id, None, "ok", at, None, took_ms)])
+    return {"id": inbound.id, "key": inbound.key}
+
+
+class CronScheduler:
+    """Runs the jobs of one workspace; several may try, the one with the lease does.
+
+    A job is noted as run after its letter is durable. What dies in between puts the same letter again, under
+    the same id.
+    """
+
+    name = CHANNEL
+    safe_to_repeat = True
+
+    def __init__(
+        self,
+        file: CronFile,
+        state: Path,
+        *,
+        pulse: Pulse,
+        clock: Callable[[], datetime],
+        put: Put,
+        pause: Pause = pause,
+    ) -> None:
+        self._file = file
+        self._state = state
+        self._pulse = pulse
+        self._clock = clock
+        self._put = put
+        self._pause = pause
+        self._due: deque[tuple[CronJob, datetime, datetime]] = deque()
+        self._hands = 0  # tasks that put what is due
+        self._contents: Contents | None = None
+        self._fault = ""
+        self._line: list[tuple[datetime, str]] = []  # a heap; an entry counts if _next says the same
+        self._next: dict[str, datetime] = {}
+        self._last: dict[str, datetime] = {}  # the newest slot that ran in this process
+        self._running: set[str] = set()
+        self._wake = asyncio.Event()
+        self._ran: list[Ran] = []
+        self._plans: dict[str, int | None] = {}
+        self._to_note = asyncio.Event()
+        self._access = asyncio.Lock()  # of what was read and of what was written, one is adopted at a time
+        self._now = clock()
+
+    async def run(self) -> NoReturn:
+        """Wait for the lease of the workspace's clock, then put letters until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(self._stand_by(), name="cron standing by")
+            async with lease(self._state, CHANNEL):
+                waiting.cancel()
+                log.info("cron.started")
+                try:
+                    await self._work()
+                finally:
+                    await asyncio.to_thread(self._note_last)
+        raise AssertionError  # the clock never stops by itself
+
+    async def _stand_by(self) -> None:
+        while True:
+            self._pulse.beat(within_s=STALLED_S)
+            await asyncio.sleep(LOOK_S)
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._note_all(), name="cron notes")
+            while True:
+                self._wake.clear()
+                self._watch_clock()
+                await self._look()
+                now = self._clock()
+                self._due.extend((job, slot, now) for job, slot in self._take_due(now))
+                for _ in range(min(len(self._due), MOST_PUTS - self._hands)):
+                    self._hands += 1
+                    group.create_task(self._fire_all(), name="cron letters")
+                self._pulse.beat(within_s=STALLED_S)
+                await self._pause(self._wake, self._until_next_s())
+
+    def _watch_clock(self) -> None:
+        """Begin anew where the clock was set back by so much that it must have been wrong before."""
+        now = self._clock()
+        if now < self._now - CLOCK_WAS_WRONG:
+            log.warning("clock.set_back", by_s=round((self._now - now).total_seconds()))
+            self._contents = None
+            self._last.clear()
+            self._next.clear()
+        self._now = now
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Read the file where somebody changed it; one that we write ourselves is looked at next time."""
+        if self._access.locked() or (self._contents is not None and self._file.seen() == self._contents.seen):
+            return
+        async with self._access:
+            try:
+                contents, slots = await asyncio.to_thread(self._read)
+            except ChannelError as error:
+                self._say_fault(str(error))
+                return
+            self._take_over(contents, slots)
+
+    def _take_over(self, contents: Contents, slots: Mapping[str, datetime | None]) -> None:
+        self._say_fault(contents.fault.text if contents.fault is not None else "")
+        old = self._contents
+        if contents.fault is not None and old is not None and (old.jobs or old.fault is not None):
+            # What ran goes on as it is until a person has mended the file.
+            self._contents = Contents(old.jobs, contents.bad, contents.fault, contents.seen)
+            return
+        for bad in contents.bad:
+            log.warning("job.refused", job=bad.id, problem=bad.problem, cure=bad.cure)
+        self._adopt(contents, slots)
+
+    def _say_fault(self, text: str) -> None:
+        if text and text != self._fault:
+            log.error("jobs.unreadable", error=text, hint="chat-gateway cron list")
+        self._fault = text
+
+    def _read(self) -> tuple[Contents, dict[str, datetime | None]]:
+        contents = self._file.read()
+        return contents, self._changed(contents)
+
+    def _changed(self, contents: Contents) -> dict[str, datetime | None]:
+        """Say when each job is due that is not as we knew it."""
+        known = self._contents.jobs if self._contents is not None else {}
+        now = self._clock()
+        return {
+            job.id: due(job, now, self._last.get(job.id))
+            for job in contents.jobs.values()
+            if known.get(job.id) is not job
+        }
+
+    def _adopt(self, contents: Contents, slots: Mapping[str, datetime | None]) -> None:
+        """Take the jobs of the file for what is to run; ``slots`` has those that are new or changed."""
+        self._contents = contents
+        now = self._clock()
+        for gone in [job_id for job_id in self._next if job_id not in contents.jobs]:
+            del self._next[gone]
+        for job_id in [job_id for job_id in self._last if job_id not in contents.jobs]:
+            del self._last[job_id]
+        for job_id, found in slots.items():
+            job, last = contents.jobs[job_id], self._last.get(job_id)
+            ran_meanwhile = found is not None and last is not None and found <= last
+            slot = due(job, now, last) if ran_meanwhile else found
+            if job_id not in self._running:
+                self._line_up(job_id, slot)
+            if job.asks and (slot is None or slot > now):
+                plan = ms_of(slot) if slot is not None else None
+                if job.state_ms("nextRunAtMs") != plan:
+                    self._plans[job_id] = plan
+        if self._plans:
+            self._to_note.set()
+
+    def _line_up(self, job_id: str, slot: datetime | None) -> None:
+        if slot is None:
+            self._next.pop(job_id, None)
+        elif self._next.get(job_id) != slot:
+            self._next[job_id] = slot
+            heapq.heappush(self._line, (slot, job_id))
+
+    # -- slots -------------------------------------------------------------------------------------
+
+    def _until_next_s(self) -> float:
+        while self._line and self._next.get(self._line[0][1]) != self._line[0][0]:
+            heapq.heappop(self._line)
+        if not self._line:
+            return LOOK_S
+        return min(max((self._line[0][0] - self._clock()).total_seconds(), 0.0), LOOK_S)
+
+    def _take_due(self, now: datetime) -> list[tuple[CronJob, datetime]]:
+        """Take out of the line what is due now; it comes back once it was put."""
+        found = []
+        jobs = self._contents.jobs if self._contents is not None else {}
+        while self._line and self._line[0][0] <= now:
+            slot, job_id = heapq.heappop(self._line)
+            if self._next.get(job_id) == slot:
+                del self._next[job_id]
+                self._running.add(job_id)
+                found.append((jobs[job_id], slot))
+        return found
+
+    async def _fire_all(self) -> None:
+        try:
+            while self._due:
+                await self._fire(*self._due.popleft())
+        finally:
+            self._hands -= 1
+
+    async def _fire(self, job: CronJob, first: datetime, now: datetime) -> None:
+        """Put the letters of a job that is due since ``first``, and line it up for its next slot."""
+        try:
+            slots = missed(job.schedule, first - _TICK, now, job.policy)
+            if slots:
+                for slot in slots:
+                    await self._fire_slot(job, slot)
+            else:
+                last = newest(job.schedule, first, now)
+                log.warning("slot.skipped", job=job.id, slot=slot_name(last), policy=job.policy)
+                self._note(Ran(job.id, last, "skipped", now, "missed: nobody looked at the clock"))
+        finally:
+            self._running.discard(job.id)
+        self._line_up_again(job)
+        self._wake.set()
+
+    def _line_up_again(self, ran: CronJob) -> None:
+        """Go on after the slot that ran, though more may have passed since; anew if the job was changed."""
+        job = self._contents.jobs.get(ran.id) if self._contents is not None else None
+        if job is None:
+            return
+        last = self._last.get(job.id)
+        if last is not None and job.enabled and job.schedule == ran.schedule:
+            self._line_up(job.id, next_after(job.schedule, last))
+        else:
+            self._line_up(job.id, due(job, self._clock(), last))
+
+    async def _fire_slot(self, job: CronJob, slot: datetime) -> None:
+        at, began = self._clock(), time.monotonic()
+        error = None
+        try:
+            await self._put(letter(job, slot, at=at))
+        except Exception as refused:  # one letter ends here; the others of the clock go on
+            error = f"{type(refused).__name__}: {refused}"
+            log.exception("letter.refused", job=job.id, slot=slot_name(slot))
+        took_ms = round((time.monotonic() - began) * 1000)
+        log.debug("job.fired", job=job.id, slot=slot_name(slot), took_ms=took_ms)
+        self._note(Ran(job.id, slot, "error" if error else "ok", at, error, took_ms))
+
+    # -- what the file is to say -------------------------------------------------------------------
+
+    def _note(self, ran: Ran) -> None:
+        assert ran.slot is not None
+        if ran.slot <= self._clock() + CLOCK_WAS_WRONG:  # else it was set back while the letter was put
+            self._last[ran.job_id] = max(ran.slot, self._last.get(ran.job_id, ran.slot))
+        self._plans.pop(ran.job_id, None)
+        self._ran.append(ran)
+        self._to_note.set()
+
+    async def _note_all(self) -> None:
+        """Write what ran into the file, at once where that is quick, else together with what follows."""
+        never = asyncio.Event()
+        while True:
+            await self._to_note.wait()
+            if len(self._due) > MOST_PUTS:  # letters first
+                await self._pause(never, LOOK_S)
+            self._to_note.clear()
+            ran, plans = self._take_notes()
+            began = time.monotonic()
+            try:
+                async with self._access:
+                    contents, slots = await self._write(ran, plans)
+                    if self._contents is not None:  # else the clock was set back meanwhile: it is read anew
+                        self._adopt(contents, slots)
+            except ChannelError as error:
+                self._put_back(ran, plans)
+                if not isinstance(error, Damaged):  # that the file is damaged was said
+                    log.warning("jobs.unwritten", error=str(error), hint=error.hint)
+                await self._pause(never, AGAIN_S)
+                self._to_note.set()
+                continue
+            if (took := time.monotonic() - began) > 0.05:
+                await self._pause(never, REST * took)
+
+    async def _write(
+        self, ran: Sequence[Ran], plans: Mapping[str, int | None]
+    ) -> tuple[Contents, dict[str, datetime | None]]:
+        """Write notes, and stay until that is over: what is noted last must not be overtaken by them."""
+        writing = asyncio.get_running_loop().run_in_executor(None, self._note_and_read, ran, plans)
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])
+            if writing.exception() is not None:
+                self._put_back(ran, plans)
+            raise
+
+    def _note_and_read(
+        self, ran: Sequence[Ran], plans: Mapping[str, int | None]
+    ) -> tuple[Contents, dict[str, datetime | None]]:
+        contents = self._file.note(ran, plans)
+        return contents, self._changed(contents)
+
+    def _take_notes(self) -> tuple[Sequence[Ran], Mapping[str, int | None]]:
+        taken = self._ran, self._plans
+        self._ran, self._plans = [], {}
+        return taken
+
+    def _put_back(self, ran: Sequence[Ran], plans: Mapping[str, int | None]) -> None:
+        self._ran = [*ran, *self._ran][-MOST_KEPT:]
+        self._plans = {**plans, **self._plans}
+
+    def _note_last(self) -> None:
+        """Write what ran and was not noted yet, before another process goes on from the file."""
+        ran, plans = self._take_notes()
+        if not ran and not plans:
+            return
+        try:
+            self._file.note(ran, plans)
+        except ChannelError as error:
+            log.warning("jobs.unwritten", error=str(error), hint=error.hint)
+
+    # -- the other way -----------------------------------------------------------------------------
+
+    def split(self, text: str) -> list[Rendered]:
+        """Return the text as it is; see ``send``."""
+        return [Rendered(text)]
+
+    async def send(self, piece: Piece) -> str:
+        """Take an answer that goes to no chat: it stands in the job's own session."""
+        return ""
+
+    async def aclose(self) -> None:
+        """Hold nothing back."""

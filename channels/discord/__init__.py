@@ -1,0 +1,1 @@
+"""The Discord adapter; ``gateway`` and ``rest`` alone name its client library."""

@@ -1,0 +1,240 @@
+"""The Discord adapter: one connection to the gateway after the other, and what hangs on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import discord
+import structlog
+import yarl
+from discord.gateway import DiscordWebSocket
+from discord.http import Route
+
+from channels import state_file
+from channels.base import Emit, Piece, Rendered, Site
+from channels.discord.cursors import Cursors, cursor_file
+from channels.discord.gateway import Gateway, refusal
+from channels.discord.ingress import DiscordIngress, Tempo
+from channels.discord.messages import MessagePlace
+from channels.discord.rest import Rest
+from channels.discord.send import Egress
+from channels.discord.sweep import Sweeper
+from channels.errors import ChannelDown, ChannelError, CredentialsRefused
+from channels.tables import DiscordTable as Table
+from channels.text import split_markdown
+
+MAX_CHARS: Final = 2_000
+log = structlog.get_logger("discord")
+
+
+def build(table: Table, site: Site) -> Discord:
+    """Return the adapter for a configuration.
+
+    Raises:
+        NewerFile: a newer version of this program wrote the cursors.
+        ChannelError: the cursors cannot be read.
+    """
+    state_file.read(cursor_file(site.state))
+    return Discord(table, site)
+
+
+class Discord:
+    """Discord as a ``Channel`` that ``Types``, ``Edits``, ``Registers`` and knows ``Admins``."""
+
+    name = "discord"
+    # Every piece carries an enforced nonce.
+    safe_to_repeat = True
+
+    def __init__(self, table: Table, site: Site, *, tempo: Tempo | None = None) -> None:
+        Route.BASE = table.api_base_url.rstrip("/")
+        if table.cdn_base_url:
+            discord.Asset.BASE = table.cdn_base_url.rstrip("/")
+        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
+        self._table = table
+        self._site = site
+        self._tempo = tempo or Tempo()
+        self._rest = Rest(table.token.get_secret_value(), table.request_timeout_s)
+        self._egress = Egress(self._rest)
+        self._client: Gateway | None = None
+        self._roles: dict[str, frozenset[str]] = {}
+
+    # -- what is received ----------------------------------------------------------------------------
+
+    async def run(self, emit: Emit) -> None:
+        """Receive until cancelled, over as many connections as it takes. Raises as ``Channel.run``."""
+        bot = await self._who_am_i()
+        cursors = await Cursors.open(
+            self._site.state, bot, lambda: self._site.first_start(self._rest.time.now())
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                ingress = DiscordIngress(
+                    emit, self._rest, cursors, me=bot, view=self, group=group, tempo=self._tempo
+                )
+                sweeper = Sweeper(
+                    self._table,
+                    self._site.state,
+                    self._rest,
+                    cursors,
+                    ingress=ingress,
+                    view=self,
+                    beat=self._beat,
+                    patience_s=self._tempo.deadline_s,
+                )
+                group.create_task(sweeper.run(), name="discord-sweep")
+                await self._stay_connected(ingress, sweeper)
+        except BaseExceptionGroup as errors:
+            raise _gravest(errors) from errors
+
+    async def _who_am_i(self) -> str:
+        for pause_s in self._tempo.pauses():
+            try:
+                return str(int((await self._rest.me())["id"]))
+            except CredentialsRefused as error:
+                self._site.pulse.fail(str(error))
+                raise
+            except (ChannelError, KeyError, TypeError, ValueError) as error:
+                self._fail(error)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("pauses never end")
+
+    async def _stay_connected(self, ingress: DiscordIngress, sweeper: Sweeper) -> None:
+        """Open one connection after the other; only a refused token ends it."""
+        loop = asyncio.get_running_loop()
+        pauses = iter(self._tempo.pauses())
+        while True:
+            began = loop.time()
+            try:
+                await self._connect(ingress, sweeper)
+                self._fail(ChannelDown("the gateway closed the connection"))
+            except Exception as error:
+                refused = refusal(error)
+                if refused is not None:
+                    self._site.pulse.fail(str(refused))
+                    raise refused from error
+                self._fail(error)
+            ingress.lost()
+            if loop.time() - began > self._tempo.deadline_s:
+                pauses = iter(self._tempo.pauses())
+            await asyncio.sleep(next(pauses))
+
+    async def _connect(self, ingress: DiscordIngress, sweeper: Sweeper) -> None:
+        client = Gateway(self._table, self._tempo, ingress=ingress, sweeper=sweeper, pulse=self._site.pulse)
+        try:
+            async with asyncio.timeout(self._tempo.deadline_s):
+                await client.login(self._table.token.get_secret_value())
+                _, url, limit = await client.http.get_bot_gateway()
+            await self._wait_for_start(limit)
+            DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(self._table.gateway_url or url)
+            self._client = client
+            async with asyncio.timeout(self._tempo.deadline_s) as client.deadline:
+                await client.connect(reconnect=False)
+        finally:
+            await client.shut()
+
+    async def _wait_for_start(self, limit: Mapping[str, Any]) -> None:
+        """Wait where Discord allows no further start today: one more would make it reset the token."""
+        if int(limit["remaining"]) > 0:
+            return
+        after_s = int(limit["reset_after"]) / 1000
+        self._site.pulse.fail(f"no start left at Discord's gateway; the next one in {after_s:.0f} s")
+        log.error("gateway.starts_used_up", after_s=round(after_s))
+        await asyncio.sleep(after_s)
+
+    def _fail(self, error: Exception) -> None:
+        words = str(error)
+        if not isinstance(error, ChannelError):
+            words = f"no connection to the gateway: {type(error).__name__}"
+        self._site.pulse.fail(words)
+        log.warning("gateway.failed", error=words, exc_info=error if _is_bug(error) else None)
+
+    def _beat(self) -> None:
+        if self._client is not None and self._client.up:
+            self._site.pulse.beat(within_s=self._client.within_s)
+
+    # -- what the gateway told (View) ----------------------------------------------------------------
+
+    def guild_ids(self) -> Iterable[str] | None:
+        """The servers that the bot is in; None until the gateway has told of all."""
+        if self._client is None or not self._client.is_ready():
+            return None
+        return [str(guild.id) for guild in self._client.guilds]
+
+    def own_roles(self, guild: str) -> frozenset[str]:
+        """The role that Discord made for the bot on a server, where there is one."""
+        found = self._client.get_guild(int(guild)) if self._client else None
+        role = found.self_role if found else None
+        if role is not None:
+            self._roles[guild] = frozenset([str(role.id)])
+        return self._roles.get(guild, frozenset())
+
+    def place(self, channel: str) -> MessagePlace | None:
+        """Where a channel of a server stands; None where it is not known."""
+        found = self._client.get_channel(int(channel)) if self._client else None
+        if isinstance(found, discord.Thread):
+            return MessagePlace(channel, str(found.guild.id), str(found.parent_id))
+        if isinstance(found, discord.abc.GuildChannel):
+            return MessagePlace(channel, str(found.guild.id))
+        return None
+
+    def may_read(self, channel: str) -> bool | None:
+        """Whether the bot may read the history of a channel that it sees; None where it is not known."""
+        found = self._client.get_channel(int(channel)) if self._client else None
+        if not isinstance(found, discord.Thread | discord.abc.GuildChannel) or found.guild.me is None:
+            return None
+        # The client raises for a thread whose channel it does not know.
+        with suppress(discord.ClientException):
+            granted = found.permissions_for(found.guild.me)
+            return granted.read_message_history if granted.view_channel else None
+        return None
+
+    # -- what is sent --------------------------------------------------------------------------------
+
+    def split(self, text: str) -> list[Rendered]:
+        """Cut Markdown, which Discord shows itself, into pieces of at most 2,000 characters."""
+        return [Rendered(piece) for piece in split_markdown(text, MAX_CHARS)]
+
+    async def send(self, piece: Piece) -> str:
+        """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
+        return await self._egress.send(piece)
+
+    async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
+        """Replace the text of a message. Raises as ``Channel.send``; ``MessageGone``."""
+        await self._egress.edit(chat_id, platform_id, content)
+
+    async def typing(self, chat_id: str) -> None:
+        """Show for some seconds that an answer is being written."""
+        await self._egress.typing(chat_id)
+
+    async def register(self, commands: Mapping[str, str]) -> None:
+        """Replace the menu of commands."""
+        await self._egress.register(commands)
+
+    async def is_admin(self, chat_id: str, person_id: str) -> bool:
+        """Say whether a person may administer the server of a channel."""
+        return await self._egress.is_admin(chat_id, person_id)
+
+    async def aclose(self) -> None:
+        """Close what ``send`` uses."""
+        await self._rest.aclose()
+
+
+def _is_bug(error: Exception) -> bool:
+    return isinstance(error, AttributeError | KeyError | TypeError | ValueError)
+
+
+def _gravest(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the one error of a group that says most."""
+    leaves: list[BaseException] = []
+    rest: list[BaseException] = [errors]
+    while rest:
+        each = rest.pop(0)
+        if isinstance(each, BaseExceptionGroup):
+            rest.extend(each.exceptions)
+        else:
+            leaves.append(each)
+    order = (CredentialsRefused, ChannelError)
+    return next((leaf for kind in order for leaf in leaves if isinstance(leaf, kind)), leaves[0])

@@ -1,0 +1,317 @@
+"""Hands on what Discord shows, each channel in its order: live events, and what only the history knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import structlog
+
+from channels.base import Arrival, Emit
+from channels.discord.cursors import Cursors
+from channels.discord.messages import (
+    DiscordBot,
+    MessagePlace,
+    Raw,
+    SkippedMessage,
+    interaction_place,
+    place_of,
+    read_edit,
+    read_interaction,
+    read_message,
+)
+from channels.discord.rest import PAGE, RequestRefused, Rest
+from channels.errors import ChannelError, CredentialsRefused
+from channels.keyed_lanes import KeyedLanes
+
+# Live messages in memory; what comes beyond is left to the history.
+MAX_WAITING: Final = 2_000
+_MAX_SEEN: Final = 10_000
+_MAX_PLACES: Final = 10_000
+_TRIES: Final = 3
+# The kind of answer; Discord's code where one was given.
+_LATER, _ALREADY = 5, 40060
+Job = Callable[[], Awaitable[None]]
+log = structlog.get_logger("discord")
+
+
+class GuildView(Protocol):
+    """What the gateway told about the servers."""
+
+    def guild_ids(self) -> Iterable[str] | None:
+        """The servers that the bot is in; None until the gateway has told of all."""
+        ...
+
+    def own_roles(self, guild: str) -> frozenset[str]:
+        """The role that Discord made for the bot on a server, where there is one."""
+        ...
+
+    def place(self, channel: str) -> MessagePlace | None:
+        """Where a channel of a server stands; None where it is not known."""
+        ...
+
+    def may_read(self, channel: str) -> bool | None:
+        """Whether the bot may read the history of a channel; None where it is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """How long things take; tests are in a hurry.
+
+    Args:
+        deadline_s: until a connection must stand.
+        pause_s: before the first new try; it doubles up to ``longest_pause_s``.
+        defer_s: for the answer that an interaction must have within three seconds.
+        guilds_s: without a further server after which the list counts as whole.
+    """
+
+    deadline_s: float = 60.0
+    pause_s: float = 1.0
+    longest_pause_s: float = 30.0
+    defer_s: float = 2.5
+    guilds_s: float = 0.5
+
+    def pauses(self) -> Iterable[float]:
+        """Yield the pauses between tries, without end."""
+        pause_s = self.pause_s
+        while True:
+            yield pause_s
+            pause_s = min(2 * pause_s, self.longest_pause_s)
+
+
+class DiscordIngress:
+    """Everything that is received passes here; its methods put it in line and return at once.
+
+    A channel is read over REST before its first live event since a connection was lost: what was missed
+    comes first. No other reading counts for that, since it may have ended before the gap did. Only reading
+    over REST moves a cursor.
+
+    Args:
+        sleep: waits between tries.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        rest: Rest,
+        cursors: Cursors,
+        *,
+        me: str,
+        view: GuildView,
+        group: asyncio.TaskGroup,
+        tempo: Tempo,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._emit = emit
+        self._rest = rest
+        self._cursors = cursors
+        self._me = me
+        self._view = view
+        self._group = group
+        self._tempo = tempo
+        self._sleep = sleep
+        self._lanes: KeyedLanes[Job] = KeyedLanes(_do, start=self._start_lane)
+        # Channels without a gap before their next live event.
+        self._fresh: set[str] = set()
+        # Sweeps that have not begun.
+        self._queued: dict[str, asyncio.Future[bool]] = {}
+        self._seen: dict[str, None] = {}
+        self._places: dict[str, MessagePlace] = {}
+
+    def _start_lane(self, lane: Coroutine[Any, Any, None], channel: str) -> None:
+        self._group.create_task(lane, name=f"discord-channel-{channel}")
+
+    def lost(self) -> None:
+        """Note that events may have been missed."""
+        self._fresh.clear()
+
+    def message(self, raw: Raw) -> None:
+        """Take a new message from the gateway."""
+        channel = str(raw["channel_id"])
+        if self._lanes.waiting >= MAX_WAITING:
+            self._fresh.discard(channel)
+            return
+        self._follow(channel, str(raw.get("guild_id") or ""), partial(self._live, raw))
+
+    def edited(self, raw: Raw) -> None:
+        """Take a changed message from the gateway: the history does not tell of changes."""
+        job = partial(self._edited, raw)
+        self._follow(str(raw["channel_id"]), str(raw.get("guild_id") or ""), job)
+
+    def interaction(self, raw: Raw) -> None:
+        """Take a command of the menu: promise an answer at once, then let it wait for its turn."""
+        place = interaction_place(raw)
+        promise = self._group.create_task(self._defer(raw), name=f"discord-interaction-{raw['id']}")
+        self._follow(place.channel, place.guild, partial(self._command, raw, place, promise))
+
+    def sweep(self, place: MessagePlace) -> asyncio.Future[bool]:
+        """Read a channel from its cursor on, in its turn; the result says whether it was read to its end."""
+        queued = self._queued.get(place.channel)
+        if queued is not None:
+            return queued
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._queued[place.channel] = done
+        self._lanes.put(place.channel, partial(self._sweep, place, done))
+        return done
+
+    async def _sweep(self, place: MessagePlace, done: asyncio.Future[bool]) -> None:
+        # Who asks from now on may mean what this reading does not see.
+        del self._queued[place.channel]
+        swept = False
+        try:
+            swept = await self._read(place)
+        finally:
+            if not done.done():
+                done.set_result(swept)
+
+    def _follow(self, channel: str, guild: str, job: Job) -> None:
+        if channel not in self._fresh:
+            self._fresh.add(channel)
+            self._lanes.put(channel, partial(self._catch_up, channel, guild))
+        self._lanes.put(channel, job)
+
+    async def _catch_up(self, channel: str, guild: str) -> None:
+        """Read what was missed before a live event; where Discord does not let us, go on without."""
+        pauses = iter(self._tempo.pauses())
+        for _ in range(_TRIES):
+            if await self._read(await self._place(channel, guild)):
+                return
+            await self._sleep(next(pauses))
+
+    async def _read(self, place: MessagePlace) -> bool:
+        channel = place.channel
+        try:
+            after = self._cursors.start(channel)
+            while True:
+                page = await self._rest.history(channel, after)
+                for raw in page:
+                    await self._take(raw, place)
+                    after = int(raw["id"])
+                    await self._cursors.advance(channel, after)
+                if len(page) < PAGE:
+                    break
+        except RequestRefused as error:
+            if error.status == 404:
+                self._cursors.forget(channel)
+            log.debug("channel.closed", channel=channel, status=error.status)
+        except CredentialsRefused:
+            raise
+        except ChannelError as error:
+            self._fresh.discard(channel)
+            log.warning("channel.unread", channel=channel, error=str(error))
+            return False
+        await self._cursors.flush()
+        return True
+
+    async def _live(self, raw: Raw) -> None:
+        place = await self._place(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
+        await self._take(raw, place)
+
+    async def _take(self, raw: Raw, place: MessagePlace) -> None:
+        found = read_message(raw, self._bot(place), place, self._rest.download)
+        await self._hand_on(found, place, raw.get("id"))
+
+    async def _edited(self, raw: Raw) -> None:
+        place = await self._place(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
+        await self._hand_on(read_edit(raw, self._bot(place), place), place, raw.get("id"))
+
+    async def _command(self, raw: Raw, place: MessagePlace, promise: asyncio.Task[bool]) -> None:
+        deferred = await promise
+        answered = await self._hand_on(read_interaction(raw, deferred=deferred), place, raw["id"])
+        if deferred and not answered:
+            await self._withdraw(raw)
+
+    def _bot(self, place: MessagePlace) -> DiscordBot:
+        return DiscordBot(self._me, self._view.own_roles(place.guild) if place.guild else frozenset())
+
+    async def _hand_on(self, arrival: Arrival | SkippedMessage, place: MessagePlace, id: object) -> bool:
+        """Emit what came; return whether the chat will hear of it, or has heard."""
+        if isinstance(arrival, SkippedMessage):
+            if arrival.strange:
+                log.warning("event.unreadable", kind=arrival.kind, id=str(id), reason=arrival.reason)
+            return False
+        if arrival.id in self._seen:
+            return True
+        if not place.guild or place.parent:
+            await self._remember(place.channel, "" if place.guild else arrival.sender.id)
+        answered = await self._emit(arrival)
+        self._seen[arrival.id] = None
+        if len(self._seen) > _MAX_SEEN:
+            del self._seen[next(iter(self._seen))]
+        return answered
+
+    async def _remember(self, channel: str, person: str) -> None:
+        """Note a direct channel or a thread before its first message is handed on.
+
+        Nothing else would find the one again, nor the other once it is archived.
+        """
+        for pause_s in self._tempo.pauses():
+            try:
+                await self._cursors.remember(channel, person)
+                break
+            except ChannelError as error:
+                log.error("channel.held_back", channel=channel, error=str(error))
+                await self._sleep(pause_s)
+
+    async def _place(self, channel: str, guild: str) -> MessagePlace:
+        """Find out whether a channel is a thread, and of which channel."""
+        if not guild:
+            return MessagePlace(channel)
+        place = self._view.place(channel) or self._places.get(channel)
+        if place is None:
+            place = await self._ask_place(channel, guild)
+            if len(self._places) >= _MAX_PLACES:
+                self._places.clear()
+            self._places[channel] = place
+        return place
+
+    async def _ask_place(self, channel: str, guild: str) -> MessagePlace:
+        pauses = iter(self._tempo.pauses())
+        for _ in range(_TRIES):
+            try:
+                return place_of(await self._rest.channel(channel), guild)
+            except CredentialsRefused:
+                raise
+            except (RequestRefused, KeyError, TypeError, ValueError):
+                break
+            except ChannelError:
+                await self._sleep(next(pauses))
+        return MessagePlace(channel, guild)
+
+    async def _defer(self, raw: Raw) -> bool:
+        """Tell Discord within its three seconds that an answer will come."""
+        where = {"webhook_id": str(raw["id"]), "webhook_token": str(raw["token"])}
+        path = "/interactions/{webhook_id}/{webhook_token}/callback"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._tempo.defer_s):
+                for pause_s in self._tempo.pauses():
+                    try:
+                        await self._rest.ask("POST", path, by_token=False, json={"type": _LATER}, **where)
+                        return True
+                    except RequestRefused as error:
+                        # The answer to an earlier try was lost.
+                        if error.code == _ALREADY:
+                            return True
+                        break
+                    except ChannelError:
+                        await self._sleep(pause_s / 10)
+        log.warning("interaction.undeferred", id=str(raw["id"]))
+        return False
+
+    async def _withdraw(self, raw: Raw) -> None:
+        """Take back the promise of an answer that will not come; it would show for fifteen minutes."""
+        path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+        where = {"webhook_id": str(raw["application_id"]), "webhook_token": str(raw["token"])}
+        try:
+            await self._rest.ask("DELETE", path, by_token=False, **where)
+        except ChannelError as error:
+            log.info("interaction.unwithdrawn", id=str(raw["id"]), error=str(error))
+
+
+async def _do(job: Job) -> None:
+    await job()

@@ -1,0 +1,187 @@
+"""Sends to Discord: texts with nonces, files, edits, typing, the menu of commands; all over REST."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import discord
+import structlog
+from discord.http import handle_message_parameters
+
+from channels.base import Piece, Rendered
+from channels.discord.messages import Raw
+from channels.discord.rest import RequestRefused, Rest
+from channels.errors import ChannelError, CredentialsRefused, MessageGone, SendNever, SendUnknown
+
+# Commands that take a text.
+ARGUMENTS: Final = {"compact": "focus", "resume": "number"}
+_MAX_DESCRIPTION: Final = 100
+_UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
+_LOADING: Final = 1 << 7
+_ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
+_ADMIN_FOR_S: Final = 300.0
+_MAX_ADMINS: Final = 1_000
+_EXPIRED: Final = frozenset({401, 403, 404})
+log = structlog.get_logger("discord")
+
+
+class Egress:
+    """What goes out; needs no gateway.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, rest: Rest, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rest = rest
+        self._clock = clock
+        self._admins: OrderedDict[tuple[str, str], tuple[float, bool]] = OrderedDict()
+
+    async def send(self, piece: Piece) -> str:
+        """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
+        channel = _id(piece.chat_id)
+        if isinstance(piece.content, Rendered) and piece.meta.get("interaction"):
+            answered = await self._answer(piece.content.plain, piece.meta)
+            if answered:
+                return answered
+        try:
+            return await self._post(piece, channel, quote=piece.reply_to)
+        except RequestRefused as error:
+            if error.code != _MAY_NOT_QUOTE or piece.reply_to is None:
+                raise
+        return await self._post(piece, channel, quote=None)
+
+    async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
+        """Replace the text of a message of ours.
+
+        Raises:
+            MessageGone: it was deleted, or is not ours.
+        """
+        channel, message = _id(chat_id), _id(platform_id)
+        body = {"content": content.plain, "allowed_mentions": {"parse": []}}
+        path = "/channels/{channel_id}/messages/{message_id}"
+        try:
+            await self._rest.ask("PATCH", path, json=body, channel_id=channel, message_id=message)
+        except RequestRefused as error:
+            if error.code in (_UNKNOWN_MESSAGE, _NOT_OURS):
+                raise MessageGone(str(error)) from error
+            raise
+
+    async def typing(self, chat_id: str) -> None:
+        """Show for some seconds that an answer is being written."""
+        channel = _id(chat_id)
+        await self._rest.call(lambda http: http.send_typing(channel))
+
+    async def register(self, commands: Mapping[str, str]) -> None:
+        """Replace the menu of commands, everywhere where the bot is."""
+        application: Any = await self._rest.call(lambda http: http.application_info())
+        menu = [_command(name, words) for name, words in commands.items()]
+        await self._rest.call(lambda http: http.bulk_upsert_global_commands(int(application["id"]), menu))
+
+    async def is_admin(self, chat_id: str, person_id: str) -> bool:
+        """Say whether a person administers the server of a channel; no, where Discord does not tell."""
+        known = self._admins.get((chat_id, person_id))
+        if known is not None and self._clock() < known[0]:
+            return known[1]
+        try:
+            admin = await self._administers(chat_id, person_id)
+        except RequestRefused:
+            admin = False
+        except CredentialsRefused:
+            raise
+        except (ChannelError, KeyError, TypeError, ValueError) as error:
+            log.warning("admin.unknown", chat=chat_id, error=str(error))
+            return False
+        self._admins[chat_id, person_id] = (self._clock() + _ADMIN_FOR_S, admin)
+        while len(self._admins) > _MAX_ADMINS:
+            self._admins.popitem(last=False)
+        return admin
+
+    async def _administers(self, chat_id: str, person_id: str) -> bool:
+        guild_id = (await self._rest.channel(chat_id)).get("guild_id")
+        if not guild_id:
+            return False
+        guild: Any = await self._rest.call(lambda http: http.get_guild(int(guild_id), with_counts=False))
+        if str(guild["owner_id"]) == person_id:
+            return True
+        member: Any = await self._rest.call(lambda http: http.get_member(int(guild_id), int(person_id)))
+        held = {str(role) for role in member["roles"]} | {str(guild_id)}
+        granted = 0
+        for role in guild["roles"]:
+            granted |= int(role["permissions"]) if str(role["id"]) in held else 0
+        return bool(granted & (_ADMINISTRATOR | _MANAGE_GUILD))
+
+    async def _post(self, piece: Piece, channel: int, *, quote: str | None) -> str:
+        more: dict[str, Any] = {}
+        if isinstance(piece.content, Path):
+            more["file"] = await asyncio.to_thread(_open, piece.content)
+        else:
+            more["content"] = piece.content.plain
+        if quote is not None and quote.isdecimal():
+            more["message_reference"] = {"message_id": quote, "fail_if_not_exists": False}
+        mentions = discord.AllowedMentions(everyone=False, users=False, roles=False, replied_user=True)
+        with handle_message_parameters(nonce=piece.nonce, allowed_mentions=mentions, **more) as parameters:
+            sent: Any = await self._rest.call(lambda http: http.send_message(channel, params=parameters))
+        return _sent_id(sent)
+
+    async def _answer(self, text: str, meta: Mapping[str, Any]) -> str:
+        """Answer through the interaction: fill in what was promised; return "" where that is over.
+
+        What was promised is one message. The pieces after the first one go to the channel, where a nonce
+        makes a repeat harmless.
+        """
+        where = {"webhook_id": str(meta["application"]), "webhook_token": str(meta["interaction"])}
+        path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+        try:
+            promised: Raw = await self._rest.ask("GET", path, by_token=False, **where)
+            if not int(promised.get("flags") or 0) & _LOADING:
+                return str(promised["id"]) if promised.get("content") == text else ""
+            body = {"content": text, "allowed_mentions": {"parse": []}}
+            return _sent_id(await self._rest.ask("PATCH", path, by_token=False, json=body, **where))
+        except RequestRefused as error:
+            if error.status in _EXPIRED:
+                return ""
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SendUnknown("Discord answered an interaction with something unknown") from error
+
+
+def _command(name: str, words: str) -> dict[str, Any]:
+    command: dict[str, Any] = {
+        "type": 1,
+        "name": name,
+        "description": words[:_MAX_DESCRIPTION] or name,
+        # Installed on a server.
+        "integration_types": [0],
+        # Used there or in a direct channel with the bot.
+        "contexts": [0, 1],
+    }
+    if name in ARGUMENTS:
+        option = {"type": 3, "name": ARGUMENTS[name], "description": ARGUMENTS[name], "required": False}
+        command["options"] = [option]
+    return command
+
+
+def _id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise SendNever(f"{text[:40]!r} is no id of Discord")
+    return int(text)
+
+
+def _sent_id(sent: Any) -> str:
+    try:
+        return str(int(sent["id"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise SendUnknown("Discord answered with something else than the message") from error
+
+
+def _open(path: Path) -> discord.File:
+    try:
+        return discord.File(path)
+    except OSError as error:
+        raise SendNever(f"the file {path.name} cannot be read: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""The Telegram adapter; ``wire`` alone names its client library."""

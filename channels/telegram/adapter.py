@@ -1,0 +1,189 @@
+"""Telegram: receives by long polls, sends by the Bot API, a session for each chat and forum topic."""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from channels.base import Channel, Emit, Piece, Rendered, Site
+from channels.errors import ChannelError, MessageGone, SendNever, SendUnknown
+from channels.tables import TelegramTable as Table
+from channels.telegram.format import render
+from channels.telegram.ingress import TelegramIngress, Times
+from channels.telegram.updates import chat_and_topic
+from channels.telegram.wire import Wire
+
+log = structlog.get_logger(__name__)
+
+_ADMIN_FOR_S: Final = 300.0
+_ADMINS_KEPT: Final = 1_000
+_MAX_PHOTO_BYTES: Final = 10 * 2**20
+_MAX_DESCRIPTION: Final = 256
+_COMMAND: Final = re.compile(r"[a-z0-9_]{1,32}")
+_ABOUT_ENTITIES: Final = re.compile(r"entit", re.IGNORECASE)
+_ABOUT_THE_FILE: Final = re.compile(r"photo|image|video|audio|voice|file", re.IGNORECASE)
+_GONE: Final = re.compile(
+    r"message to edit not found|message can't be edited|MESSAGE_ID_INVALID", re.IGNORECASE
+)
+_NOT_MODIFIED: Final = re.compile(r"message is not modified", re.IGNORECASE)
+# What is shown in the chat itself; everything else is a document.
+_METHODS: Final = {
+    "image/jpeg": "photo",
+    "image/png": "photo",
+    "image/webp": "photo",
+    "video/mp4": "video",
+    "audio/mpeg": "audio",
+    "audio/mp4": "audio",
+    "audio/ogg": "voice",
+    "audio/opus": "voice",
+}
+
+
+def build(table: Table, site: Site) -> Channel:
+    """Return the adapter; nothing is asked of Telegram yet."""
+    return Telegram(table, site)
+
+
+class Telegram:
+    """One bot: ``Channel``, ``Types``, ``Edits``, ``Registers`` and ``Admins`` of Telegram.
+
+    Args:
+        times: how the receiving side pauses.
+        clock: seconds that never go back.
+    """
+
+    name = "telegram"
+    safe_to_repeat = False
+
+    def __init__(
+        self,
+        table: Table,
+        site: Site,
+        *,
+        times: Times | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = table
+        self._site = site
+        self._times = times or Times()
+        self._clock = clock
+        self._wire = Wire(table)
+        self._admins: dict[tuple[str, str], tuple[float, bool]] = {}
+
+    async def run(self, emit: Emit) -> None:
+        """Receive until cancelled; an outage is waited for, a refused token ends it."""
+        await TelegramIngress(self._wire, self._table, self._site, self._times).run(emit)
+
+    def split(self, text: str) -> list[Rendered]:
+        """Render Markdown in pieces of Telegram's size."""
+        return render(text)
+
+    async def send(self, piece: Piece) -> str:
+        """Deliver one piece; text whose entities are refused goes as plain text."""
+        fields = _place(piece.chat_id)
+        if piece.reply_to is not None and piece.reply_to.isdecimal():
+            fields["reply_parameters"] = {
+                "message_id": int(piece.reply_to),
+                "allow_sending_without_reply": True,
+            }
+        try:
+            if isinstance(piece.content, Path):
+                message = await self._send_file(piece.content, fields)
+            else:
+                message = await self._say("sendMessage", piece.content, fields)
+            return str(int(message["message_id"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise SendUnknown("Telegram's answer names no message") from error
+
+    async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
+        """Replace the text of a message; raises ``MessageGone`` where that cannot be done any more."""
+        if not platform_id.isdecimal():
+            raise MessageGone("not the id of a message of Telegram")
+        fields = {"chat_id": _place(chat_id)["chat_id"], "message_id": int(platform_id)}
+        try:
+            await self._say("editMessageText", content, fields)
+        except SendNever as error:
+            if _GONE.search(str(error)):
+                raise MessageGone(str(error)) from error
+            if not _NOT_MODIFIED.search(str(error)):
+                raise
+
+    async def typing(self, chat_id: str) -> None:
+        """Show for five seconds that an answer is being written."""
+        await self._wire.call("sendChatAction", action="typing", **_place(chat_id))
+
+    async def register(self, commands: Mapping[str, str]) -> None:
+        """Replace the menu; a name that Telegram does not allow is left out."""
+        menu = [
+            {"command": name, "description": (text or name)[:_MAX_DESCRIPTION]}
+            for name, text in commands.items()
+            if _COMMAND.fullmatch(name)
+        ]
+        await self._wire.call("setMyCommands", commands=menu)
+
+    async def is_admin(self, chat_id: str, person_id: str) -> bool:
+        """Say whether this person administers this group; no where Telegram does not answer.
+
+        Who writes in the group's own name is one of its administrators.
+        """
+        chat = str(_place(chat_id)["chat_id"])
+        if person_id == chat:
+            return True
+        until, known = self._admins.get((chat, person_id), (0.0, False))
+        if self._clock() < until:
+            return known
+        try:
+            member = await self._wire.call("getChatMember", chat_id=chat, user_id=person_id)
+            answer = member["status"] in ("creator", "administrator")
+        except (ChannelError, KeyError, TypeError) as error:
+            log.warning("admin.unknown", error=type(error).__name__)
+            return False
+        if len(self._admins) >= _ADMINS_KEPT:
+            self._admins.clear()
+        self._admins[chat, person_id] = (self._clock() + _ADMIN_FOR_S, answer)
+        return answer
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._wire.aclose()
+
+    async def _say(self, method: str, content: Rendered, fields: Mapping[str, Any]) -> Any:
+        entities = list(content.markup) if isinstance(content.markup, (tuple, list)) else []
+        try:
+            return await self._wire.call(method, text=content.plain, entities=entities or None, **fields)
+        except SendNever as error:
+            if not entities or not _ABOUT_ENTITIES.search(str(error)):
+                raise
+            log.warning("rendering.refused", error=str(error))
+        return await self._wire.call(method, text=content.plain, **fields)
+
+    async def _send_file(self, path: Path, fields: Mapping[str, Any]) -> Any:
+        try:
+            size = (await asyncio.to_thread(path.stat)).st_size
+        except OSError as error:
+            raise SendNever(f"the file cannot be read: {error.strerror}") from error
+        kind = _METHODS.get(mimetypes.guess_type(path.name)[0] or "", "document")
+        if kind == "photo" and size > _MAX_PHOTO_BYTES:
+            kind = "document"
+        try:
+            return await self._wire.upload(kind, path, **fields)
+        except SendNever as error:
+            if kind == "document" or not _ABOUT_THE_FILE.search(str(error)):
+                raise
+            log.info("file.sent_as_document", kind=kind, error=str(error))
+        return await self._wire.upload("document", path, **fields)
+
+
+def _place(chat_id: str) -> dict[str, Any]:
+    try:
+        chat, topic = chat_and_topic(chat_id)
+    except ValueError:
+        raise SendNever(f"{chat_id} is no chat of Telegram") from None
+    return {"chat_id": chat, "message_thread_id": topic}

@@ -1,0 +1,230 @@
+"""Polls Telegram for updates and hands them on, chat by chat; Telegram forgets none that is not confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+
+from channels.base import Arrival, Emit, Site
+from channels.errors import ChannelError, CredentialsRefused, SendLater
+from channels.tables import TelegramTable as Table
+from channels.telegram.start import first_start
+from channels.telegram.updates import ALLOWED, SkippedUpdate, TelegramBot, kind_of, read
+from channels.telegram.window import UpdateWindow
+from channels.telegram.wire import NoAnswer, Taken, Wire
+
+log = structlog.get_logger(__name__)
+
+# While an update is under way, a poll answers at once; one that repeats its offset within half a second
+# gets a single update.
+_PACE_S: Final = 0.6
+_SLOWEST_PACE_S: Final = 2.0
+# The most that one poll brings.
+_BATCH: Final = 100
+_PAUSES_S: Final = (1.0, 30.0)
+_CONFLICT_PAUSES_S: Final = (5.0, 30.0)
+# That many in a row, and the connection is built anew.
+_STALLS: Final = 2
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How an adapter pauses, and how long its last word may take; a test brings its own."""
+
+    sleep: Sleep = asyncio.sleep
+    farewell_s: float = 1.0
+
+
+class TelegramIngress:
+    """One run of the receiving side; made anew for each."""
+
+    def __init__(self, wire: Wire, table: Table, site: Site, times: Times) -> None:
+        self._wire = wire
+        self._site = site
+        self._times = times
+        self._beat_within_s = 2 * (table.poll_timeout_s + table.request_timeout_s)
+        self._blocked_s = max(table.poll_timeout_s, _SLOWEST_PACE_S)
+        self._window = UpdateWindow()
+        # The offset of the last poll.
+        self._asked: int | None = None
+        # Chat → its last update under way.
+        self._tails: dict[str, asyncio.Task[bool]] = {}
+        self._failures = 0
+        self._stalls = 0
+        # Updates of a poll that were written before the first start.
+        self._old = 0
+
+    async def run(self, emit: Emit) -> None:
+        """Receive until cancelled.
+
+        Raises:
+            CredentialsRefused: Telegram does not know the token.
+            ChannelError: the time of the first start cannot be kept.
+        """
+        me = await self._introduce()
+        began = self._site.first_start(self._wire.time.now())
+        since = await asyncio.to_thread(first_start, self._site.state / "telegram.json", me.id, began)
+        await self._patiently("deleteWebhook")
+        # The first poll ends when somebody writes, or after half a minute: until then it is as good as any.
+        self._site.pulse.beat(within_s=self._beat_within_s)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._receive(_Line(me, since, emit, tasks))
+        except asyncio.CancelledError:
+            await self._farewell()
+            raise
+        except BaseExceptionGroup as group:
+            error = group.exceptions[0]
+            raise error from error.__cause__
+
+    async def _introduce(self) -> TelegramBot:
+        while True:
+            found = await self._patiently("getMe")
+            try:
+                return TelegramBot(int(found["id"]), str(found["username"]))
+            except (KeyError, TypeError, ValueError):
+                await self._suffer(ChannelError("Telegram's answer names no bot"))
+
+    async def _patiently(self, method: str) -> Any:
+        while True:
+            try:
+                result = await self._wire.call(method)
+            except ChannelError as error:
+                await self._suffer(error)
+            else:
+                self._failures = self._stalls = 0
+                return result
+
+    async def _receive(self, line: _Line) -> None:
+        pace_s = _PACE_S
+        while True:
+            began = time.monotonic()
+            updates = await self._poll()
+            if updates is None:
+                continue
+            fresh = self._window.admit(list(updates))
+            for update_id in updates:
+                if update_id in fresh:
+                    self._begin(update_id, updates[update_id], line)
+            if self._old:
+                log.info("updates.skipped_as_old", count=self._old, first_start=line.since.isoformat())
+                self._old = 0
+            pace_s = _PACE_S if fresh else min(1.5 * pace_s, _SLOWEST_PACE_S)
+            if await self._window.settle(pace_s):
+                if not fresh:
+                    await asyncio.sleep(began + _PACE_S - time.monotonic())
+            elif self._window.full or (len(updates) >= _BATCH and not fresh):
+                await self._window.move(self._blocked_s)
+
+    async def _poll(self) -> dict[int, dict[str, Any]] | None:
+        """Return the updates that Telegram keeps, by id, in its order; None after a failure and its pause."""
+        self._asked = self._window.offset()
+        try:
+            found = await self._wire.poll(self._asked, ALLOWED)
+        except ChannelError as error:
+            await self._suffer(error)
+            return None
+        self._failures = self._stalls = 0
+        self._site.pulse.beat(within_s=self._beat_within_s)
+        updates: dict[int, dict[str, Any]] = {}
+        for update in found:
+            if isinstance(update, dict) and type(update.get("update_id")) is int:
+                updates[update["update_id"]] = update
+            else:
+                log.warning("update.skipped", reason="it has no update_id")
+        return updates
+
+    def _begin(self, update_id: int, update: dict[str, Any], line: _Line) -> None:
+        found = read(update, line.me, self._wire.download)
+        if isinstance(update.get("callback_query"), dict):
+            line.tasks.create_task(self._answer(update["callback_query"].get("id")), name="telegram answer")
+        if isinstance(found, Arrival) and found.sent_at is not None and found.sent_at < line.since:
+            found = SkippedUpdate(kind_of(update), "written before the first start")
+            self._old += 1
+        if isinstance(found, SkippedUpdate):
+            level = log.warning if found.strange else log.debug
+            level("update.skipped", update=update_id, kind=found.kind, reason=found.reason)
+            self._window.confirm(update_id)
+            return
+        chats = {found.chat_id, found.moved_from or found.chat_id}
+        before = {self._tails[chat] for chat in chats if chat in self._tails}
+        carried = self._carry(update_id, found, before, line.emit)
+        task = line.tasks.create_task(carried, name=f"telegram update {update_id}")
+        self._tails.update(dict.fromkeys(chats, task))
+        task.add_done_callback(lambda done: self._leave(chats, done))
+
+    def _leave(self, chats: set[str], task: asyncio.Task[bool]) -> None:
+        for chat in chats:
+            if self._tails.get(chat) is task:
+                del self._tails[chat]
+
+    async def _carry(
+        self, update_id: int, arrival: Arrival, before: set[asyncio.Task[bool]], emit: Emit
+    ) -> bool:
+        """Emit after the ones before in the same chat; none overtakes one that failed."""
+        if before:
+            await asyncio.wait(before)
+            if not all(_carried(task) for task in before):
+                return False
+        await emit(arrival)
+        self._window.confirm(update_id)
+        return True
+
+    async def _answer(self, query_id: object) -> None:
+        """Let the pressed button rest; nobody minds where that fails."""
+        try:
+            await self._wire.call("answerCallbackQuery", callback_query_id=query_id)
+        except ChannelError as error:
+            log.debug("press.unanswered", error=str(error))
+
+    async def _suffer(self, error: ChannelError) -> None:
+        """Tell the pulse what is wrong and wait before the next try; a refused token ends it."""
+        self._site.pulse.fail(str(error))
+        if isinstance(error, CredentialsRefused):
+            raise error
+        if isinstance(error, NoAnswer):
+            self._stalls += 1
+            if self._stalls >= _STALLS:
+                self._stalls = 0
+                await self._wire.rebuild()
+        pause_s = _pause(error, self._failures)
+        self._failures += 1
+        log.warning("poll.failed", error=str(error), again_in_s=pause_s)
+        await self._times.sleep(pause_s)
+
+    async def _farewell(self) -> None:
+        """Let Telegram forget what was confirmed since the last poll, so that it need not come again."""
+        offset = self._window.offset()
+        if offset is not None and offset != self._asked:
+            with contextlib.suppress(ChannelError):
+                await self._wire.forget(offset, self._times.farewell_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What each update of a run needs."""
+
+    me: TelegramBot
+    since: datetime
+    emit: Emit
+    tasks: asyncio.TaskGroup
+
+
+def _carried(task: asyncio.Task[bool]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result()
+
+
+def _pause(error: ChannelError, failures: int) -> float:
+    """Return how long to wait after a failure that others went before."""
+    least_s, most_s = _CONFLICT_PAUSES_S if isinstance(error, Taken) else _PAUSES_S
+    pause_s = min(least_s * 2.0 ** min(failures, 10), most_s)
+    return max(pause_s, error.after_s) if isinstance(error, SendLater) else pause_s

@@ -1,0 +1,258 @@
+"""Reads a raw Telegram update as an Arrival, or says why there is none; pure, knows no client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from channels.base import Arrival, File, FileKind
+from channels.message import Sender
+from channels.telegram.content import describe, is_service
+
+Raw = Mapping[str, Any]
+Fetch = Callable[[str], AsyncIterator[bytes]]
+
+_MESSAGES: Final = ("message", "edited_message", "channel_post", "edited_channel_post")
+ALLOWED: Final = (*_MESSAGES, "callback_query")
+
+_CHAT: Final = re.compile(r"(-?[0-9]+|@[A-Za-z0-9_]+)(?::topic:([0-9]+))?")
+_ADDRESSED: Final = re.compile(r"(/[A-Za-z0-9_]+)@([A-Za-z0-9_]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TelegramBot:
+    """Who the bot is, as Telegram says; ``username`` is without its @."""
+
+    id: int
+    username: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedUpdate:
+    """Why an update is no Arrival; ``strange`` where nobody foresaw its shape."""
+
+    kind: str
+    reason: str
+    strange: bool = False
+
+
+def read(update: Raw, me: TelegramBot, fetch: Fetch) -> Arrival | SkippedUpdate:
+    """Read one update; never raises, whatever its shape.
+
+    ``fetch`` begins the download of a file, given Telegram's ``file_id``.
+    """
+    kind = kind_of(update)
+    try:
+        if kind in _MESSAGES:
+            return _message(update, kind, me, fetch)
+        if kind == "callback_query":
+            return _pressed(update, me)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, OSError) as error:
+        return SkippedUpdate(kind, f"unreadable: {type(error).__name__}", strange=True)
+    return SkippedUpdate(kind, "unknown kind", strange=True)
+
+
+def kind_of(update: Raw) -> str:
+    """Name the one field that an update has besides its id."""
+    known = [name for name in ALLOWED if name in update]
+    names = known or [name for name in update if name != "update_id"]
+    return str(names[0])[:40] if names else "empty"
+
+
+def chat_and_topic(chat_id: str) -> tuple[int | str, int | None]:
+    """Take a chat id of a key apart: the chat as Telegram wants it, and the topic in it.
+
+    Raises:
+        ValueError: it names no chat of Telegram.
+    """
+    found = _CHAT.fullmatch(chat_id)
+    if found is None:
+        raise ValueError("no chat of Telegram")
+    chat, topic = found.groups()
+    return chat if chat.startswith("@") else int(chat), int(topic) if topic else None
+
+
+def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival | SkippedUpdate:
+    message: Raw = update[kind]
+    moved = _moved(update, message, me)
+    if moved is not None:
+        return moved
+    edited = kind.startswith("edited_")
+    if is_service(message):
+        return SkippedUpdate(kind, "service message")
+    if edited and "location" in message:
+        return SkippedUpdate(kind, "live location")
+    text, for_us = _addressed(message.get("text") or message.get("caption") or "", me)
+    if for_us is False:
+        return SkippedUpdate(kind, "command for another bot")
+    files = tuple(_files(message, fetch))
+    described = describe(message)
+    if not (text or files or described):
+        return SkippedUpdate(kind, "unknown content", strange=True)
+    if edited and not (text or described):
+        return SkippedUpdate(kind, "edit of a file without a text")
+    reply_to = _replied(message)
+    group = message["chat"]["type"] != "private"
+    chat = int(message["chat"]["id"])
+    return Arrival(
+        id=_id(update, me),
+        chat_id=_chat_id(message),
+        text="\n".join(part for part in (text, described) if part),
+        kind="edit" if edited else "message",
+        platform_id=str(int(message["message_id"])),
+        sender=_sender(message),
+        from_bot=_from_bot(message),
+        group=group,
+        group_ids=(str(chat),) if group else (),
+        mentioned=bool(for_us) or _names(message, me) or _answers(reply_to, me),
+        reply_to=str(int(reply_to["message_id"])) if reply_to else None,
+        sent_at=_instant(message["edit_date"] if edited and message.get("edit_date") else message["date"]),
+        files=() if edited else files,
+    )
+
+
+def _moved(update: Raw, message: Raw, me: TelegramBot) -> Arrival | None:
+    """A group that became a supergroup says so twice: in the old chat and in the new one."""
+    chat = int(message["chat"]["id"])
+    if message.get("migrate_to_chat_id"):
+        old, new = chat, int(message["migrate_to_chat_id"])
+    elif message.get("migrate_from_chat_id"):
+        old, new = int(message["migrate_from_chat_id"]), chat
+    else:
+        return None
+    return Arrival(
+        id=_id(update, me),
+        chat_id=str(new),
+        text="",
+        platform_id=str(int(message["message_id"])),
+        sender=_sender(message),
+        group=True,
+        group_ids=(str(new), str(old)),
+        sent_at=_instant(message["date"]),
+        moved_from=str(old),
+    )
+
+
+def _pressed(update: Raw, me: TelegramBot) -> Arrival | SkippedUpdate:
+    query: Raw = update["callback_query"]
+    message = query.get("message")
+    if not message or not query.get("data"):
+        return SkippedUpdate("callback_query", "no message of a chat, or no value")
+    group = message["chat"]["type"] != "private"
+    return Arrival(
+        id=_id(update, me),
+        chat_id=_chat_id(message),
+        text=str(query["data"]),
+        kind="action",
+        platform_id=str(int(message["message_id"])),
+        sender=_person(query["from"]),
+        from_bot=bool(query["from"].get("is_bot")),
+        group=group,
+        group_ids=(str(int(message["chat"]["id"])),) if group else (),
+        mentioned=True,
+    )
+
+
+def _id(update: Raw, me: TelegramBot) -> str:
+    return f"telegram:{me.id}:{int(update['update_id'])}"
+
+
+def _chat_id(message: Raw) -> str:
+    chat = int(message["chat"]["id"])
+    if message.get("is_topic_message"):
+        return f"{chat}:topic:{int(message['message_thread_id'])}"
+    return str(chat)
+
+
+def _instant(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _sender(message: Raw) -> Sender:
+    """Say who wrote; for a channel, and for an administrator who shows the group's name, that is the chat."""
+    chat = message.get("sender_chat") or (None if message.get("from") else message["chat"])
+    if chat is None:
+        return _person(message["from"])
+    name = chat.get("title") or chat.get("first_name") or ""
+    return Sender(id=str(int(chat["id"])), name=str(name), username=str(chat.get("username") or ""))
+
+
+def _person(user: Raw) -> Sender:
+    names = (str(user.get("first_name") or ""), str(user.get("last_name") or ""))
+    return Sender(
+        id=str(int(user["id"])), name=" ".join(filter(None, names)), username=str(user.get("username") or "")
+    )
+
+
+def _from_bot(message: Raw) -> bool:
+    """Say whether a program wrote; what people write in a chat's name carries a bot of Telegram's own."""
+    return not message.get("sender_chat") and bool((message.get("from") or {}).get("is_bot"))
+
+
+def _addressed(text: str, me: TelegramBot) -> tuple[str, bool | None]:
+    """Take the bot's name off a command; say whether it is for us, None where it names nobody."""
+    found = _ADDRESSED.match(text)
+    if found is None:
+        return text, None
+    command, name = found.groups()
+    return command + text[found.end() :], name.casefold() == me.username.casefold()
+
+
+def _names(message: Raw, me: TelegramBot) -> bool:
+    """Say whether an entity is the bot's whole @username, or points at the bot."""
+    text = str(message.get("text") or message.get("caption") or "")
+    units = text.encode("utf-16-le", "surrogatepass")
+    for entity in message.get("entities") or message.get("caption_entities") or ():
+        if entity["type"] == "text_mention" and entity["user"]["id"] == me.id:
+            return True
+        if entity["type"] == "mention":
+            start, length = int(entity["offset"]), int(entity["length"])
+            named = units[2 * start : 2 * (start + length)].decode("utf-16-le", "replace")
+            if named.casefold() == f"@{me.username}".casefold():
+                return True
+    return False
+
+
+def _replied(message: Raw) -> Raw | None:
+    """Return the message that this one answers; within a topic, its opening is none."""
+    replied: Raw | None = message.get("reply_to_message")
+    if not replied or "forum_topic_created" in replied:
+        return None
+    return replied
+
+
+def _answers(replied: Raw | None, me: TelegramBot) -> bool:
+    return bool(replied) and ((replied or {}).get("from") or {}).get("id") == me.id
+
+
+def _files(message: Raw, fetch: Fetch) -> Iterator[File]:
+    if message.get("photo"):
+        largest = max(message["photo"], key=lambda size: size.get("width", 0) * size.get("height", 0))
+        yield _file("photo", largest, "image/jpeg", fetch)
+    plain: tuple[tuple[str, FileKind, str], ...] = (
+        ("animation", "video", "video/mp4"),
+        ("video", "video", "video/mp4"),
+        ("video_note", "video", "video/mp4"),
+        ("voice", "voice", "audio/ogg"),
+        ("audio", "audio", "audio/mpeg"),
+        ("document", "document", "application/octet-stream"),
+    )
+    for field, kind, mime in plain:
+        # An animation comes with the same file as a document, for old programs.
+        if message.get(field) and not (field == "document" and message.get("animation")):
+            yield _file(kind, message[field], mime, fetch)
+
+
+def _file(kind: FileKind, raw: Raw, mime: str, fetch: Fetch) -> File:
+    file_id = str(raw["file_id"])
+    size = raw.get("file_size")
+    return File(
+        kind=kind,
+        name=str(raw.get("file_name") or ""),
+        mime=str(raw.get("mime_type") or mime),
+        size=size if isinstance(size, int) else None,
+        fetch=lambda: fetch(file_id),
+    )

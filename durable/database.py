@@ -1,0 +1,217 @@
+"""A SQLite file of ours: opened once its version is known, changed in batches of one transaction each."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from durable.errors import NewerVersion
+from durable.files import touch
+from durable.folders import make_folder, sync_folder
+from durable.state import check_version
+
+_OWN_FAULTS = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a file holds.
+
+    Args:
+        statements: they make its tables in an empty file.
+        version: what ``user_version`` says of them.
+        max_log_bytes: how long the write-ahead log stays once it was longer.
+        newer: the error for a file of a newer version.
+    """
+
+    statements: Sequence[str]
+    version: int
+    max_log_bytes: int
+    newer: type[NewerVersion] = NewerVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of a batch: all of it is done, or none. ``writes`` is False where it only looks."""
+
+    run: Callable[[], object]
+    writes: bool = True
+
+
+class _Refused(Exception):
+    """The job at ``place`` of the batch failed for reasons of its own."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+class Database:
+    """One SQLite file (WAL, ``synchronous=FULL``). Every method runs in the same thread.
+
+    A batch is one transaction with one fsync: what it reported done survives a power cut, what it did not is
+    not there.
+
+    Args:
+        alone: keep every other process out for as long as the file is open.
+        busy_s: how long a lock of another process is waited for.
+        retry_each: where the disk refuses a batch, each of its jobs is tried in a transaction of its own;
+            for jobs whose order does not matter.
+        down: makes the error that a job gets when the disk refused.
+        at: called with the name of each instant of a commit (``begun``, ``written``, ``committed``) and of
+            the end (``closing``), so that a test can end the process right there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: Schema,
+        *,
+        down: Callable[[Exception], Exception],
+        alone: bool = False,
+        busy_s: float = 0.0,
+        retry_each: bool = False,
+        at: Callable[[str], None] | None = None,
+    ) -> None:
+        self._path = path
+        self._schema = schema
+        self._down = down
+        self._alone = alone
+        self._busy_s = busy_s
+        self._retry_each = retry_each
+        self._at = at or (lambda _: None)
+        self._file: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Open the file, which is made with its folder where there is none.
+
+        Raises:
+            NewerVersion: as the schema's ``newer``; a newer version wrote the file, it was not touched.
+            OSError, sqlite3.Error: it cannot be used; it is closed again.
+        """
+        make_folder(self._path.parent)
+        touch(self._path)
+        file = sqlite3.connect(self._path, isolation_level=None, timeout=self._busy_s)
+        try:
+            self._prepare(file)
+            sync_folder(self._path.parent)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+
+    def _prepare(self, file: sqlite3.Connection) -> None:
+        if self._alone:
+            # One writer needs no shared memory file, which a full disk would refuse.
+            file.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._check_version(file)
+        file.execute("PRAGMA journal_mode=WAL")
+        file.execute("PRAGMA synchronous=FULL")
+        file.execute(f"PRAGMA journal_size_limit={self._schema.max_log_bytes}")
+        file.execute("BEGIN IMMEDIATE")
+        # Another process may have made the tables since; now that the lock is ours, none can.
+        if self._check_version(file) == 0:
+            for statement in self._schema.statements:
+                file.execute(statement)
+            file.execute(f"PRAGMA user_version={self._schema.version}")
+        file.execute("COMMIT")
+
+    def _check_version(self, file: sqlite3.Connection) -> int:
+        version = int(file.execute("PRAGMA user_version").fetchone()[0])
+        check_version(version, self._schema.version, str(self._path), error=self._schema.newer)
+        return version
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing."""
+        file, self._file = self._file, None
+        try:
+            self._at("closing")
+        finally:
+            if file is not None:
+                file.close()
+
+    @property
+    def file(self) -> sqlite3.Connection:
+        """The open file, for the statements of the jobs."""
+        assert self._file is not None, "the database is not open"
+        return self._file
+
+    def commit(self, jobs: Sequence[Job]) -> list[object]:
+        """Run ``jobs`` in order in one transaction; return for each its result, or the exception that met it.
+
+        A job that fails for reasons of its own takes no other with it. When the disk refuses, every job that
+        writes gets the error that ``down`` makes, and nothing of it is in the file.
+        """
+        outcomes: list[object] = [None] * len(jobs)
+        places = list(range(len(jobs)))
+        while places:
+            try:
+                self._run(jobs, places, outcomes)
+            except _Refused as refused:
+                outcomes[refused.place] = refused.__cause__
+                places.remove(refused.place)
+            except sqlite3.Error as error:
+                self._make_room()
+                for place in places:
+                    outcomes[place] = self._after_failure(jobs[place], error, of=len(places))
+                break
+            else:
+                break
+        return outcomes
+
+    def _run(self, jobs: Sequence[Job], places: Sequence[int], outcomes: list[object]) -> None:
+        try:
+            self.file.execute("BEGIN IMMEDIATE")
+            self._at("begun")
+            for place in places:
+                outcomes[place] = _run_one(jobs[place], place)
+            self._at("written")
+            self.file.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._at("committed")
+
+    def _roll_back(self) -> None:
+        """Undo the transaction, where the failure has not done so; a refusal shows at the next batch."""
+        if self.file.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.file.execute("ROLLBACK")
+
+    def _make_room(self) -> None:
+        """Empty the write-ahead log where the disk lets us: there may be room for the next batch."""
+        with contextlib.suppress(sqlite3.Error):
+            self.file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def _after_failure(self, job: Job, error: sqlite3.Error, *, of: int) -> object:
+        """Answer a reading job from what is committed, a writing one with the failure of its batch."""
+        try:
+            if not job.writes:
+                return job.run()
+        except sqlite3.Error as second:
+            error = second
+        # Here one large job fails without the small ones that still fit.
+        if job.writes and self._retry_each and of > 1:
+            return self.commit([job])[0]
+        down = self._down(error)
+        down.__cause__ = error
+        return down
+
+
+def _run_one(job: Job, place: int) -> object:
+    """Run a job of a batch; what it fails with is its own, unless the disk or another process refused."""
+    try:
+        return job.run()
+    except sqlite3.Error as error:
+        if isinstance(error, _OWN_FAULTS):
+            raise _Refused(place) from error
+        raise
+    except Exception as error:
+        raise _Refused(place) from error

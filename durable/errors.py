@@ -1,0 +1,33 @@
+"""The base of all our errors, and those of the durable package.
+
+::
+
+    HintedError
+    ├── NewerVersion    a newer chat-gateway wrote it; it was not touched (exit 78)
+    ├── Damaged         it is not what was written
+    └── LockHeld        another process holds the lock
+
+What the disk refuses is an OSError: each package says in its own words what was not written.
+"""
+
+from __future__ import annotations
+
+
+class HintedError(Exception):
+    """Base. ``str(error)`` is for the log, ``error.hint`` for the operator."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class NewerVersion(HintedError):
+    """A file of ours carries a version that this program does not know; nothing was written."""
+
+
+class Damaged(HintedError):
+    """A file of ours holds something else than what was written; it was left as it is."""
+
+
+class LockHeld(HintedError):
+    """Another process holds the lock for longer than anyone who moves does."""

@@ -1,0 +1,1 @@
+"""A gateway process: built from settings, kept up, drained."""

@@ -1,0 +1,321 @@
+"""Builds a whole gateway from Settings and keeps it up in one TaskGroup, until it is left and drains."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+
+from gateway.app.awaited import awaited_files
+from gateway.app.clock import Clock, Outcomes
+from gateway.app.served import CHANNELS_OF_SESSION, enabled, served
+from gateway.app.sessions import SessionServices, build_session_services
+from gateway.config.settings import Settings
+from gateway.errors import ConfigError, MailboxDown
+from gateway.inbound.control import Control
+from gateway.inbound.intake import Intake
+from gateway.outbound.enclosing import folders_by
+from gateway.outbound.local import LocalDelivery
+from gateway.outbound.standing import standing
+from gateway.outbound.unserved import Row, unserved
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import Mailbox
+from gateway.turns import outcomes
+from gateway.turns.confidants import Confidants
+from gateway.turns.events import Events
+from gateway.turns.held import cause_of_lanes
+from gateway.turns.lanes import Entry, Lane
+from gateway.turns.model_standing import ModelStanding, standing_of
+from gateway.turns.worker import LetterRules, Worker
+from session.disk.layout import Layout
+from session.store.unnamed import media_bytes
+from session.turn.commands import DESCRIPTIONS
+
+if TYPE_CHECKING:
+    from gateway.outbound.adapters import Adapter
+
+log = structlog.get_logger("application")
+
+Role = Literal["all", "channels", "session"]
+ADAPTERS_END_S = 8.0
+# Shorter than the command line waits for its answer.
+DEPTHS_WITHIN_S = 4.0
+
+
+class Application:
+    """One gateway process: its queue, its lanes, its sessions, and what it serves.
+
+    Args:
+        platforms: whether it runs the adapters and the cron jobs, too, where its role says so.
+    """
+
+    def __init__(self, settings: Settings, *, role: Role = "all", platforms: bool = False) -> None:
+        if role != "all" and settings.broker.embedded:
+            raise ConfigError(
+                [f"role {role} needs RabbitMQ, since the embedded queue is one process"],
+                hint='set broker.url = "amqp://…", or run without --role',
+            )
+        self.settings = settings
+        self.role = role
+        self._platforms = platforms and role != "session"
+        self.started_at = datetime.now(UTC)
+        self.mailbox: Mailbox = open_mailbox(settings)
+        self.events = Events(self.mailbox)
+        self.intake = Intake(self.mailbox)
+        self.room: SessionServices | None = None
+        self.worker: Worker | None = None
+        self.ready = asyncio.Event()
+        self.depths_within_s = DEPTHS_WITHIN_S
+        self.adapters: list[Adapter] = []
+        self.clock: Clock | None = None
+        self._deliveries: list[LocalDelivery] = []
+        self._unserved: list[Row] = []
+        self._outside: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def open(
+        self, *, serve: Callable[[Application], Coroutine[Any, Any, None]] | None = None
+    ) -> AsyncIterator[Application]:
+        """Keep everything up while the context is open; leaving it drains first.
+
+        Args:
+            serve: an HTTP server to run beside, from before ``ready`` until after the drain.
+        """
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.mailbox.serve(), name="mailbox")]
+            if serve is not None:
+                tasks.append(group.create_task(serve(self), name="http"))
+            if self.role != "channels":
+                self._open_session(group, tasks)
+            orders = self.worker.orders if self.worker is not None else None
+            control = Control(mailbox=self.mailbox, events=self.events, orders=orders)
+            try:
+                await self.mailbox.ready()
+                tasks.append(group.create_task(control.run(), name="control"))
+                if self.worker is not None:
+                    tasks += [group.create_task(d.run(), name="delivery") for d in self._deliveries]
+                    tasks.insert(0, group.create_task(self.worker.run(), name="worker"))
+                    await self.worker.attached.wait()
+                    for delivery in self._deliveries:
+                        await delivery.attached.wait()
+                if self._platforms:
+                    self._open_channels(group, tasks)
+                self.ready.set()
+                yield self
+                for adapter in self.adapters:
+                    adapter.stop_receiving()
+                await self._drain()
+                # The adapters end before the queue: a send under way ends, and is settled.
+                await _end(self._outside)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                if self.room is not None:
+                    await self.room.aclose()
+
+    def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
+        limits = self.settings.limits
+        services = self.room = build_session_services(self.settings, status=self._status_lines)
+        services.retention.awaited = partial(awaited_files, self.mailbox)
+        self.worker = Worker(
+            mailbox=self.mailbox,
+            store=services.store,
+            turns=services.turns,
+            chat_commands=services.commands,
+            events=self.events,
+            rules=LetterRules(
+                concurrent_turns=limits.concurrent_turns,
+                attempts=limits.attempts,
+                outage_hours=limits.outage_hours,
+                pending_per_chat=limits.pending_per_chat,
+                flood_per_chat=limits.flood_per_chat,
+                idle_hours=self.settings.session.idle_hours,
+            ),
+            group=group,
+            quota=services.quota,
+            enclosures=services.enclosures,
+            turn_ended=services.turn_ended,
+            letter_ended=Outcomes(self.settings, group).ended,
+            confides=Confidants(self.settings),
+        )
+        self._deliveries = [
+            LocalDelivery(channel, mailbox=self.mailbox, events=self.events, group=group)
+            for channel in CHANNELS_OF_SESSION
+        ]
+        tasks.append(group.create_task(services.background(self.ready), name="background"))
+        tasks.append(group.create_task(services.retention.run(), name="retention"))
+
+    def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
+        if enabled(self.settings):
+            self._open_adapters(group)
+        self.clock = Clock(self.settings, self.intake)
+        self._outside.append(group.create_task(self.clock.run(), name="clock"))
+        tasks += self._outside
+
+    def _open_adapters(self, group: asyncio.TaskGroup) -> None:
+        # A process without platforms starts faster without what adapters import.
+        from gateway.outbound.adapters import Adapter, AdapterContext
+
+        settings = self.settings
+        around = AdapterContext(
+            mailbox=self.mailbox,
+            intake=self.intake,
+            workspace=settings.workspace,
+            max_mb=settings.media.max_mb,
+            media_timeout_s=settings.media.timeout_s,
+            turn_timeout_s=settings.limits.turn_timeout_s,
+            commands=DESCRIPTIONS,
+            held=self._held,
+            folders=folders_by(settings),
+        )
+        for kind, table in enabled(settings):
+            adapter = Adapter(kind, table, around)
+            self.adapters.append(adapter)
+            self._outside.append(group.create_task(adapter.run(), name=f"adapter {kind.name}"))
+
+    async def _drain(self) -> None:
+        if self.worker is not None:
+            ended = await self.worker.drain(self.settings.limits.drain_s)
+            log.info("daemon.drained", all_turns_ended=ended)
+
+    async def end_now(self) -> None:
+        """Cancel the running turns; their letters come again."""
+        if self.worker is not None:
+            await self.worker.lanes.cancel()
+
+    # -- what it shows -----------------------------------------------------------------------------
+
+    def readiness(self) -> tuple[bool, dict[str, dict[str, Any]]]:
+        """Say whether queue and lanes are up, and each part with since when and its last error."""
+        health = self.mailbox.health()
+        parts: dict[str, dict[str, Any]] = {
+            "queue": {"up": health.up, "since": health.since.isoformat(), "error": health.error},
+        }
+        up = self.ready.is_set()
+        if self.worker is not None:
+            since = self.started_at.isoformat()
+            parts["lanes"] = {"up": up, "since": since, "error": cause_of_lanes(self.worker.lanes)}
+            parts["model"] = self.model_standing().as_part(since)
+        here = {adapter.name: adapter.part() for adapter in self.adapters}
+        for kind, _ in enabled(self.settings):
+            part = here.get(kind.name) or standing(self.settings.state, kind.name)
+            if cause := self._held(kind.name):
+                part |= {"up": False, "error": part["error"] or cause}
+            parts[kind.name] = part
+        if self.clock is not None:
+            parts["cron"] = self.clock.part()
+        return health.up and up, parts
+
+    def model_standing(self) -> ModelStanding:
+        """Say whether the model answers, as far as that is known without asking it."""
+        outage = self.worker.outage if self.worker is not None else None
+        return standing_of(self.room.model if self.room is not None else None, outage)
+
+    def _held(self, channel: str) -> str:
+        """Say why letters of a channel wait for the workspace; empty where none does."""
+        return cause_of_lanes(self.worker.lanes, channel) if self.worker is not None else ""
+
+    def _status_lines(self, key: str) -> list[str]:
+        lines = [f"model: {self.settings.model.name}"]
+        if self.worker is not None:
+            if self.worker.outage.since is not None:
+                lines.append("the model does not answer right now")
+            lines += _lane_lines(self.worker.lanes.get(key))
+        return lines
+
+    async def status(self) -> dict[str, Any]:
+        """Gather what ``status`` shows: lanes, queue depths, parked, model, tokens and cost today.
+
+        ``queues`` is None while the queue does not answer; its part then has the error.
+        """
+        queues, fault = await self._depths()
+        ready, parts = self.readiness()
+        if fault and not parts["queue"]["error"]:
+            parts["queue"]["error"] = fault
+        now = asyncio.get_running_loop().time()
+        lanes = [
+            {
+                "key": lane.key,
+                "id": lane.running.inbound.id if lane.running is not None else None,
+                "waiting": len(lane.entries) - (lane.running is not None),
+                "running_s": round(now - lane.running.since, 1) if lane.running is not None else None,
+            }
+            for lane in (self.worker.lanes if self.worker is not None else ())
+        ]
+        return {
+            "version": version("chat-gateway"),
+            "role": self.role,
+            "pid": os.getpid(),
+            "started_at": self.started_at.isoformat(),
+            "ready": ready,
+            "parts": parts,
+            "model": self.settings.model.name,
+            "lanes": lanes,
+            "queues": queues,
+            "unserved": self._unserved,
+            "usage_today": await self.room.usage_today() if self.room is not None else None,
+            "memory": self.room.jobs.shown() if self.room is not None else None,
+            "media_bytes": await asyncio.to_thread(media_bytes, Layout(self.settings.workspace)),
+        }
+
+    async def _depths(self) -> tuple[dict[str, dict[str, Any]] | None, str]:
+        """Count what waits by box; None and why, where the queue does not say so in time."""
+        try:
+            async with asyncio.timeout(self.depths_within_s):
+                depths = await self.mailbox.depths()
+        except MailboxDown as error:
+            return None, str(error)
+        except TimeoutError:
+            return None, f"it did not count its letters within {self.depths_within_s:g} s"
+        self._unserved = unserved(depths, served(self.settings))
+        return {box: depth.as_dict() for box, depth in depths.items()}, ""
+
+
+def _lane_lines(lane: Lane | None) -> list[str]:
+    """Say what runs and what waits in a chat, without the ``/status`` that asks."""
+    asked = [entry for entry in (lane.entries if lane is not None else ()) if not _is_status(entry)]
+    running = lane.running if lane is not None and lane.running in asked else None
+    lines = []
+    if running is not None:
+        lines.append(f"answering: for {asyncio.get_running_loop().time() - running.begun_at:.0f} s")
+    return [*lines, f"waiting: {len(asked) - (running is not None)} messages"]
+
+
+def _is_status(entry: Entry) -> bool:
+    command = outcomes.command(entry.inbound)
+    return command is not None and command.name == "status"
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=ADAPTERS_END_S)
+
+
+def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
+    """Choose the mailbox that ``broker.url`` names.
+
+    ``reports``: the log says when its broker is away; else it is for the caller to say, from its health.
+    """
+    if settings.broker.embedded:
+        return EmbeddedMailbox(settings.workspace / "state")
+    # The embedded queue needs no AMQP client, which is slow to import.
+    from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+
+    broker = settings.broker
+    return RabbitMailbox(
+        broker.url,
+        name=broker.name,
+        partitions=broker.partitions,
+        queue_type=broker.queue_type,
+        heartbeat_s=broker.heartbeat_s,
+        reports=reports,
+    )

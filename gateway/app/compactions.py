@@ -1,0 +1,63 @@
+"""Builds from Settings what keeps conversations within their model's window."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from gateway.config.presets import effective_compaction, effective_history
+from gateway.config.settings import Settings
+from session.compaction import CompactionRules, Compactor
+from session.compaction.compactions import Compactions
+from session.models.model import CostMeter, Model
+from session.models.windows import window_of
+from session.transcript.line import stamp
+
+
+def build_bounds(
+    settings: Settings,
+    model: Model,
+    *,
+    take: Callable[[], Awaitable[None]],
+    purse: CostMeter,
+    left: Callable[[str, str], Awaitable[bool]],
+) -> Compactions:
+    """Build it; the model's window is looked up when it is first needed.
+
+    Args:
+        settings: the configuration.
+        model: writes the summaries.
+        take: counts a model call of the background.
+        purse: pays for what is no turn's.
+        left: makes the consolidation of an ended session durable (key and ULID).
+    """
+    known: list[CompactionRules] = []
+
+    async def rules() -> CompactionRules:
+        if not known:
+            known.append(await compaction_rules(settings, model))
+        return known[0]
+
+    return Compactions(
+        Compactor(model, small=settings.model.small, take=take, purse=purse),
+        rules=rules,
+        left=left,
+        now=lambda: stamp(datetime.now(UTC), settings.zone),
+    )
+
+
+async def compaction_rules(settings: Settings, model: Model) -> CompactionRules:
+    """Read from the configuration and its preset when conversations are compacted; look up the windows."""
+    ask = getattr(model, "context_window", None)
+    window = await window_of(settings.model.name, configured=settings.model.context_window, ask=ask)
+    small = settings.model.small
+    history = effective_history(settings)
+    return CompactionRules(
+        window=window,
+        summary_window=await window_of(small, ask=ask) if small else 0,
+        max_output_tokens=settings.model.max_output_tokens,
+        history_messages=history.last,
+        history_tokens=history.budget_tokens,
+        **asdict(effective_compaction(settings)),
+    )

@@ -1,0 +1,125 @@
+"""Runs an application as a process: says when it is ready, drains on SIGTERM, ends at once on a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from gateway.app import collector, descriptors
+from gateway.app import log as logs
+from gateway.app.app import Application, Role
+from gateway.app.daemons import DaemonRegistry
+from gateway.config import memory_scope
+from gateway.config.not_built import WORDS, not_built
+from gateway.config.settings import Settings
+
+log = structlog.get_logger("daemon")
+
+LAST_WORDS_S = 3.0
+
+
+class Server(Protocol):
+    """What serves the clients of a gateway over the network."""
+
+    bound: asyncio.Event
+
+    @property
+    def url(self) -> str:
+        """Its address, once it is bound."""
+        ...
+
+    def bind(self) -> None:
+        """Take the port. Raises GatewayError where it is taken."""
+        ...
+
+    async def serve(self, application: Application) -> None:
+        """Serve until cancelled; the port is taken once the queue is open, where it was not before."""
+        ...
+
+
+def run(settings: Settings, *, server: Callable[[Application], Server], role: Role = "all") -> int:
+    """Run the daemon until SIGTERM or SIGINT; return the exit code. ``server`` serves roles with HTTP."""
+    logs.setup(settings)
+    descriptors.raise_limit()
+    with (
+        # A signal may end it before it was ready.
+        contextlib.suppress(asyncio.CancelledError),
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
+        runner.run(_main(settings, server, role))
+    return 0
+
+
+async def _main(settings: Settings, server: Callable[[Application], Server], role: Role) -> None:
+    logs.catch_loop_errors(asyncio.get_running_loop())
+    application = Application(settings, role=role, platforms=True)
+    http = server(application) if role != "channels" else None
+    if http is not None and not settings.broker.embedded:
+        # With the embedded queue the port comes later: a second daemon of a folder must name the folder.
+        http.bind()
+    ending = _Ending(application)
+    ending.listen()
+    collector.calm()
+    async with application.open(serve=http.serve if http is not None else None):
+        if http is not None:
+            await http.bound.wait()
+        url = http.url if http is not None else ""
+        with DaemonRegistry(settings.workspace).entry(url=url, role=role):
+            if settings.model.name == "echo" and role != "channels":
+                _say("model echo: it repeats what it is told, until model.name is set")
+            for key in not_built(settings):
+                _say(f"{key}: {WORDS}")
+            level, text, cure = memory_scope.check(settings)
+            if level == "warn":
+                _say(f"{text}; {cure}")
+            _say(f"ready {url}".rstrip())
+            log.info("daemon.started", role=role, url=url, model=settings.model.name)
+            await ending.asked.wait()
+        log.info("daemon.draining")
+
+
+class _Ending:
+    """Turns signals into an orderly end: the first drains, the second ends it at once."""
+
+    def __init__(self, application: Application) -> None:
+        self.asked = asyncio.Event()
+        self._application = application
+        self._task: asyncio.Task[None] | None = None
+        self._main = asyncio.current_task()
+
+    def listen(self) -> None:
+        """Take the signals over."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+
+    def _signalled(self) -> None:
+        if not self.asked.is_set():
+            self.asked.set()
+            if not self._application.ready.is_set() and self._main is not None:
+                self._main.cancel()
+        elif self._task is None:
+            self._task = asyncio.ensure_future(self._now())
+
+    async def _now(self) -> None:
+        asyncio.get_running_loop().call_later(LAST_WORDS_S - 0.5, os._exit, 0)
+        await self._application.end_now()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return uvloop.new_event_loop
+    return None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the one plain line that scripts wait for

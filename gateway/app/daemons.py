@@ -1,0 +1,81 @@
+"""``state/daemon.json``: which daemons of this workspace run now, and where they answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from durable import Damaged, decode_state, locked, replace
+from gateway.errors import NewerState
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One daemon: process id, start of the process (clock ticks since boot), console URL, role."""
+
+    pid: int
+    birth: str
+    url: str
+    role: str
+    started_at: str
+
+    @property
+    def alive(self) -> bool:
+        """Say whether this very process still runs on this machine."""
+        return _birth(self.pid) == self.birth
+
+
+class DaemonRegistry:
+    """Reads and writes the list; entries of processes that are gone are left out."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._path = workspace / "state" / "daemon.json"
+
+    def running(self) -> list[Running]:
+        """List the daemons that live, oldest first."""
+        return [one for one in self._read() if one.alive]
+
+    @contextmanager
+    def entry(self, *, url: str, role: str) -> Iterator[None]:
+        """Stand in the list while the context is open."""
+        pid = os.getpid()
+        me = Running(pid, _birth(pid), url, role, datetime.now(UTC).isoformat())
+        self._change(add=me)
+        try:
+            yield
+        finally:
+            self._change(remove=me)
+
+    def _read(self) -> list[Running]:
+        try:
+            content = decode_state(self._path.read_bytes(), VERSION, str(self._path), error=NewerState)
+        except (FileNotFoundError, Damaged):
+            return []
+        fields = Running.__dataclass_fields__
+        return [
+            Running(**{name: row[name] for name in fields})
+            for row in content.get("daemons", [])
+            if isinstance(row, dict) and all(name in row for name in fields)
+        ]
+
+    def _change(self, *, add: Running | None = None, remove: Running | None = None) -> None:
+        with locked(self._path.with_suffix(".lock")):
+            rows = [one for one in self.running() if one != remove] + ([add] if add is not None else [])
+            replace(self._path, orjson.dumps({"v": VERSION, "daemons": [asdict(row) for row in rows]}))
+
+
+def _birth(pid: int) -> str:
+    """Return a text that a later process with the same number does not share; empty where none lives."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]

@@ -1,0 +1,291 @@
+"""Builds the session side of an application from Settings: store, model, tools, turns, commands, memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.app.compactions import build_bounds
+from gateway.config.presets import effective_history
+from gateway.config.settings import Settings
+from gateway.turns.quota import Quota
+from session.background.jobs import Background
+from session.background.passing import Passing
+from session.background.retention import Retention
+from session.context.context_parts import ContextParts
+from session.context.embeddings import LIMIT_S, Embeddings
+from session.context.links import linked_files
+from session.context.recent import RecentSessions
+from session.context.relevance import Relevance
+from session.context.scopes import Scopes
+from session.disk.layout import Layout
+from session.library.library import Library
+from session.memory.circles import Circles
+from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.models.llm import LiteLLM, LiteLLMEmbedder, provider_of
+from session.models.model import Echo, Embedder, Model, Warms
+from session.models.spending import Spending
+from session.store.store import Session, Store
+from session.tools import Toolbox, ToolPlace
+from session.tools.archives import SessionArchiveRead
+from session.tools.files import Edit, Ls, Read, Write
+from session.tools.grep import Grep
+from session.tools.skills import SkillRead
+from session.transcript.attachments import Attachment
+from session.transcript.history import HistoryWindow
+from session.turn.commands import Commands
+from session.turn.turn import Reply, Request, TurnContext, TurnLimits, Turns
+
+
+class SessionServices:
+    """The session side of an application."""
+
+    def __init__(self, settings: Settings, *, status: Callable[[str], list[str]]) -> None:
+        self.store = Store(
+            settings.workspace, zone=settings.zone, cache_bytes=settings.session.cache_mb * 2**20
+        )
+        self.model = build_model(settings)
+        self._spending = build_spending(settings, self.store, plain=self.model.plain)
+        self.quota = Quota(
+            self._spending,
+            turns_per_hour=settings.limits.turns_per_person_per_hour,
+            clock=self.store.clock,
+        )
+        self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
+        self.circles = Circles(self.scopes, store=self.store)
+        self.memory = MemoryNotes(
+            self.scopes,
+            store=self.store,
+            model=self.model,
+            rules=memory_rules(settings),
+            zone=settings.zone,
+            purse=self._spending,
+        )
+        self.jobs = Background(self.memory, store=self.store, state=settings.workspace / "state")
+        self.bounds = build_bounds(
+            settings,
+            self.model,
+            take=self.memory.budget.take,
+            purse=self._spending,
+            left=self.jobs.left,
+        )
+        self._library = Library(settings.workspace)
+        self._layers = build_layers(settings, self.store, self._library)
+        self.turns = Turns(
+            model=self.model,
+            toolbox=build_toolbox(settings, library=self._library, layout=self.store.layout),
+            limits=turn_limits(settings),
+            zone=settings.zone,
+            clock=lambda: datetime.now(UTC),
+            turn_context=self._surroundings,
+            workspace=settings.workspace,
+            compactions=self.bounds,
+            embeddings=build_embeddings(settings),
+        )
+        self.commands = Commands(
+            status=status,
+            memory=self._memory_text,
+            ended=self.jobs.ended,
+            left=self.jobs.left,
+            compact=self.bounds,
+            now=self.turns.now,
+        )
+        self.retention = Retention(
+            self.store,
+            days=settings.session.retention_days,
+            left=self.jobs.left,
+            remembers=not self.model.plain,
+            passing=Passing(settings.state / "retention.json", self.store.layout.sessions),
+        )
+        self._tools = settings.tools
+        self._max_file_bytes = settings.media.max_mb * 2**20
+        self._files = settings.workspace / "files"
+
+    async def _surroundings(self, session: Session, request: Request) -> TurnContext:
+        if self.model.plain:
+            return TurnContext(parts=(), files=self._files, tools=())
+        if session.metadata.get("model") != self.model.name:
+            await session.checkpoint(metadata={"model": self.model.name})
+        scope = await self.circles.of(session, request)
+        tools = self._tools.groups if scope.group else self._tools.direct
+        notes = await self.memory.text(scope)
+        place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
+        offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
+        parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
+        return TurnContext(parts=parts, files=scope.files, tools=tools)
+
+    async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
+        """List the files of the conversation's scope that an answer links to."""
+        scope = await self.circles.of(session, request)
+        return await asyncio.to_thread(
+            linked_files, text, scope.files, workspace=self.scopes.workspace, max_bytes=self._max_file_bytes
+        )
+
+    async def _memory_text(self, session: Session, request: Request) -> str:
+        return await self.memory.text(await self.circles.of(session, request))
+
+    def turn_ended(self, session: Session, reply: Reply) -> None:
+        """See whether the conversation is long enough to consolidate."""
+        if reply.usage is not None and not self.model.plain:
+            self.jobs.turn_ended(session)
+
+    async def usage_today(self) -> dict[str, Any]:
+        """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
+        return await spent_today(self._spending)
+
+    async def background(self, ready: asyncio.Event) -> None:
+        """Import what a real model needs right after ``ready``, then work off the durable jobs."""
+        await ready.wait()
+        await self._spending.refresh()
+        if self.turns.embeddings is not None:
+            await self.turns.embeddings.open()
+        if self.model.plain:
+            return
+        if isinstance(self.model, Warms):
+            await self.model.warm()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.jobs.run(), name="jobs")
+            group.create_task(self.bounds.run(), name="compactions")
+
+    async def aclose(self) -> None:
+        """End the model's connections and the store's threads; every line is on disk already."""
+        close = getattr(self.model, "close", None)
+        if close is not None:
+            await close()
+        if self.turns.embeddings is not None:
+            await self.turns.embeddings.aclose()
+        await self.jobs.aclose()
+        self._layers.close()
+        await self._spending.aclose()
+        await self.store.aclose()
+
+
+def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:
+    """Build what counts the cost of all calls; on disk where there is any, or a limit to keep."""
+    limits = settings.limits
+    limited = bool(limits.turns_per_person_per_hour or limits.cost_per_day_usd)
+    return Spending(
+        settings.state / "usage",
+        disk=store,
+        clock=store.clock,
+        durable=limited or not plain,
+        per_day_usd=limits.cost_per_day_usd,
+    )
+
+
+async def spent_today(spending: Spending) -> dict[str, Any]:
+    """Sum up the running day (UTC): how many turns; tokens and cost of all calls.
+
+    Raises:
+        NewerFormat: a newer version writes the files.
+    """
+    await spending.refresh()
+    sums = spending.today()
+    return {
+        "turns": sums.turns,
+        "prompt_tokens": sums.prompt_tokens,
+        "completion_tokens": sums.completion_tokens,
+        "cost_usd": round(sums.cost_usd, 6),
+    }
+
+
+def build_layers(settings: Settings, store: Store, library: Library) -> ContextParts:
+    """Build what gathers the parts of a request."""
+    recent = RecentSessions(
+        store.layout, most=settings.session.recent_sessions, days=settings.session.recent_days
+    )
+    return ContextParts(
+        settings.workspace,
+        library=library,
+        recent=recent,
+        zone=settings.zone,
+        zone_name=settings.timezone,
+        clock=lambda: datetime.now(UTC),
+    )
+
+
+def build_toolbox(settings: Settings, *, library: Library, layout: Layout) -> Toolbox:
+    """Put together the tools that come with the daemon."""
+    archives = SessionArchiveRead(layout, zone=settings.zone)
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives])
+
+
+def memory_rules(settings: Settings) -> MemoryRules:
+    """Read from the configuration what bounds memory and its background calls."""
+    return MemoryRules(
+        window=settings.memory.window,
+        max_bytes=settings.memory.max_kb * 1024,
+        small_model=settings.model.small,
+        calls_per_hour=settings.limits.background_calls_per_hour,
+        calls_per_day=settings.limits.background_calls_per_day,
+    )
+
+
+def turn_limits(settings: Settings) -> TurnLimits:
+    """Bound the turns as the configuration and its preset say."""
+    history = effective_history(settings)
+    return TurnLimits(
+        turn_timeout_s=settings.limits.turn_timeout_s,
+        max_tool_rounds=settings.model.max_tool_rounds,
+        max_output_tokens=settings.model.max_output_tokens,
+        full_tool_results=history.full_tool_results,
+        changing_parts=history.changing_parts,
+        window=HistoryWindow(history.last, history.budget_tokens) if history.mode == "last" else None,
+        summary_role="assistant" if settings.compaction.preset == "budget" else "user",
+        relevance=Relevance(
+            candidates=history.candidates,
+            always=history.exchanges_always,
+            most=history.max_messages,
+            threshold=history.relevance,
+        )
+        if history.mode == "relevant"
+        else None,
+    )
+
+
+def build_model(settings: Settings) -> Model:
+    """Choose ``echo`` or LiteLLM."""
+    model = settings.model
+    if model.name == "echo":
+        return Echo(model.echo_delay_s)
+    return LiteLLM(
+        name=model.name,
+        api_base=model.api_base,
+        api_key=model.api_key.get_secret_value(),
+        timeout_s=model.timeout_s,
+        max_output_tokens=model.max_output_tokens,
+        fallbacks=model.fallbacks,
+        small=model.small,
+    )
+
+
+def build_embedder(settings: Settings, *, timeout_s: float = LIMIT_S) -> Embedder | None:
+    """Choose the embedding model; None where none is configured.
+
+    Address and key are those of the model where the same provider serves both.
+    """
+    model = settings.model
+    if not model.embedding:
+        return None
+    same = provider_of(model.embedding) == provider_of(model.name)
+    return LiteLLMEmbedder(
+        name=model.embedding,
+        api_base=model.api_base if same else "",
+        api_key=model.api_key.get_secret_value() if same else "",
+        timeout_s=timeout_s,
+    )
+
+
+def build_embeddings(settings: Settings) -> Embeddings | None:
+    """Build what compares messages where the configuration has a use for it."""
+    embedder = build_embedder(settings)
+    if embedder is None or settings.model.name == "echo" or effective_history(settings).mode != "relevant":
+        return None
+    return Embeddings(embedder, settings.state)
+
+
+def build_session_services(settings: Settings, *, status: Callable[[str], list[str]]) -> SessionServices:
+    """Open the workspace and build its session side."""
+    return SessionServices(settings, status=status)

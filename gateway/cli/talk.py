@@ -1,0 +1,41 @@
+"""Who a chat in this terminal talks to: a running daemon, or a gateway in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol
+
+from gateway.service.outcome import Outcome
+from gateway.turns.event import Event
+from gateway.turns.model_standing import ModelStanding
+
+
+class Talk(Protocol):
+    """One conversation partner."""
+
+    async def ask(
+        self,
+        key: str,
+        text: str,
+        message_id: str,
+        *,
+        within_s: float | None = None,
+        away: Callable[[str], None] = ...,
+    ) -> Outcome | None:
+        """Send a message and wait for how it ends; None when the time ran out first.
+
+        ``away`` is told once why the message cannot be handed in just now; it is tried again.
+        """
+        ...
+
+    def events(self, key: str) -> AsyncGenerator[Event]:
+        """Yield what happens in the chat from now on."""
+        ...
+
+    async def stop(self, key: str) -> None:
+        """Stop the turn that runs."""
+        ...
+
+    async def model(self) -> ModelStanding:
+        """Say whether the model answers, as far as the partner knows."""
+        ...

@@ -1,0 +1,1 @@
+"""The configuration: read once, checked whole, shown without secrets."""

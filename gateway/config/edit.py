@@ -1,0 +1,74 @@
+"""Puts one key into a person's configuration file, whose other bytes, permissions and owner stay."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from durable import like, make_folder, replacing, write_all
+from gateway.config.toml_lines import KeyPath, lines_of, with_key
+from gateway.errors import GatewayError
+
+_MARK = b"\xef\xbb\xbf"
+
+
+def standing(file: Path, path: KeyPath) -> tuple[object, int] | None:
+    """Return the value of a key in a sound file, and its line from 1; None where it is not there."""
+    text = _read(file).removeprefix(_MARK).decode()
+    found: object = tomllib.loads(text)
+    for name in path:
+        if not isinstance(found, Mapping) or name not in found:
+            return None
+        found = found[name]
+    lines = lines_of(text)
+    return found, lines.get(path) or lines.get(path[:1]) or 1
+
+
+def put(file: Path, path: KeyPath, value: str) -> None:
+    """Put a key that is not there yet into a file, which is made where there is none.
+
+    A crash leaves the old file or the new one; a link stays one.
+
+    Args:
+        file: a sound document, or none yet.
+        path: table and key, both bare.
+        value: as TOML writes it.
+
+    Raises:
+        GatewayError: it cannot be written, or nothing can be put into that table; the file is as it was.
+    """
+    target = Path(os.path.realpath(file))
+    old = _read(target) if target.exists() else b""
+    mark = _MARK if old.startswith(_MARK) else b""
+    new = with_key(old.removeprefix(_MARK).decode(), path, value)
+    if new is None:
+        raise GatewayError(
+            f"{'.'.join(path)} cannot be put into {file}", hint=f"write {path[-1]} = {value} there by hand"
+        )
+    temp = target.with_name(f".{target.name[:200]}.tmp")
+
+    def unchanged() -> None:
+        if (_read(target) if target.exists() else b"") != old:
+            raise GatewayError(f"{file} was changed in this very moment", hint="try again")
+
+    try:
+        make_folder(target.parent)
+        with replacing(target, temp=temp, check=unchanged) as fd:
+            if target.exists():
+                like(fd, target)
+            write_all(fd, mark + new.encode())
+    except OSError as error:
+        raise GatewayError(
+            f"{file} cannot be written: {error.strerror}", hint=f"write {path[-1]} = {value} there by hand"
+        ) from error
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise GatewayError(
+            f"{file} cannot be read: {error.strerror}", hint="look at its permissions"
+        ) from error

@@ -1,0 +1,293 @@
+"""Reads the configuration once, from file, environment and credentials; names all problems at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from pydantic import ValidationError, create_model
+
+from channels import registry
+from channels.tables import ConfigTable
+from gateway.config.presets import effective_compaction, effective_history
+from gateway.config.schema import Schema, expected, got, parse_text
+from gateway.config.settings import Channels, Settings
+from gateway.config.toml_lines import KeyPath, lines_of
+from gateway.errors import ConfigError
+
+__all__ = [
+    "Settings",
+    "effective_compaction",
+    "effective_history",
+    "find_file",
+    "load",
+    "usual_file",
+    "with_tables",
+]
+
+PREFIX = "CHAT_GATEWAY_"
+# These stand for no key of the file, or not for one alone.
+OWN_VARIABLES = ("CONFIG", "WORKSPACE", "DEBUG")
+DEFAULT_WORKSPACE = "~/.chat-gateway"
+MAX_SECRET_BYTES = 64 * 1024
+# In place of a secret that cannot be had, so that it is not called missing or too short as well.
+STAND_IN = "not-to-be-had-secret"
+
+
+def load(
+    config_file: Path | None = None,
+    workspace: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    tables: Mapping[str, type[ConfigTable]] | None = None,
+) -> Settings:
+    """Read the configuration; what the caller names goes before the environment, that before the file.
+
+    Args:
+        config_file: the file, which must exist; else ``find_file`` looks for one, and none is fine.
+        workspace: the folder, whatever the configuration says.
+        environ: the environment; None is that of the process.
+        tables: the tables of channels from other packages, by their name below ``[channels]``; None: of
+            those that are installed.
+
+    Raises:
+        ConfigError: with one line for each problem, ``file:line: key: what is wrong``.
+    """
+    environ = os.environ if environ is None else environ
+    tables = registry.installed().tables() if tables is None else tables
+    reading = _Reading(with_tables(tables), environ)
+    reading.read_file(find_file(config_file, environ))
+    reading.read_environment()
+    reading.read_secrets()
+    reading.set_workspace(workspace)
+    return reading.settings()
+
+
+def find_file(config_file: Path | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
+    """Say which file is read: the one named, else the first of the usual places that is there."""
+    environ = os.environ if environ is None else environ
+    if config_file is not None:
+        return config_file
+    if named := environ.get(f"{PREFIX}CONFIG"):
+        return _expand(named, environ)
+    usual = (Path("chat-gateway.toml"), usual_file(environ))
+    return next((path for path in usual if os.path.lexists(path)), None)
+
+
+def usual_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Say where a person's configuration is made when there is none yet."""
+    return _expand("~/.config/chat-gateway/config.toml", os.environ if environ is None else environ)
+
+
+def with_tables(tables: Mapping[str, type[ConfigTable]]) -> type[Settings]:
+    """Return the Settings class in which ``[channels]`` has these tables, too."""
+    if not tables:
+        return Settings
+    extra = {name: (table, table()) for name, table in tables.items()}
+    channels = create_model("Channels", __base__=Channels, **extra)  # type: ignore[call-overload]
+    return cast(type[Settings], create_model("Settings", __base__=Settings, channels=(channels, channels())))
+
+
+def _expand(path: str, environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME")
+    if home and (path == "~" or path.startswith("~/")):
+        return Path(home + path[1:])
+    try:
+        return Path(path).expanduser()
+    # There is no such user, or nobody knows the home folder.
+    except RuntimeError:
+        return Path(path)
+
+
+class _Reading:
+    """The values found so far, where each came from, and what was wrong with them."""
+
+    def __init__(self, settings: type[Settings], environ: Mapping[str, str]) -> None:
+        self._model = settings
+        self._schema = Schema(settings)
+        self._environ = environ
+        self._file: Path | None = None
+        self._values: dict[str, object] = {}
+        self._lines: Mapping[KeyPath, int] = {}
+        # Environment variable or credential, by key.
+        self._sources: dict[KeyPath, str] = {}
+        # The line, 0 where there is none, and the words.
+        self._problems: list[tuple[int, str]] = []
+        # The file could not be parsed: nothing can be said of what it holds.
+        self._broken = False
+
+    def read_file(self, file: Path | None) -> None:
+        """Read the TOML file, if there is one."""
+        self._file = file
+        if file is None:
+            return
+        try:
+            text = file.read_bytes().decode("utf-8-sig")
+            self._values = tomllib.loads(text)
+            self._lines = lines_of(text)
+        except OSError as error:
+            self._break(0, f"{file}: cannot be read: {error.strerror or error}")
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            self._break(line, f"{file}:{line}: not UTF-8 text")
+        except tomllib.TOMLDecodeError as error:
+            self._break_syntax(text, str(error))
+        except (ValueError, RecursionError):
+            self._break(0, f"{file}: not TOML: a number is too long, or values are nested too deeply")
+
+    def _break(self, line: int, problem: str) -> None:
+        self._problems.append((line, problem))
+        self._broken = True
+
+    def _break_syntax(self, text: str, words: str) -> None:
+        at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", words)
+        line = int(at[1]) if at and at[1] else text.count("\n") + 1
+        column = f", column {at[2]}" if at and at[2] else ""
+        # The words that stay quote keys and single characters, never a value.
+        words = words[: at.start()] if at else words
+        self._break(line, f"{self._file}:{line}: not TOML{column}: {words}")
+
+    def read_environment(self) -> None:
+        """Let ``CHAT_GATEWAY_SECTION__KEY`` override the file, whole tables first, then their keys."""
+        found = [(name.removeprefix(PREFIX), name) for name in self._environ if name.startswith(PREFIX)]
+        for rest, name in sorted(found, key=lambda each: (each[0].count("__"), each[0])):
+            if rest in OWN_VARIABLES:
+                continue
+            path = tuple(part.lower() for part in rest.split("__"))
+            if self._schema.knows(path):
+                self._put(path, parse_text(self._environ[name], self._schema.field(path)), name)
+                continue
+            near = self._schema.nearest(path, whole=len(path) > 1) or self._schema.misspelt(rest)
+            # One without "__" that resembles no key, or holds this, is Kubernetes' or another program's.
+            if len(path) == 1 and (near is None or self._environ[name].startswith("tcp://")):
+                continue
+            words = f"; nearest: {PREFIX}{'__'.join(near).upper()}" if near else ""
+            self._problems.append((0, f"{name}: unknown key {'.'.join(path)}{words}"))
+
+    def read_secrets(self) -> None:
+        """Fetch each secret from the place that the highest layer names: value, file or credential."""
+        folder = self._environ.get("CREDENTIALS_DIRECTORY", "")
+        for path in self._schema.secrets:
+            file_path = (*path[:-1], f"{path[-1]}_file")
+            value, named = self._get(path), self._take(file_path)
+            from_environ = path in self._sources, file_path in self._sources
+            credential = Path(folder, ".".join(path)) if folder else None
+            if True not in from_environ and credential is not None and os.path.lexists(credential):
+                self._fetch(path, credential, f"credential {credential}")
+            elif named in (None, "") or (from_environ == (True, False)):
+                continue
+            elif value not in (None, "") and from_environ[0] == from_environ[1]:
+                self._fault(path, f"given twice; keep one of {path[-1]} and {path[-1]}_file")
+            elif isinstance(named, str):
+                source = self._sources.get(file_path, "")
+                self._fetch(path, self._beside(named, in_file=not source), source)
+            else:
+                self._fault(file_path, f"expected the name of a file, got {got(named)}")
+                self._put(path, STAND_IN, "")
+
+    def _fetch(self, path: KeyPath, file: Path, source: str) -> None:
+        text = STAND_IN
+        try:
+            data = file.read_bytes()
+            if len(data) > MAX_SECRET_BYTES:
+                self._fault(path, f"{file} is over {MAX_SECRET_BYTES} bytes, which is no secret")
+            else:
+                text = data.decode("utf-8-sig").rstrip("\r\n")
+                if not text:
+                    self._fault(path, f"{file} is empty")
+                    text = STAND_IN
+        except OSError as error:
+            self._fault((*path[:-1], f"{path[-1]}_file"), f"{file}: {error.strerror or error}")
+        except UnicodeDecodeError:
+            self._fault(path, f"{file} is not UTF-8 text")
+        self._put(path, text, source)
+
+    def set_workspace(self, workspace: Path | None) -> None:
+        """Make the workspace an absolute path; one in the file is relative to the file's folder."""
+        given = self._values.get("workspace", DEFAULT_WORKSPACE)
+        named = str(workspace) if workspace is not None else self._environ.get(f"{PREFIX}WORKSPACE")
+        if named:
+            self._values["workspace"] = Path(os.path.abspath(_expand(named, self._environ)))  # noqa: PTH100
+        elif isinstance(given, str) and given and "\0" not in given:
+            self._values["workspace"] = self._beside(given, in_file="workspace" in self._values)
+        else:
+            self._fault(("workspace",), "expected the name of a folder in quotes")
+            self._values["workspace"] = Path.cwd()
+
+    def _beside(self, name: str, *, in_file: bool) -> Path:
+        base = self._file.parent if in_file and self._file is not None else Path()
+        return Path(os.path.abspath(base / _expand(name, self._environ)))  # noqa: PTH100
+
+    def settings(self) -> Settings:
+        """Check everything and return the settings, or raise all the problems."""
+        settings = None
+        try:
+            settings = self._model.model_validate(self._values)
+        except ValidationError as error:
+            for fault in error.errors(include_url=False):
+                path = tuple(str(part) for part in fault["loc"])
+                self._fault(path, self._words(path, fault["type"], fault["msg"], fault["input"]))
+        if self._problems or settings is None:
+            in_order = sorted(self._problems, key=lambda problem: problem[0] or sys.maxsize)
+            raise ConfigError([words for _, words in in_order]) from None
+        return settings
+
+    def _words(self, path: KeyPath, kind: str, message: str, value: object) -> str:
+        """Say what is wrong without showing a text that may be a secret at the wrong place."""
+        if kind == "extra_forbidden":
+            near = self._schema.nearest(path, whole=True)
+            return f"unknown key; nearest: {'.'.join(near)}" if near else "unknown key"
+        if kind == "value_error":
+            return message.removeprefix("Value error, ")
+        return expected(self._schema, path, value)
+
+    def _fault(self, path: KeyPath, words: str) -> None:
+        key = re.sub(r"\.(\d+)(?=\.|$)", lambda found: f"[{found[1]}]", ".".join(path))
+        because = re.match(r"missing, though (\w+) = ", words)
+        source, line = self._place((*path[:-1], because[1]) if because else path)
+        # Of a file that cannot be read nothing is known to be missing.
+        if not self._broken or source:
+            where = source or (f"{self._file}:{line}" if line else "")
+            self._problems.append((line, f"{where}: {key}: {words}" if where else f"{key}: {words}"))
+
+    def _place(self, path: KeyPath) -> tuple[str, int]:
+        for size in range(len(path), 0, -1):
+            if path[:size] in self._sources:
+                return self._sources[path[:size]], 0
+            if path[:size] in self._lines:
+                return "", self._lines[path[:size]]
+        return "", 0
+
+    def _put(self, path: KeyPath, value: object, source: str) -> None:
+        table = self._values
+        for part in path[:-1]:
+            inner = table.setdefault(part, {})
+            # The file has a value where a table belongs: reported below.
+            if not isinstance(inner, dict):
+                return
+            table = inner
+        old = table.get(path[-1])
+        if isinstance(old, dict):
+            # The table stays, so that its own problems are told, too.
+            if not isinstance(value, dict):
+                self._problems.append((0, f"{source}: {'.'.join(path)}: expected a JSON object"))
+                return
+            value = old | value
+        table[path[-1]] = value
+        if source:
+            self._sources[path] = source
+
+    def _get(self, path: KeyPath) -> object:
+        table: object = self._values
+        for part in path:
+            table = table.get(part) if isinstance(table, dict) else None
+        return table
+
+    def _take(self, path: KeyPath) -> object:
+        table = self._get(path[:-1])
+        return table.pop(path[-1], None) if isinstance(table, dict) else None

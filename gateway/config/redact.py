@@ -1,0 +1,133 @@
+"""Takes every known secret out of what is about to be shown or logged."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote, quote_plus
+
+from pydantic import BaseModel, SecretStr
+
+from gateway.config.settings import Settings
+
+MASK = "***"
+# Shorter ones would black out ordinary text: recognised only within an address.
+MIN_WORD_CHARS = 4
+# Shorter ones count only as whole words.
+MIN_ANYWHERE_CHARS = 6
+# Of a variable that merely looks like a key.
+MIN_VARIABLE_CHARS = 8
+_ESCAPED = {"\\": r"\\+", '"': r"\\*\"", "'": r"\\*'", "/": r"\\*/"}
+_VARIABLE = re.compile(r"_(API_?KEY|TOKEN|SECRET|PASSWORD|ACCESS_KEY(_ID)?)$")
+_USER_INFO = r"(?<=://)(?P<user>[^\s/:@\"']*):[^\s/@\"']+@"
+
+
+class Redactor:
+    """Replaces secrets by ``***``, in whichever of their usual spellings they turn up.
+
+    ``unguarded`` names those that are too short to be told from ordinary text.
+    """
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self.unguarded = tuple(name for name, value in secrets.items() if 0 < len(value) < MIN_WORD_CHARS)
+        spellings = {form for value in secrets.values() for form in _spellings(value)}
+        ordered = sorted(spellings, key=lambda form: (-len(form), form))
+        # Longest first: of two secrets, one of which begins the other, none may leave its rest standing.
+        self._pattern = re.compile("|".join([*map(_pattern_of, ordered), _USER_INFO]))
+        self._plain = re.compile("|".join(map(_pattern_of, ordered))) if ordered else None
+        data = [_pattern_of(form).encode() for form in ordered]
+        self._data_pattern = re.compile(b"|".join([*data, _USER_INFO.encode()]))
+
+    @classmethod
+    def of(cls, settings: Settings | None = None, environ: Mapping[str, str] | None = None) -> Redactor:
+        """Return the one that knows the secrets of the configuration and the environment's keys."""
+        environ = os.environ if environ is None else environ
+        found = {
+            name: value
+            for name, value in environ.items()
+            if _VARIABLE.search(name) and len(value) >= MIN_VARIABLE_CHARS
+        }
+        return cls(found | (secrets_of(settings) if settings is not None else {}))
+
+    def text(self, text: str) -> str:
+        """Return ``text`` without secrets."""
+        if "://" in text:
+            return self._pattern.sub(_masked, text)
+        return text if self._plain is None else self._plain.sub(MASK, text)
+
+    def data(self, data: bytes) -> bytes:
+        """Return ``data`` without secrets."""
+        return self._data_pattern.sub(_masked_data, data)
+
+    def error(self, error: BaseException) -> str:
+        """Return the traceback of ``error``, its causes included, without secrets."""
+        return self.text("".join(traceback.format_exception(error)).rstrip("\n"))
+
+    def value(self, value: object) -> object:
+        """Return a value of any nesting without secrets; an object that shows one becomes clean text."""
+        if value is None or isinstance(value, (bool, float)):
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, (bytes, bytearray)):
+            return self.data(bytes(value))
+        if isinstance(value, Mapping):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            items = [self.value(item) for item in value]
+            return tuple(items) if isinstance(value, tuple) else items
+        shown = repr(value)
+        clean = self.text(shown)
+        return value if clean == shown else clean
+
+
+def secrets_of(settings: Settings) -> dict[str, str]:
+    """Map the dotted name of every secret that is set to its value."""
+    found = {name: value for name, value in _walk(settings, "") if value}
+    if settings.broker.password:
+        found["broker.url"] = settings.broker.password
+    return found
+
+
+def _walk(table: BaseModel, above: str) -> Iterator[tuple[str, str]]:
+    for name in type(table).model_fields:
+        value = getattr(table, name)
+        if isinstance(value, SecretStr):
+            yield f"{above}{name}", value.get_secret_value()
+        elif isinstance(value, BaseModel):
+            yield from _walk(value, f"{above}{name}.")
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """Give the forms in which a secret is met: plain, in an address, a Telegram token's secret part."""
+    if len(secret) < MIN_WORD_CHARS:
+        return
+    yield from (secret, quote(secret, safe=""), quote(secret), quote_plus(secret))
+    head, colon, rest = secret.partition(":")
+    if colon and head.isdigit() and len(rest) >= MIN_VARIABLE_CHARS:
+        # A bot's token is its public number, a colon, and this secret.
+        yield rest
+
+
+def _pattern_of(form: str) -> str:
+    """Match a form also as JSON and repr spell it, at any depth: with backslashes before some characters."""
+    anywhere = "".join(map(_pattern_of_one, form))
+    return anywhere if len(form) >= MIN_ANYWHERE_CHARS else rf"(?<!\w){anywhere}(?!\w)"
+
+
+def _pattern_of_one(character: str) -> str:
+    if character.isascii():
+        return _ESCAPED.get(character, re.escape(character))
+    return rf"(?:{character}|\\+u{ord(character):04x}|\\+x{ord(character):02x})"
+
+
+def _masked(match: re.Match[str]) -> str:
+    user = match["user"]
+    return MASK if user is None else f"{user}:{MASK}@"
+
+
+def _masked_data(match: re.Match[bytes]) -> bytes:
+    user = match["user"]
+    return MASK.encode() if user is None else user + b":" + MASK.encode() + b"@"

@@ -1,0 +1,218 @@
+"""What each key of the configuration means, in words and as a JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+NOT_BUILT = "Not built yet: it changes nothing."
+
+# One entry for each key and each table, by its path; a page, an example file and editors show them.
+WORDS: Mapping[str, str] = {
+    "workspace": "The folder of everything that is kept; relative to this file's folder.",
+    "timezone": "The zone of times that are shown, stored and told to the model; any IANA name.",
+    "broker": "The queue between the platforms and the conversations.",
+    "broker.url": "`embedded`, or `amqp://user:password@host:5672/vhost` (`amqps://` with TLS). A secret.",
+    "broker.partitions": "How many inbound queues there are; the same in every process of a gateway.",
+    "broker.queue_type": "`auto`: classic on a single node before RabbitMQ 4.0, else quorum.",
+    "broker.heartbeat_s": "How often broker and gateway show each other that they live.",
+    "broker.name": "The first part of the name of each exchange and queue.",
+    "model": "The model that answers, asked through LiteLLM.",
+    "model.name": "Any model that LiteLLM knows; `echo` is built in and repeats what it is told.",
+    "model.echo_delay_s": "How long `echo` takes.",
+    "model.api_base": "The address of a server of your own, such as `http://127.0.0.1:8000/v1`.",
+    "model.api_key": "The provider's key; without one its own variable, such as `OPENAI_API_KEY`. A secret.",
+    "model.context_window": "How many tokens the model takes; 0: as the tables know it, else 128,000.",
+    "model.max_output_tokens": "How long an answer may be.",
+    "model.timeout_s": "How long one request may take.",
+    "model.max_tool_rounds": "How often the model may call tools within one turn.",
+    "model.fallbacks": "Models that are asked, in this order, when the one before is away or refuses.",
+    "model.small": "A cheaper model for names, summaries and consolidation; empty: the same.",
+    "model.embedding": "A model for vectors, such as `openai/text-embedding-3-small`, for `relevant`.",
+    "limits": "How much is done at once, how often, and at what price; 0 lifts a limit per hour or day.",
+    "limits.concurrent_turns": "Turns that one process works on at once.",
+    "limits.turn_timeout_s": "How long a turn may take, its tools included.",
+    "limits.pending_per_chat": "Waiting messages beyond which a chat is told so, once. None is refused.",
+    "limits.flood_per_chat": "Waiting messages of a chat beyond which each further one ends in a notice.",
+    "limits.attempts": "How often a message is begun that never came to an end, before it is parked.",
+    "limits.outage_hours": "How long messages wait for a model that is away, before they are parked.",
+    "limits.drain_s": "How long running turns have when the gateway is told to end.",
+    "limits.turns_per_person_per_hour": "Turns of one person within an hour.",
+    "limits.cost_per_day_usd": "What all requests of a day may cost.",
+    "limits.background_calls_per_hour": "Requests for summaries, names and consolidation within an hour.",
+    "limits.background_calls_per_day": "The same within a day.",
+    "limits.queue_mode": f"What a message does that comes while a turn runs. {NOT_BUILT}",
+    "limits.collect_s": f"How long mode `collect` waits for more. {NOT_BUILT}",
+    "limits.workers": f"Processes that work on conversations over RabbitMQ; 0: one a core. {NOT_BUILT}",
+    "limits.cost_per_chat_per_day_usd": f"What the requests of one chat may cost in a day. {NOT_BUILT}",
+    "limits.cost_per_person_per_day_usd": f"What those of one person may cost in a day. {NOT_BUILT}",
+    "limits.cost_per_job_per_day_usd": f"What those of one cron job may cost in a day. {NOT_BUILT}",
+    "limits.tokens_per_day": f"How many tokens all requests of a day may take. {NOT_BUILT}",
+    "session": "Where conversations begin and end, and how long they are kept.",
+    "session.idle_hours": "A conversation that was silent so long ends at the next message; 0: never.",
+    "session.recent_sessions": "How many former conversations of a chat the model is told of.",
+    "session.recent_days": "How old the youngest message of those may be.",
+    "session.retention_days": "Ended ones older than this are deleted, idle ones archived; 0: never.",
+    "session.cache_mb": "Memory for conversations that were used lately.",
+    "history": "Which messages of a conversation are sent with a request.",
+    "history.mode": "All, the newest ones, or those that are near to the new message.",
+    "history.changing_parts": "Whether time, chat and playbooks stand in the newest message (`end`).",
+    "history.last": "Mode `last`: how many messages at most.",
+    "history.budget_tokens": "Mode `last`: how many tokens at most.",
+    "history.candidates": "Mode `relevant`: how many older messages are compared.",
+    "history.exchanges_always": "Mode `relevant`: how many of the newest exchanges are always sent.",
+    "history.max_messages": "Mode `relevant`: how many messages at most.",
+    "history.relevance": "Mode `relevant`: the least similarity of an older exchange.",
+    "history.full_tool_results": "How many of the newest tool results are sent whole.",
+    "compaction": "How a conversation that grows too long is summed up; the preset sets the numbers.",
+    "compaction.preset": "A way to compact, with numbers of its own; each key below replaces one of them.",
+    "compaction.threshold": "`archive`, `budget`: the part of the window or budget that starts it.",
+    "compaction.reserve_tokens": "`overlay`: what stays free of the window.",
+    "compaction.keep_recent_tokens": "`overlay`, `budget`: how much of the newest messages stays.",
+    "compaction.keep_recent_turns": "`annabelle`: how many of the newest turns stay.",
+    "compaction.max_chars": "`annabelle`: how many characters start it.",
+    "compaction.min_turns": "`annabelle`: how many turns there are at least.",
+    "compaction.cooldown_s": "How long none is tried after a failure; `annabelle`: nor after a success.",
+    "compaction.timeout_s": "How long one request for a summary may take.",
+    "compaction.chars_per_token": "How many characters count as a token where the provider did not count.",
+    "memory": "What is remembered beyond a conversation.",
+    "memory.scope": "Whether each chat has a memory of its own, or the whole workspace one.",
+    "memory.window": "How many messages start a consolidation; the newer half of them stays.",
+    "memory.max_kb": "How large `MEMORY.md` may become.",
+    "memory.profile_max_kb": f"How large `USER.md` may become. {NOT_BUILT}",
+    "memory.versions": f"How many former ones of each file are kept. {NOT_BUILT}",
+    "memory.version_days": f"How long they are kept. {NOT_BUILT}",
+    "people": f'The direct chats of one person: `ada = ["telegram:1", "discord:2"]`. {NOT_BUILT}',
+    "tools": "Which tools a model may use; `memory_search` is not built yet.",
+    "tools.direct": "In direct chats.",
+    "tools.groups": "In groups.",
+    "tools.policy": f"Which tool may run: `allow`, `ask` or `deny`, by its name or `*`. {NOT_BUILT}",
+    "tools.policy.approval_timeout_s": f"How long an approval is waited for. {NOT_BUILT}",
+    "tools.web_fetch": f"The tool that reads pages of the web. {NOT_BUILT}",
+    "tools.web_fetch.enabled": "Whether it is offered.",
+    "tools.web_fetch.max_kb": "How much of a page is read.",
+    "tools.web_fetch.timeout_s": "How long a page may take.",
+    "tools.shell": f"The tool that runs commands in a sandbox. {NOT_BUILT}",
+    "tools.shell.enabled": "Whether it is offered.",
+    "tools.shell.sandbox": "What confines it; `auto`: the first that works, else the tool is refused.",
+    "tools.shell.network": "Whether its commands reach the network.",
+    "tools.shell.timeout_s": "How long a command may take.",
+    "mcp": f"One table a server: `[mcp.NAME]` with `command` or `url`, and more. {NOT_BUILT}",
+    "agents": f"One table an agent: `[agents.NAME]` with a persona and a model of its own. {NOT_BUILT}",
+    "bindings": f"Which chat talks to which agent. {NOT_BUILT}",
+    "state": "Where the state of this machine lies.",
+    "state.local_dir": f"A folder beside the workspace; empty: in it. {NOT_BUILT}",
+    "facts": f"Single facts that are drawn from conversations. {NOT_BUILT}",
+    "facts.enabled": "Whether they are drawn at all.",
+    "facts.idle_s": "After how long a silence.",
+    "facts.max_turns": "After how many turns at most.",
+    "facts.confidence": "How sure the model has to be of one.",
+    "channels": "The platforms.",
+    "channels.telegram": "A Telegram bot.",
+    "channels.telegram.enabled": "Whether it runs.",
+    "channels.telegram.token": "From @BotFather. A secret.",
+    "channels.telegram.request_timeout_s": "How long one request to Telegram may take.",
+    "channels.telegram.allow_from": "Ids of people who may talk to the bot; `*`: everyone.",
+    "channels.telegram.direct": "Strangers get a code, are not answered, or are welcome.",
+    "channels.telegram.groups": "Whether groups are answered when the bot is named, always, or never.",
+    "channels.telegram.group_allow": "Ids of groups that are served; `*`: every one.",
+    "channels.telegram.stream": "Whether a draft is edited while the model writes.",
+    "channels.telegram.queue_mode": f"Empty: `limits.queue_mode`. {NOT_BUILT}",
+    "channels.telegram.base_url": "The address of the Bot API, for a server of your own.",
+    "channels.telegram.base_file_url": "The address of its files.",
+    "channels.telegram.poll_timeout_s": "How long Telegram holds a request while nothing comes.",
+    "channels.discord": "A Discord bot.",
+    "channels.discord.enabled": "Whether it runs.",
+    "channels.discord.token": "From Discord's developer portal. A secret.",
+    "channels.discord.request_timeout_s": "How long one request to Discord may take.",
+    "channels.discord.allow_from": "Ids of people who may talk to the bot; `*`: everyone.",
+    "channels.discord.direct": "Strangers get a code, are not answered, or are welcome.",
+    "channels.discord.groups": "Whether channels are answered when the bot is named, always, or never.",
+    "channels.discord.group_allow": "Ids of servers or channels that are served; `*`: every one.",
+    "channels.discord.stream": "Whether a draft is edited while the model writes.",
+    "channels.discord.queue_mode": f"Empty: `limits.queue_mode`. {NOT_BUILT}",
+    "channels.discord.api_base_url": "The address of Discord's API.",
+    "channels.discord.gateway_url": "The address of its events; empty: what Discord names.",
+    "channels.discord.cdn_base_url": "The address of its files; empty: what Discord names.",
+    "channels.discord.heartbeat_timeout_s": "How long its events may be silent.",
+    "channels.discord.sweep_s": "How often channels are looked through for messages that were not told.",
+    "channels.web": "The page and the HTTP API as a channel.",
+    "channels.web.enabled": f"Whether it is served. {NOT_BUILT}",
+    "media": "Files that people send.",
+    "media.max_mb": "How large one may be.",
+    "media.timeout_s": "How long one may take to be fetched.",
+    "http": "The page and the API.",
+    "http.host": "The address that is served; beyond this machine it needs a token.",
+    "http.port": "The port; 0 takes any.",
+    "http.token": "What clients show; at least 16 characters where `host` is not loopback. A secret.",
+    "http.allowed_hosts": "Names under which the server is reached besides `localhost` and `127.0.0.1`.",
+    "log": "The log, on stderr.",
+    "log.format": "`auto`: lines for people on a terminal, else JSON.",
+    "log.level": "The least that is written.",
+}
+
+
+def json_schema(settings: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a configuration file, as editors of TOML take it.
+
+    Each key has its default, its range and its words; each secret may also be given as a file's name.
+    """
+    schema = settings.model_json_schema()
+    tables = schema.pop("$defs", {})
+    # Every key has a default, the workspace too, though its model asks for one.
+    schema.pop("required", None)
+    inlined = _inlined(schema, tables, ())
+    inlined["properties"]["workspace"]["default"] = "~/.chat-gateway"
+    # In a file the keys at the top stand before the first table.
+    inlined["properties"] = dict(sorted(inlined["properties"].items(), key=lambda each: is_table(each[1])))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **inlined, "title": "chat-gateway"}
+
+
+def _inlined(table: dict[str, Any], tables: Mapping[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+    """Put each table in the place of its name, and our words in that of the code's."""
+    more = table.get("additionalProperties", False)
+    found: dict[str, Any] = {"type": "object", "additionalProperties": more, "properties": {}}
+    for name, value in table["properties"].items():
+        path = (*above, name)
+        entry = _plain(value)
+        if "$ref" in entry:
+            entry = _inlined(tables[entry["$ref"].rpartition("/")[2]], tables, path)
+        elif "$ref" in str(entry.get("additionalProperties")):
+            one = entry["additionalProperties"]["$ref"].rpartition("/")[2]
+            entry["additionalProperties"] = _inlined(tables[one], tables, (*path, "*"))
+        words = WORDS.get(".".join(path))
+        found["properties"][name] = entry | ({"description": words} if words else {})
+        if entry.get("writeOnly") or path == ("broker", "url"):
+            file = f"The file that holds `{name}`, in the place of it."
+            found["properties"][f"{name}_file"] = {"type": "string", "description": file}
+    return found
+
+
+def _plain(entry: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what TOML has no use for: null, and titles made of names."""
+    kept = {name: value for name, value in entry.items() if name not in ("title", "anyOf")}
+    for choice in entry.get("anyOf", ()):
+        if choice.get("type") != "null":
+            kept |= choice
+    if kept.get("default", ...) is None:
+        del kept["default"]
+    if "pattern" in kept:
+        # Python's end of text; in the regular expressions of JSON Schema it would be the letter.
+        kept["pattern"] = kept["pattern"].replace(r"\Z", "$")
+    return kept
+
+
+def is_table(entry: Mapping[str, Any]) -> bool:
+    """Say whether a schema is that of a table."""
+    return entry.get("type") == "object"
+
+
+def keys(schema: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every table and key of a schema with its dotted name, a table before its keys."""
+    for name, entry in schema["properties"].items():
+        path = (*above, name)
+        yield ".".join(path), entry
+        if "properties" in entry:
+            yield from keys(entry, path)

@@ -1,0 +1,189 @@
+"""What the settings' models say of each key: whether it is known, what it expects, what resembles it."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import orjson
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from gateway.config.toml_lines import KeyPath
+
+_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+class Schema:
+    """Every key of a tree of models, as a path from its root."""
+
+    def __init__(self, root: type[BaseModel]) -> None:
+        self._fields = dict(_walk(root, ()))
+        secrets = [path for path, info in self._fields.items() if _kind(info) is SecretStr]
+        self.secrets: tuple[KeyPath, ...] = (("broker", "url"), *secrets)
+        self._names = [*self._fields, *((*path[:-1], f"{path[-1]}_file") for path in self.secrets)]
+
+    def knows(self, path: KeyPath) -> bool:
+        """Say whether there is such a key (or section, or a free key such as a person's name)."""
+        return path in self._names or self.field(path) is not None
+
+    def field(self, path: KeyPath) -> FieldInfo | None:
+        """Return what is known of a key; that of the whole table for a key that people choose."""
+        if path in self._fields:
+            return self._fields[path]
+        above = self._fields.get(path[:-1])
+        if above is None:
+            return _within(self._fields.get(path[:-2]), path[-1]) if len(path) > 2 else None
+        if _takes_any(above):
+            return FieldInfo.from_annotation(_extra_of(_kind(above)))
+        return above if get_origin(_kind(above)) is Mapping else None
+
+    def misspelt(self, name: str) -> KeyPath | None:
+        """Return the key whose parts, joined by one underscore each, make ``name``: ``http_port``."""
+        plain = name.lower().replace("__", "_")
+        return next((path for path in self._names if len(path) > 1 and "_".join(path) == plain), None)
+
+    def nearest(self, path: KeyPath, *, whole: bool) -> KeyPath | None:
+        """Return the key that ``path`` was most likely meant to be; only neighbours unless ``whole``."""
+        neighbours = {name[-1]: name for name in self._names if name[:-1] == path[:-1]}
+        cutoff = 0.6 if whole else 0.8
+        if close := difflib.get_close_matches(path[-1], neighbours, 1, cutoff):
+            return neighbours[close[0]]
+        if not whole:
+            return None
+        if moved := [name for name in self._names if name[-1] == path[-1]]:
+            return moved[0]
+        dotted = {".".join(name): name for name in self._names}
+        close = difflib.get_close_matches(".".join(path), dotted, 1, cutoff)
+        return dotted[close[0]] if close else None
+
+
+def expected(schema: Schema, path: KeyPath, value: object) -> str:
+    """Say what a key wants and what it got: the kind, and the value only where that is a plain number."""
+    item = bool(path) and path[-1].isdigit()
+    info = schema.field(path[:-1] if item else path)
+    if item and info is not None:
+        return f"expected text in quotes, got {got(value)}"
+    if info is None:
+        return f"unexpected {got(value)}"
+    kind = _kind(info)
+    if get_origin(kind) is Literal:
+        choices = [str(choice) for choice in get_args(kind)]
+        near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+        words = " or ".join(f'"{choice}"' for choice in choices)
+        return f"expected {words}" + (f'; nearest: "{near[0]}"' if near else "")
+    number = type(value) in (int, float) and kind in (int, float)
+    return f"expected {_noun(kind)}{_bounds(info)}, got {value if number else got(value)}"
+
+
+def got(value: object) -> str:
+    """Name the kind of a TOML value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    kinds: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}
+    kinds |= {list: "a list", tuple: "a list", dict: "a table"}
+    kinds |= {datetime.date: "a date", datetime.datetime: "a date", datetime.time: "a time"}
+    return "an empty text" if value == "" else kinds.get(type(value), "something else")
+
+
+def parse_text(text: str, info: FieldInfo | None) -> object:
+    """Read a variable's text as its key's type; what cannot be read stays text, which the check refuses."""
+    kind = str if info is None else _kind(info)
+    try:
+        if kind is bool:
+            return _flag(text)
+        if kind is int:
+            return int(text)
+        if kind is float:
+            return float(text)
+        if get_origin(kind) is tuple or get_origin(kind) is Mapping or _is_table(kind):
+            return _collection(text, as_list=get_origin(kind) is not None)
+    except ValueError:
+        pass
+    return text
+
+
+def _flag(text: str) -> object:
+    word = text.strip().lower()
+    return True if word in _YES else False if word in _NO else text
+
+
+def _collection(text: str, *, as_list: bool) -> object:
+    """Read JSON, or for a list also words between commas."""
+    if text.lstrip()[:1] in ("[", "{"):
+        found: object = orjson.loads(text)
+        return found
+    return [word.strip() for word in text.split(",") if word.strip()] if as_list else text
+
+
+def _walk(model: type[BaseModel], above: KeyPath) -> list[tuple[KeyPath, FieldInfo]]:
+    found: list[tuple[KeyPath, FieldInfo]] = []
+    for name, info in model.model_fields.items():
+        path = (*above, info.alias or name)
+        found.append((path, info))
+        kind = _kind(info)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found.extend(_walk(kind, path))
+    return found
+
+
+def _kind(info: FieldInfo) -> object:
+    """Return the type of a field, without its ``| None``."""
+    kind: object = info.annotation
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(each for each in get_args(kind) if each is not type(None))
+    return kind
+
+
+def _within(info: FieldInfo | None, name: str) -> FieldInfo | None:
+    """Return a key of one of the tables whose names people choose, such as ``url`` of ``[mcp.NAME]``."""
+    kind = _kind(info) if info is not None else None
+    each = get_args(kind)[-1] if get_origin(kind) is Mapping else None
+    return each.model_fields.get(name) if isinstance(each, type) and issubclass(each, BaseModel) else None
+
+
+def _takes_any(info: FieldInfo) -> bool:
+    kind = _kind(info)
+    return (
+        isinstance(kind, type) and issubclass(kind, BaseModel) and kind.model_config.get("extra") == "allow"
+    )
+
+
+def _extra_of(table: object) -> Any:
+    """Return the type of the keys that people choose in a table that has keys of its own, too."""
+    return get_args(get_type_hints(table)["__pydantic_extra__"])[-1]
+
+
+def _is_table(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _noun(kind: object) -> str:
+    nouns: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+    nouns |= {str: "text in quotes", SecretStr: "text in quotes"}
+    if get_origin(kind) is tuple:
+        return "a list of texts"
+    if get_origin(kind) is Mapping or _is_table(kind):
+        return "a table" if _is_table(kind) else "a table with a list of texts for each name"
+    return nouns.get(kind, "something else")
+
+
+def _bounds(info: FieldInfo) -> str:
+    """Put a field's limits into words: " from 1 to 256", " of at least 1", " above 0"."""
+    limit: dict[str, object] = {}
+    for mark in info.metadata:
+        for name in ("ge", "gt", "le", "min_length"):
+            if (bound := getattr(mark, name, None)) is not None:
+                limit[name] = bound
+    if "ge" in limit and "le" in limit:
+        return f" from {limit['ge']} to {limit['le']}"
+    if "gt" in limit and "le" in limit:
+        return f" above {limit['gt']} and at most {limit['le']}"
+    if "ge" in limit:
+        return f" of at least {limit['ge']}"
+    if "gt" in limit:
+        return f" above {limit['gt']}"
+    return ""

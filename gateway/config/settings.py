@@ -1,0 +1,337 @@
+"""The typed configuration: every section, key, default and range, frozen once read."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import unquote, urlsplit, urlunsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+
+from channels.tables import (
+    ConfigTable,
+    DiscordTable,
+    HttpUrl,
+    Pause,
+    QueueMode,
+    Seconds,
+    Strings,
+    TelegramTable,
+    Web,
+    sound_secret,
+)
+from gateway.config.settings_ahead import AgentTable, Bindings, McpServer, Policy, Shell, State, WebFetch
+from session.compaction.presets import Preset
+
+HIDDEN = "********"
+MIN_TOKEN_CHARS = 16
+Count = Annotated[int, Field(ge=1)]
+Amount = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+_PERSON = re.compile(r"\w[\w.-]{0,63}")
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}:.+", re.DOTALL)
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return the zone of an IANA name; UTC also where the machine has no zone database.
+
+    Raises:
+        ValueError, OSError: there is no such zone.
+    """
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except KeyError as error:
+        raise ValueError(f"no time zone {name!r}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach ``host``."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def hide_password(url: str) -> str:
+    """Return ``url`` with the password of its user hidden."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    if parts.password is None:
+        return url
+    user, at, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{HIDDEN}{at}{place}"))
+
+
+class Broker(ConfigTable):
+    """``[broker]``. ``url`` may hold a password: show ``shown_url`` instead."""
+
+    url: str = Field(default="embedded", repr=False)
+    partitions: int = Field(default=16, ge=1, le=256)
+    queue_type: Literal["auto", "classic", "quorum"] = "auto"
+    heartbeat_s: Count = 10
+    name: str = Field(default="chat", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+
+    @field_validator("url")
+    @classmethod
+    def _known_kind(cls, value: str) -> str:
+        if value == "embedded":
+            return value
+        try:
+            parts = urlsplit(value)
+            sound = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
+            # A raw "#", "?" or "/" in the password would end the address before its host.
+            sound = sound and "@" not in f"{parts.path}{parts.query}{parts.fragment}"
+        except ValueError:
+            sound = False
+        if not sound:
+            raise ValueError(
+                'expected "embedded" or amqp://user:password@host:5672/vhost (or amqps://), '
+                'with "%23" for "#" and so on'
+            )
+        return value
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the queue lives in the daemon's own process."""
+        return self.url == "embedded"
+
+    @property
+    def password(self) -> str:
+        """The password within ``url``, decoded; empty where it has none."""
+        return "" if self.embedded else unquote(urlsplit(self.url).password or "")
+
+    @property
+    def shown_url(self) -> str:
+        """``url`` with its password hidden."""
+        return hide_password(self.url)
+
+
+class ModelSettings(ConfigTable):
+    """``[model]``."""
+
+    name: str = Field(default="echo", min_length=1)
+    echo_delay_s: Pause = 0.0
+    api_base: HttpUrl = ""
+    api_key: SecretStr = SecretStr("")
+    context_window: Amount = 0
+    max_output_tokens: Count = 4096
+    timeout_s: Seconds = 120.0
+    max_tool_rounds: Count = 25
+    fallbacks: Strings = ()
+    small: str = ""
+    embedding: str = ""
+
+    _sound_key = field_validator("api_key")(sound_secret)
+
+
+class LimitsSettings(ConfigTable):
+    """``[limits]``. 0 turns off the limits per person, chat, job, day and hour."""
+
+    concurrent_turns: Count = 64
+    turn_timeout_s: Seconds = 600.0
+    pending_per_chat: Count = 50
+    flood_per_chat: Count = 5000
+    attempts: Count = 3
+    outage_hours: Pause = 24.0
+    drain_s: Pause = 25.0
+    turns_per_person_per_hour: Amount = 0
+    cost_per_day_usd: Pause = 0.0
+    background_calls_per_hour: Amount = 60
+    background_calls_per_day: Amount = 500
+    queue_mode: QueueMode = "followup"
+    collect_s: Pause = 0.5
+    workers: Amount = 1
+    cost_per_chat_per_day_usd: Pause = 0.0
+    cost_per_person_per_day_usd: Pause = 0.0
+    cost_per_job_per_day_usd: Pause = 0.0
+    tokens_per_day: Amount = 0
+
+
+class SessionSettings(ConfigTable):
+    """``[session]``."""
+
+    idle_hours: Pause = 0.0
+    recent_sessions: Amount = 3
+    recent_days: Pause = 14.0
+    retention_days: Pause = 0.0
+    cache_mb: Count = 256
+
+
+class History(ConfigTable):
+    """``[history]``. A compaction preset may stand for ``mode`` and ``changing_parts``: see ``presets``."""
+
+    mode: Literal["all", "last", "relevant"] = "all"
+    changing_parts: Literal["end", "system"] = "end"
+    last: Count = 50
+    budget_tokens: Count = 50000
+    candidates: Count = 30
+    exchanges_always: Amount = 3
+    max_messages: Amount = 20
+    relevance: float = Field(default=0.45, ge=-1, le=1)
+    full_tool_results: Amount = 2
+
+
+class Compaction(ConfigTable):
+    """``[compaction]`` as written: a number is None unless set; the preset fills it in (see ``presets``)."""
+
+    preset: Preset = "overlay"
+    threshold: float | None = Field(default=None, gt=0, le=1)
+    reserve_tokens: int | None = Field(default=None, ge=0)
+    keep_recent_tokens: int | None = Field(default=None, ge=0)
+    keep_recent_turns: int | None = Field(default=None, ge=0)
+    max_chars: int | None = Field(default=None, ge=1)
+    min_turns: int | None = Field(default=None, ge=0)
+    cooldown_s: float | None = Field(default=None, ge=0)
+    timeout_s: float | None = Field(default=None, gt=0)
+    chars_per_token: float | None = Field(default=None, gt=0)
+
+
+class MemorySettings(ConfigTable):
+    """``[memory]``."""
+
+    scope: Literal["chat", "workspace"] = "chat"
+    window: int = Field(default=100, ge=2)
+    max_kb: Count = 32
+    profile_max_kb: Count = 8
+    versions: Amount = 50
+    version_days: Pause = 90.0
+
+
+class Tools(ConfigTable):
+    """``[tools]``: which tools a direct chat and a group may use."""
+
+    direct: Strings = (
+        "read",
+        "write",
+        "edit",
+        "ls",
+        "grep",
+        "skill_read",
+        "memory_search",
+        "session_archive_read",
+    )
+    groups: Strings = ("skill_read", "memory_search", "session_archive_read")
+    policy: Policy = Policy()
+    web_fetch: WebFetch = WebFetch()
+    shell: Shell = Shell()
+
+
+class Facts(ConfigTable):
+    """``[facts]``."""
+
+    enabled: bool = True
+    idle_s: Pause = 300.0
+    max_turns: Count = 10
+    confidence: Share = 0.7
+
+
+class Channels(ConfigTable):
+    """``[channels]``. Adapters of other packages add their tables through ``load(..., tables=…)``."""
+
+    telegram: TelegramTable = TelegramTable()
+    discord: DiscordTable = DiscordTable()
+    web: Web = Web()
+
+
+class MediaSettings(ConfigTable):
+    """``[media]``."""
+
+    max_mb: Count = 20
+    timeout_s: Seconds = 60.0
+
+
+class Http(ConfigTable):
+    """``[http]``."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: int = Field(default=8006, ge=0, le=65535)
+    token: SecretStr = Field(default=SecretStr(""), validate_default=True)
+    allowed_hosts: Strings = ()
+
+    @field_validator("token")
+    @classmethod
+    def _needed_beyond_loopback(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        host = info.data.get("host")
+        chars = len(value.get_secret_value())
+        if host is not None and not is_loopback(host) and chars < MIN_TOKEN_CHARS:
+            cure = "make one with: openssl rand -hex 32" if chars else "give token or token_file"
+            fault = f"under {MIN_TOKEN_CHARS} characters" if chars else "missing"
+            raise ValueError(f"{fault}, though host = {host!r} is not loopback; {cure}")
+        return sound_secret(value)
+
+
+class Log(ConfigTable):
+    """``[log]``."""
+
+    format: Literal["auto", "console", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+
+
+class Settings(ConfigTable):
+    """The whole configuration."""
+
+    workspace: Path
+    timezone: str = "UTC"
+    broker: Broker = Broker()
+    model: ModelSettings = ModelSettings()
+    limits: LimitsSettings = LimitsSettings()
+    session: SessionSettings = SessionSettings()
+    history: History = History()
+    compaction: Compaction = Compaction()
+    memory: MemorySettings = MemorySettings()
+    people: Mapping[str, Strings] = Field(default_factory=dict)
+    tools: Tools = Tools()
+    facts: Facts = Facts()
+    channels: Channels = Channels()
+    media: MediaSettings = MediaSettings()
+    http: Http = Http()
+    mcp: Mapping[str, McpServer] = Field(default_factory=dict)
+    agents: Mapping[str, AgentTable] = Field(default_factory=dict)
+    bindings: Bindings = ()
+    # ``[state]``: the attribute ``state`` is the folder.
+    state_table: State = Field(default=State(), alias="state")
+    log: Log = Log()
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            zone_of(value)
+        except (ValueError, OSError) as error:
+            raise ValueError("expected the name of a time zone such as Europe/Berlin") from error
+        return value
+
+    @field_validator("people")
+    @classmethod
+    def _one_person_each(cls, value: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        owner: dict[str, str] = {}
+        for name, keys in value.items():
+            if not _PERSON.fullmatch(name):
+                raise ValueError(f"{name!r}: expected a name of letters, digits, '_', '-' and '.'")
+            for key in keys:
+                if not _KEY.fullmatch(key):
+                    raise ValueError(f"{name}: {key!r}: expected channel:chat_id, such as telegram:1")
+                if owner.setdefault(key, name) != name:
+                    raise ValueError(f"{key} belongs to both {owner[key]} and {name}")
+        return value
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone named by ``timezone``."""
+        return zone_of(self.timezone)
+
+    @property
+    def state(self) -> Path:
+        """The folder of our own files within the workspace."""
+        return self.workspace / "state"

@@ -1,0 +1,114 @@
+"""Where each key of a TOML document stands, for problems that name a line, and how one is put in; pure."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+
+KeyPath = tuple[str, ...]
+
+_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_PATH = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_HEADER = re.compile(rf"[ \t]*\[\[?[ \t]*({_PATH})[ \t]*\]")
+_PAIR = re.compile(rf"[ \t]*({_PATH})[ \t]*=")
+_VALUE = re.compile(
+    # The four kinds of strings, which may hold all that follows.
+    r'"""(?:[^\\]|\\.)*?"{3,5}'
+    r"|'''.*?'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'"
+    r"|#[^\n]*"
+    r"|[\[\]{}\n]"
+    r"|[^\"'#\[\]{}\n]+",
+    re.DOTALL,
+)
+
+
+def lines_of(text: str) -> Mapping[KeyPath, int]:
+    """Map every table and key of a sound TOML document to its line, counted from 1.
+
+    A key within an inline table has none of its own; the first line of a table that is written twice counts.
+    """
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    start, line = 0, 1
+    while start < len(text):
+        header, pair = _HEADER.match(text, start), _PAIR.match(text, start)
+        if header:
+            table = _split(header[1])
+            path = table
+        else:
+            path = (*table, *_split(pair[1])) if pair else ()
+        for size in range(1, len(path) + 1):
+            lines.setdefault(path[:size], line)
+        after = header or pair
+        end = _end_of_statement(text, after.end() if after else start)
+        line += text.count("\n", start, end)
+        start = end
+    return lines
+
+
+def _end_of_statement(text: str, start: int) -> int:
+    depth = 0
+    while start < len(text):
+        token = _VALUE.match(text, start)
+        start = token.end() if token else start + 1
+        mark = token[0] if token else ""
+        if mark in ("[", "{"):
+            depth += 1
+        elif mark in ("]", "}"):
+            depth -= 1
+        elif mark == "\n" and depth <= 0:
+            break
+    return start
+
+
+def _split(path: str) -> KeyPath:
+    parts = re.findall(_PART, path)
+    return tuple(next(iter(tomllib.loads(f"{part} = 0"))) if part[0] in "\"'" else part for part in parts)
+
+
+def with_key(text: str, path: KeyPath, value: str) -> str | None:
+    """Put a key of a top-level table, that is not there yet, into a sound document; all else keeps its bytes.
+
+    Args:
+        text: the document.
+        path: table and key, both bare.
+        value: as TOML writes it.
+
+    Returns:
+        The new document; None where the table is one that nothing can be put into from outside.
+    """
+    table, key = path
+    newline = "\r\n" if "\r\n" in text else "\n"
+    at = lines_of(text).get((table,))
+    rows = re.findall(r"[^\n]*\n|[^\n]+", text)
+    if at is None:
+        gap = newline if text.strip() else ""
+        end = "" if not text or text.endswith("\n") else newline
+        new = f"{text}{end}{gap}[{table}]{newline}{key} = {value}{newline}"
+    else:
+        row = rows[at - 1]
+        header = _HEADER.match(row)
+        if header:
+            row = row if row.endswith("\n") else row + newline
+            rows[at - 1] = f"{row}{key} = {value}{newline}"
+        else:
+            rows[at - 1] = f"{table}.{key} = {value}{newline}{row}"
+        new = "".join(rows)
+    return new if _adds(text, new, path, value) else None
+
+
+def _adds(old: str, new: str, path: KeyPath, value: str) -> bool:
+    """Check that the only difference between two documents is the new key."""
+    table, key = path
+    wanted = tomllib.loads(old)
+    inner = wanted.setdefault(table, {})
+    if not isinstance(inner, dict) or key in inner:
+        return False
+    inner[key] = tomllib.loads(f"x = {value}")["x"]
+    try:
+        return tomllib.loads(new) == wanted
+    except tomllib.TOMLDecodeError:
+        return False

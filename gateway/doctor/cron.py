@@ -1,0 +1,59 @@
+"""What doctor says of the clock: whether the file of its jobs is whole, and which of them cannot run."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from channels.cron.job import CHANNEL
+from channels.cron.jobs_file import Contents, CronFile
+from channels.errors import ChannelError
+from channels.lease import held
+
+Finding = tuple[Literal["ok", "warn", "fail"], str, str]
+MOST_NAMED = 10
+OVERDUE = timedelta(minutes=5)
+
+
+def check(workspace: Path) -> Iterator[Finding]:
+    """Yield level, text and cure of each finding; nothing is changed."""
+    file = CronFile(workspace)
+    try:
+        contents = file.read()
+    except ChannelError as error:
+        yield "fail", str(error), error.hint
+        return
+    if contents.fault is not None:
+        yield "fail", f"cron/jobs.json: {contents.fault.text}", contents.fault.cure
+    for bad in contents.bad[:MOST_NAMED]:
+        name = f"{bad.id}: " if bad.id else ""
+        yield "warn", f"{name}{bad.problem}", bad.cure
+    if len(contents.bad) > MOST_NAMED:
+        yield "warn", f"{len(contents.bad) - MOST_NAMED} more jobs cannot run", "chat-gateway cron list"
+    yield from _open_to_others(file.path)
+    for copy in sorted(file.path.parent.glob(f"{file.path.name}.corrupt-*")):
+        yield "warn", f"cron/{copy.name} is the original of a damaged file", "look at it, then remove it"
+    yield _clock(workspace, contents)
+
+
+def _open_to_others(path: Path) -> Iterator[Finding]:
+    for each in (path.parent, path):
+        if each.exists() and stat.S_IMODE(each.stat().st_mode) & 0o077:
+            yield "warn", f"others can read {each}", f"chmod -R go= {path.parent}"
+            return
+
+
+def _clock(workspace: Path, contents: Contents) -> Finding:
+    jobs = [job for job in contents.jobs.values() if job.enabled and job.asks]
+    count = f"{len(jobs)} jobs wait for their time" if jobs else "no jobs"
+    if not held(workspace / "state", CHANNEL):
+        return "ok", f"{count}; no daemon looks at the clock now", ""
+    before = datetime.now(UTC) - OVERDUE
+    late = [job.id for job in jobs if 0 < (job.state_ms("nextRunAtMs") or 0) < before.timestamp() * 1000]
+    if late and contents.fault is None:
+        named = ", ".join(late[:MOST_NAMED])
+        return "warn", f"{len(late)} jobs are overdue: {named}", "chat-gateway status: is the queue there?"
+    return "ok", count, ""

@@ -1,0 +1,1 @@
+"""The first hand-over: from a platform or a client into the inbound box."""

@@ -1,0 +1,42 @@
+"""The first hand-over: an accepted message is durable in the inbound box before its source lets go of it."""
+
+from __future__ import annotations
+
+from ulid import ULID
+
+from channels.message import Inbound
+from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.turns.control_order import StatusOrder, StopOrder
+from gateway.turns.stops import OWN
+from session.transcript.key import slot_of
+from session.turn import commands
+
+
+class Intake:
+    """Puts what adapters, HTTP and the terminal accept into the inbound box."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    async def accept(self, inbound: Inbound) -> None:
+        """Return once the message is durable; a ``/stop`` and a ``/status`` are also told out of line.
+
+        Raises:
+            MailboxDown: not confirmed; accept the same message again.
+        """
+        await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes()))
+        command = None if inbound.kind == "edit" else commands.parse(inbound.text)
+        if command is not None and command.name == "stop":
+            await self.stop(inbound.key, inbound.id)
+        elif command is not None and command.name == "status":
+            await self._look(inbound)
+
+    async def _look(self, inbound: Inbound) -> None:
+        """Let whichever daemon has the lane of the chat answer, though the letter waits behind others."""
+        order = StatusOrder(id=inbound.id, key=inbound.key, letter=inbound)
+        await self._mailbox.tell("control", slot_of(inbound.key), order.to_bytes())
+
+    async def stop(self, key: str, message_id: str = "") -> None:
+        """Ask whichever daemon runs a turn of ``key`` to stop it."""
+        order = StopOrder(id=message_id or f"{OWN}{ULID()}", key=key)
+        await self._mailbox.tell("control", slot_of(key), order.to_bytes())

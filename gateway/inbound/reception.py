@@ -1,0 +1,303 @@
+"""What every adapter emits into: who may talk, what came along, then the first hand-over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from channels import pairing
+from channels.access import (
+    RESTRICTED,
+    Accept,
+    AskCode,
+    Ignore,
+    LoopGuard,
+    Verdict,
+    decide,
+    group_allowed,
+    is_allowed,
+)
+from channels.base import Arrival
+from channels.errors import ChannelError
+from channels.media import FileRefused, MediaFolder
+from channels.message import Attachment, Inbound, Sender, now_text
+from channels.tables import Platform
+from gateway.errors import GatewayError, MailboxDown
+from gateway.inbound.intake import Intake
+from gateway.queue.mailbox import Mailbox
+from gateway.queue.retry import until_durable
+from gateway.turns import replies
+from gateway.turns.held import HeldBack
+from session.turn import commands
+
+T = TypeVar("T")
+log = structlog.get_logger("reception")
+LEAST_PAUSE_S: Final = 0.1  # between two tries, even where the queue has just come back
+ADMIN_TIMEOUT_S: Final = 10.0
+PERSON_SAID: Final = (
+    "I do not know you yet. Ask the operator of this bot to let you in with\n"
+    "chat-gateway pairing approve {}\nThe code is valid for one hour."
+)
+GROUP_SAID: Final = (
+    "I do not answer in this group yet. Ask the operator of this bot to let it in with\n"
+    "chat-gateway pairing approve {}\nThe code is valid for one hour."
+)
+FORBIDDEN_SAID: Final = "In a group, /{} is for its administrators and for people the operator let in."
+UNKNOWN_SAID: Final = (
+    "/{} is for the administrators of this group, and who they are cannot be found out now. Try again."
+)
+
+
+class Reception:
+    """Takes the arrivals of one adapter.
+
+    Args:
+        name: of the channel.
+        is_admin: whether a person administers a group, by chat id and person id; None where the platform
+            does not know.
+        clock: the wall clock, UTC.
+        held: hears which arrivals wait for something of the workspace.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        table: Platform,
+        intake: Intake,
+        mailbox: Mailbox,
+        state: Path,
+        media: MediaFolder,
+        is_admin: Callable[[str, str], Awaitable[bool]] | None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        held: HeldBack | None = None,
+    ) -> None:
+        self._held = held if held is not None else HeldBack()
+        self._name = name
+        self._table = table
+        self._intake = intake
+        self._mailbox = mailbox
+        self._state = state
+        self._media = media
+        self._is_admin = is_admin
+        self._clock = clock
+        self._pairing = pairing.Pairing(state, clock=clock)
+        self._guard = LoopGuard()
+
+    async def accept(self, arrival: Arrival) -> bool:
+        """Return once an arrival is durable, or dismissed; wait for as long as the queue is away.
+
+        It fails only by being cancelled. The same arrival again becomes the same letter.
+
+        Returns:
+            False where it was dismissed without a word.
+        """
+        arrival = _sound(arrival)
+        if arrival.moved_from:
+            await self._until_done(arrival, lambda: self._move(arrival))
+            return True
+        verdict = await self._until_done(arrival, lambda: self._verdict(arrival))
+        match verdict:
+            case Ignore(reason):
+                self._dismiss(arrival, reason)
+                return False
+            case AskCode(who):
+                return await self._ask(arrival, who)
+            case Accept():
+                await self._take(arrival)
+        return True
+
+    # ── who may ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _verdict(self, arrival: Arrival) -> Verdict:
+        approved = pairing.approved(self._state, self._name)
+        verdict = decide(arrival, name=self._name, table=self._table, approved=approved)
+        lets = self._guard.lets(arrival) if isinstance(verdict, Accept) or not arrival.from_bot else True
+        return verdict if lets else Ignore("too many messages of bots")
+
+    async def _ask(self, arrival: Arrival, who: pairing.Who) -> bool:
+        """Answer with a code, unless silence is the answer (False)."""
+        sender = arrival.sender
+        asker, name = sender.id, sender.name
+        if who == "group":
+            asker, name = arrival.group_ids[0], f"group, asked by {sender.name or sender.id}"
+
+        async def ask() -> str | None:
+            return await asyncio.to_thread(
+                self._pairing.ask,
+                self._name,
+                asker,
+                kind=who,
+                name=name,
+                message_id=arrival.id,
+                chat_id=arrival.chat_id,
+            )
+
+        code = await self._until_done(arrival, ask)
+        if code is None:
+            self._dismiss(arrival, f"{who} not allowed, told before")
+            return False
+        said = (GROUP_SAID if who == "group" else PERSON_SAID).format(code)
+        await self._tell(arrival, "pairing", said)
+        self._dismiss(arrival, f"{who} not allowed, told a code")
+        return True
+
+    async def _forbidden(self, arrival: Arrival) -> str:
+        """Return what to say to a command that this person may not use here; empty where he may."""
+        command = commands.parse(arrival.text) if arrival.kind != "edit" else None
+        if not arrival.group or command is None or command.name not in RESTRICTED:
+            return ""
+        approved = pairing.approved(self._state, self._name)
+        if is_allowed(arrival.sender.id, table=self._table, approved=approved):
+            return ""
+        if self._is_admin is None or not arrival.sender.id:
+            return FORBIDDEN_SAID.format(command.name)
+        try:
+            async with asyncio.timeout(ADMIN_TIMEOUT_S):
+                admin = await self._is_admin(arrival.chat_id, arrival.sender.id)
+        except (ChannelError, OSError) as error:  # a time-out is an OSError too
+            log.warning("admins.unknown", channel=self._name, error=str(error))
+            return UNKNOWN_SAID.format(command.name)
+        return "" if admin else FORBIDDEN_SAID.format(command.name)
+
+    # ── the hand-over ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take(self, arrival: Arrival) -> None:
+        said = await self._until_done(arrival, lambda: self._forbidden(arrival))
+        if said:
+            await self._tell(arrival, "forbidden", said)
+            self._dismiss(arrival, "command not allowed")
+            return
+        attachments: list[Attachment] = []
+        lines = [arrival.text] if arrival.text else []
+        for file in arrival.files:
+            match await self._media.save(file):
+                case FileRefused(text):
+                    lines.append(text)
+                case Attachment() as attachment:
+                    attachments.append(attachment)
+        inbound = self._inbound(replace(arrival, text="\n".join(lines)), attachments)
+        await self._until_done(arrival, lambda: self._intake.accept(inbound))
+
+    async def _move(self, arrival: Arrival) -> None:
+        """Tell the session that its chat goes on under another key, and let the group in there as here."""
+        old = arrival.moved_from
+        new = arrival.group_ids[0] if arrival.group_ids else arrival.chat_id
+        approved = pairing.approved(self._state, self._name)
+        listed = group_allowed((old,), table=self._table, approved=approved)
+        if listed and not group_allowed((new,), table=self._table, approved=approved):
+            await asyncio.to_thread(
+                self._pairing.admit, self._name, new, kind="group", name=f"group, until now {old}"
+            )
+        moved = replace(
+            arrival, chat_id=old, kind="action", meta={"moved_to": f"{self._name}:{arrival.chat_id}"}
+        )
+        await self._intake.accept(self._inbound(moved, []))
+
+    async def _tell(self, arrival: Arrival, reason: str, text: str) -> None:
+        inbound = self._inbound(arrival, [])
+        post = replies.notice(inbound, reason, text, self._clock())
+        await self._until_done(arrival, lambda: self._mailbox.put(post))
+
+    def _inbound(self, arrival: Arrival, attachments: list[Attachment]) -> Inbound:
+        return Inbound(
+            v=1,
+            id=arrival.id,
+            key=f"{self._name}:{arrival.chat_id}",
+            channel=self._name,
+            chat_id=arrival.chat_id,
+            text=arrival.text,
+            kind=arrival.kind,
+            platform_id=arrival.platform_id,
+            sender=arrival.sender,
+            attachments=attachments,
+            group=arrival.group,
+            mentioned=arrival.mentioned,
+            reply_to=arrival.reply_to,
+            sent_at=now_text(arrival.sent_at) if arrival.sent_at is not None else None,
+            received_at=now_text(self._clock()),
+            meta=dict(arrival.meta),
+        )
+
+    # ── waiting ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _until_done(self, arrival: Arrival, work: Callable[[], Awaitable[T]]) -> T:
+        """Try until it is done: what was not made durable is nowhere else than with the platform."""
+
+        def told(error: Exception, tries: int) -> None:
+            if not isinstance(error, (MailboxDown, ChannelError, OSError)):
+                # one message ends here, and its chat waits for whoever reads the log
+                log.exception("arrival.failed", channel=self._name, id=arrival.id)
+            elif tries == 1:
+                log.warning("arrival.waits", channel=self._name, id=arrival.id, error=str(error))
+            if isinstance(error, (ChannelError, OSError)):
+                self._held.note(arrival.id, str(error))
+            elif not isinstance(error, MailboxDown):  # the queue says itself that it is away
+                self._held.note(arrival.id, f"it failed: {type(error).__name__}")
+
+        try:
+            return await until_durable(work, retried=(Exception,), told=told, pause=self._pause)
+        finally:
+            self._held.release(arrival.id)
+
+    async def _pause(self, after_s: float) -> None:
+        """Wait a little less; when the queue comes back while it is away, not a moment longer."""
+        after_s *= 1 - 0.2 * random.random()  # so that many that wait do not come back all at once
+        if self._mailbox.health().up:  # and yet it failed
+            await asyncio.sleep(after_s)
+            return
+        try:
+            async with asyncio.timeout(after_s):
+                await self._mailbox.ready()
+        except TimeoutError:
+            return
+        except GatewayError:
+            await asyncio.sleep(after_s)
+        else:
+            await asyncio.sleep(LEAST_PAUSE_S)
+
+    def _dismiss(self, arrival: Arrival, reason: str) -> None:
+        log.info(
+            "arrival.dismissed",
+            channel=self._name,
+            id=arrival.id,
+            chat=arrival.chat_id,
+            sender=arrival.sender.id,
+            reason=reason,
+        )
+
+
+def _sound(arrival: Arrival) -> Arrival:
+    """Replace what no JSON can carry: halves of surrogate pairs, and values that are not plain."""
+    sender = arrival.sender
+    return replace(
+        arrival,
+        text=_text(arrival.text),
+        sender=Sender(id=_text(sender.id), name=_text(sender.name), username=_text(sender.username)),
+        meta=_plain(arrival.meta),
+    )
+
+
+def _text(value: str) -> str:
+    return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case str():
+            return _text(value)
+        case bool() | int() | float() | None:
+            return value
+        case Mapping():
+            return {_text(str(name)): _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case _:
+            return _text(str(value))

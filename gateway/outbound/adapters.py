@@ -1,0 +1,270 @@
+"""Keeps the adapters up: each in one process at a time, begun anew after a failure, alone in its troubles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+import structlog
+
+from channels import registry, state_file
+from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types
+from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile
+from channels.lease import lease
+from channels.limiter import Limiter, rates_of
+from channels.media import MediaFolder
+from channels.platform_time import steady_s
+from channels.tables import Platform
+from gateway.errors import GatewayError, NewerState
+from gateway.inbound.intake import Intake
+from gateway.inbound.reception import Reception
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.drafts import Drafts
+from gateway.outbound.enclosing import Folders, media_alone
+from gateway.outbound.greetings import Greetings
+from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.standing import standing_file
+from gateway.queue.mailbox import Mailbox
+from gateway.queue.retry import back_off_s
+from gateway.turns.held import HeldBack
+
+log = structlog.get_logger("adapters")
+
+REFUSED_S = 300.0  # before a token that was refused is tried again
+LASTING_S = 60.0  # an adapter that ran this long begins its back-off anew
+LOOK_S = 1.0
+SHOW_S = 1.0
+ALIVE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterContext:
+    """What the adapters of one process share."""
+
+    mailbox: Mailbox
+    intake: Intake
+    workspace: Path
+    max_mb: int
+    media_timeout_s: float
+    turn_timeout_s: float
+    commands: Mapping[str, str]
+    held: Callable[[str], str] = lambda channel: ""  # why letters of a channel wait for the workspace
+    folders: Folders = media_alone
+
+
+class Adapter:
+    """One enabled channel: its ingress, its delivery, and how it stands."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        table: Platform,
+        around: AdapterContext,
+        *,
+        build: Callable[[Kind, Platform, Site], Channel] = registry.build,
+    ) -> None:
+        self.name = kind.name
+        self.pulse = Pulse()
+        self.pulse.fail("not started yet")
+        self._kind = kind
+        self._table = table
+        self._around = around
+        self._build = build
+        self._state = around.workspace / "state"
+        self._receiving: asyncio.Task[None] | None = None
+        self._began, self._mark_s = datetime.now(UTC), steady_s()
+        self._closing = False
+        self._leased = False
+        self._held_back = HeldBack()
+
+    def part(self) -> dict[str, Any]:
+        """Say whether it is up, since when, and its last error; down while what came by it is held back."""
+        trip = self.pulse.last_round_trip
+        cause = self._held_back.cause or self._around.held(self.name)
+        return {
+            "up": self.pulse.up and not cause,
+            "since": self.pulse.since.isoformat(),
+            "error": self.pulse.error or cause,
+            "last_round_trip": trip.isoformat() if trip is not None else None,
+        }
+
+    async def run(self) -> None:
+        """Keep it up until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_up(), name=f"{self.name} adapter")
+            group.create_task(self._show(), name=f"{self.name} standing")
+
+    async def _show(self) -> NoReturn:
+        """Write how it stands for the other processes of the workspace: each change, and a sign of life."""
+        loop = asyncio.get_running_loop()
+        shown, at = (False, ""), -ALIVE_S
+        while True:
+            part = self.part()
+            now = (part["up"], part["error"])
+            if self._leased and (now != shown or loop.time() - at >= ALIVE_S):
+                shown, at = now, loop.time()
+                await _keep(standing_file(self._state, self.name), {"pid": os.getpid(), **part})
+            await asyncio.sleep(SHOW_S)
+
+    async def _keep_up(self) -> NoReturn:
+        self.pulse.fail("another process of this workspace runs it")
+        async with lease(self._state, self.name):
+            self.pulse.fail("not connected yet")
+            self._leased = True
+            tries = 0
+            loop = asyncio.get_running_loop()
+            while True:
+                began = loop.time()
+                error = await self._once()
+                tries = 1 if loop.time() - began > LASTING_S else tries + 1
+                lasting = isinstance(error, CredentialsRefused | NewerFile | NewerState)
+                wait = REFUSED_S if lasting else back_off_s(tries)
+                self.pulse.fail(str(error))
+                log.error(
+                    "adapter.failed",
+                    channel=self.name,
+                    error=str(error),
+                    hint=getattr(error, "hint", ""),
+                    again_s=round(wait, 1),
+                )
+                await asyncio.sleep(wait)
+
+    def stop_receiving(self) -> None:
+        """Take nothing new from the platform; what is to be sent still is."""
+        self._closing = True
+        if self._receiving is not None:
+            self._receiving.cancel()
+
+    async def _once(self) -> BaseException:
+        """Run it until it fails; return why."""
+        try:
+            await self._live()
+        except* (ChannelError, GatewayError) as group:
+            error: BaseException = _first(group)
+        except* Exception as group:  # one channel ends here, and is begun anew
+            log.exception("adapter.crashed", channel=self.name)
+            error = ChannelDown(f"it crashed: {type(_first(group)).__name__}")
+        else:
+            error = ChannelDown("it ended by itself")
+        return error
+
+    async def _live(self) -> None:
+        around = self._around
+        async with AsyncExitStack() as stack:
+            site = Site(
+                state=self._state,
+                pulse=self.pulse,
+                commands=around.commands,
+                began=self._began,
+                mark_s=self._mark_s,
+            )
+            channel = await asyncio.to_thread(self._build, self._kind, self._table, site)
+            stack.push_async_callback(channel.aclose)
+            ledger = await stack.enter_async_context(DeliveryLedger(self._state / f"delivery-{self.name}.db"))
+            limiter = Limiter(
+                self._state, self.name, self._table.token.get_secret_value(), rates_of(self.name)
+            )
+            async with asyncio.TaskGroup() as group:
+                drafts = self._drafts(channel, ledger, limiter)
+                delivery = Delivery(
+                    channel=channel,
+                    mailbox=around.mailbox,
+                    ledger=ledger,
+                    limiter=limiter,
+                    workspace=around.workspace,
+                    group=group,
+                    drafts=drafts,
+                    max_file_mb=around.max_mb,
+                    folders=around.folders,
+                )
+                if not self._closing:
+                    self._receiving = group.create_task(self._receive(channel), name=f"{self.name} ingress")
+                group.create_task(delivery.run(), name=f"{self.name} delivery")
+                group.create_task(self._watch(), name=f"{self.name} watch")
+                greetings = Greetings(self.name, state=self._state, mailbox=around.mailbox)
+                group.create_task(greetings.run(), name=f"{self.name} greetings")
+                if drafts is not None:
+                    group.create_task(drafts.run(), name=f"{self.name} drafts")
+                if isinstance(channel, Registers):
+                    group.create_task(self._register(channel), name=f"{self.name} commands")
+
+    def _drafts(self, channel: Channel, ledger: DeliveryLedger, limiter: Limiter) -> Drafts | None:
+        if not isinstance(channel, Types | Edits):
+            return None
+        return Drafts(
+            channel=channel,
+            mailbox=self._around.mailbox,
+            ledger=ledger,
+            limiter=limiter,
+            stream=self._table.stream,
+            turn_timeout_s=self._around.turn_timeout_s,
+        )
+
+    async def _receive(self, channel: Channel) -> None:
+        around = self._around
+        reception = Reception(
+            name=self.name,
+            table=self._table,
+            intake=around.intake,
+            mailbox=around.mailbox,
+            state=self._state,
+            media=MediaFolder(around.workspace, max_mb=around.max_mb, timeout_s=around.media_timeout_s),
+            is_admin=channel.is_admin if isinstance(channel, Admins) else None,
+            held=self._held_back,
+        )
+        await channel.run(reception.accept)
+        raise ChannelDown("it stopped receiving")
+
+    async def _watch(self) -> None:
+        """Begin anew when no round trip came to an end for too long."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.pulse.stalled() and not self._closing:
+                raise ChannelDown(f"no round trip for {self.pulse.within_s:.0f} s")
+
+    async def _register(self, channel: Registers) -> None:
+        """Show the menu of commands, where it is not the one that was shown last."""
+        wanted = dict(self._around.commands)
+        mark = hashlib.sha256(
+            orjson.dumps([self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)
+        ).hexdigest()[:16]
+        shown = self._state / f"{self.name}-commands.json"
+        with contextlib.suppress(ChannelError):  # what cannot be read is shown anew
+            if (await asyncio.to_thread(state_file.read, shown)).get("menu") == mark:
+                return
+        tries = 0
+        while True:
+            try:
+                await channel.register(wanted)
+            except CredentialsRefused:
+                return  # the ingress says so
+            except ChannelError as error:
+                tries += 1
+                log.warning("commands.unregistered", channel=self.name, error=str(error))
+                await asyncio.sleep(back_off_s(tries))
+            else:
+                await _keep(shown, {"menu": mark})
+                return
+
+
+async def _keep(path: Path, content: Mapping[str, Any]) -> None:
+    """Write one of the files that only show or spare something: a disk that refuses ends nothing."""
+    try:
+        await asyncio.to_thread(state_file.write, path, content)
+    except ChannelError as error:
+        log.warning("state.unwritten", error=str(error), hint=error.hint)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,277 @@
+"""The third hand-over: an outbound letter is gone only after its platform accepted the last piece."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from channels.base import Channel, Edits, Rendered
+from channels.errors import Unreadable
+from channels.keyed_lanes import KeyedLanes
+from channels.message import Outbound, read_outbound
+from gateway.errors import LetterLost, MailboxDown
+from gateway.outbound.drafts import Drafts
+from gateway.outbound.enclosing import Folders, media_alone
+from gateway.outbound.ledger import DeliveryLedger, Progress
+from gateway.outbound.pieces import RateLimit, instead, pieces
+from gateway.outbound.sender import Errand, Gone, PieceRefused, PieceSender, Undecided
+from gateway.queue.mailbox import Letter, Mailbox, outbound
+from gateway.queue.retry import back_off_s
+from gateway.turns.policy import broken
+
+log = structlog.get_logger("delivery")
+
+AT_ONCE = 64  # calls to one platform
+SEND_TIMEOUT_S = 60.0
+GRACE_S = 5.0  # for the calls that are under way when delivery ends
+CRASHES_MAX = 3
+
+
+@dataclass(slots=True)
+class _Entry:
+    out: Outbound
+    letter: Letter
+    begun: bool = False
+
+
+class Delivery:
+    """Serves one platform: chat by chat in the order of arrival, chats side by side.
+
+    A chat that must wait holds up no other. ``attached`` is set once letters are taken.
+
+    Args:
+        group: where the work on the chats runs.
+        drafts: who shows replies while they are written; None where nobody does.
+        max_file_mb: files beyond it are named in the chat, not sent.
+        sleep: waits some seconds.
+        folders: names those below which a letter's files may lie.
+        timeout_s: how long one call to the platform may take; a file may take longer.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: Channel,
+        mailbox: Mailbox,
+        ledger: DeliveryLedger,
+        limiter: RateLimit,
+        workspace: Path,
+        group: asyncio.TaskGroup,
+        drafts: Drafts | None = None,
+        max_file_mb: float = 20,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        folders: Folders = media_alone,
+        timeout_s: float = SEND_TIMEOUT_S,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self.attached = asyncio.Event()
+        self.delivered = 0
+        self.parked = 0
+        self._channel = channel
+        self._mailbox = mailbox
+        self._ledger = ledger
+        self._workspace = workspace
+        self._folders = folders
+        self._group = group
+        self._drafts = drafts
+        self._max_bytes = int(max_file_mb * 2**20)
+        self._sleep = sleep
+        self._sender = PieceSender(
+            channel=channel,
+            ledger=ledger,
+            limiter=limiter,
+            at_once=at_once,
+            timeout_s=timeout_s,
+            sleep=sleep,
+        )
+        self._chats: KeyedLanes[_Entry] = KeyedLanes(self._serve, start=self._start_chat)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def last_error(self) -> str:
+        """The last error of a send, in words for the operator; empty where there was none."""
+        return self._sender.last_error
+
+    async def run(self) -> None:
+        """Deliver until cancelled; calls under way then may end within some seconds."""
+        async with self._mailbox.take(outbound(self._channel.name)) as letters:
+            try:
+                self.attached.set()
+                async for letter in letters:
+                    try:
+                        self._receive(letter)
+                    except Exception as error:
+                        # One letter ends here: the loop serves all chats.
+                        log.exception("letter.broken", id=letter.id)
+                        self._spawn(self._park_unreadable(letter, str(broken(error))), "park unreadable")
+            finally:
+                await self._close()
+
+    def _receive(self, letter: Letter) -> None:
+        try:
+            out = read_outbound(letter.body)
+        except Unreadable as error:
+            self._spawn(self._park_unreadable(letter, str(error)), "park unreadable")
+            return
+        if letter.suspect:
+            for entry in self._chats.items(out.chat_id):
+                if entry.letter.lost and (entry.out.key, entry.out.id) == (out.key, out.id):
+                    entry.letter = letter
+                    if entry.begun:
+                        letter.begin()
+                    return
+        self._chats.put(out.chat_id, _Entry(out, letter))
+
+    def _start_chat(self, chat: Coroutine[Any, Any, None], chat_id: str) -> None:
+        self._spawn(chat, f"deliver {self._channel.name}:{chat_id}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._group.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self) -> None:
+        """Begin nothing more; let the calls under way end, then cancel what is left."""
+        self._closing = True
+        self._chats.close()
+        for task in self._tasks - self._sender.busy:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- one chat ----------------------------------------------------------------------------------
+
+    async def _serve(self, entry: _Entry) -> None:
+        # A lost letter comes again, and all behind it, in order: without any wait each leaves its lane.
+        entry.begun = entry.letter.begin()
+        if entry.begun:
+            await self._work(entry)
+
+    async def _work(self, entry: _Entry) -> None:
+        """Bring one letter to its end, unless it comes again."""
+        out = entry.out
+        crashes = 0
+        while True:
+            try:
+                count = await self._deliver(entry)
+                await self._settle(entry)
+            except Gone:
+                return
+            except PieceRefused as error:
+                await self._park(entry, str(error))
+                return
+            except Exception as error:  # one letter ends here: tried again, then parked
+                log.exception("delivery.crashed", key=out.key, id=out.id)
+                crashes += 1
+                if crashes >= CRASHES_MAX:
+                    await self._park(entry, f"failed: {type(error).__name__}")
+                    return
+                await self._sleep(back_off_s(crashes))
+            else:
+                self.delivered += 1
+                log.info("letter.delivered", key=out.key, id=out.id, pieces=count)
+                return
+
+    async def _deliver(self, entry: _Entry) -> int:
+        """Send what the platform has not accepted yet; return how many pieces that were."""
+        out = entry.out
+        await self._draft_closed(out)
+        progress = await self._sender.durably(lambda: self._ledger.progress(out.key, out.id))
+        if progress.done:
+            return 0
+        todo = await pieces(
+            self._channel,
+            out,
+            workspace=self._workspace,
+            folders=await self._folders(out),
+            max_bytes=self._max_bytes,
+        )
+        files = len(todo) - len(out.attachments)
+        missing = [number for number in range(len(todo)) if number not in progress.sent]
+        for number in missing:
+            errand = Errand(
+                out,
+                number,
+                todo[number],
+                unknown=progress.unknown.get(number, 0),
+                last=number == missing[-1],
+                ours=lambda: not (entry.letter.lost or self._closing),
+            )
+            try:
+                await self._hand_over(errand, progress)
+            except PieceRefused as error:
+                if isinstance(error, Undecided) or not isinstance(errand.content, Path):
+                    raise
+                log.warning("file.refused", key=out.key, id=out.id, piece=number, reason=str(error))
+                why = "this file could not be sent"
+                attachment = out.attachments[number - files]
+                errand.content = await instead(self._channel, attachment, why=why)
+                errand.unknown = 0
+                await self._hand_over(errand, progress)
+        if not missing:
+            await self._sender.durably(lambda: self._ledger.done(out.key, out.id))
+        return len(missing)
+
+    async def _hand_over(self, errand: Errand, progress: Progress) -> None:
+        drafted = progress.draft if errand.number == 0 else ""
+        edits = drafted and isinstance(self._channel, Edits) and isinstance(errand.content, Rendered)
+        if not (edits and await self._sender.edit(errand, drafted)):
+            await self._sender.send(errand)
+
+    async def _draft_closed(self, out: Outbound) -> None:
+        """Return when no change of this reply's draft is under way, nor will be."""
+        if self._drafts is not None and out.kind == "reply" and out.in_reply_to:
+            await self._drafts.close(out.key, out.in_reply_to)
+
+    # -- the end of a letter -----------------------------------------------------------------------
+
+    async def _settle(self, entry: _Entry) -> None:
+        await self._end(lambda: entry.letter, self._mailbox.settle)
+
+    async def _park(self, entry: _Entry, reason: str) -> None:
+        """Set a letter aside, visibly, unless it comes again."""
+        out = entry.out
+        ended = await self._end(
+            lambda: entry.letter,
+            lambda letter: self._mailbox.park(letter, key=out.key, reason=reason, attempts=1),
+        )
+        if ended:
+            self.parked += 1
+            log.error("letter.parked", key=out.key, id=out.id, reason=reason)
+            await self._sender.durably(lambda: self._ledger.set_aside(out.key, out.id))
+
+    async def _park_unreadable(self, letter: Letter, fault: str) -> None:
+        reason = f"unreadable: {fault}"
+        if letter.begin() and await self._end(
+            lambda: letter,
+            lambda each: self._mailbox.park(each, key=None, reason=reason, attempts=0),
+        ):
+            self.parked += 1
+            log.error("letter.parked", id=letter.id, reason=reason)
+
+    async def _end(self, current: Callable[[], Letter], change: Callable[[Letter], Awaitable[None]]) -> bool:
+        """Let go of a letter, however long the queue is away; False where it comes again."""
+        tries = 0
+        while True:
+            try:
+                await change(current())
+            except LetterLost:
+                if current().lost:
+                    return False
+                # It came again while this was under way: the new delivery is the one to let go of.
+            except MailboxDown as error:
+                tries += 1
+                log.warning("letter.not_settled", error=str(error))
+                await self._sleep(back_off_s(tries))
+            else:
+                return True

@@ -1,0 +1,313 @@
+"""Shows in a chat that its answer is being written: typing, and a draft that grows into the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from ulid import ULID
+
+from channels.base import Channel, Edits, Piece, Rendered, Types
+from channels.errors import ChannelDown, SendLater, SendNever
+from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.pieces import RateLimit, is_group, nonce, render
+from gateway.queue.mailbox import Mailbox
+from gateway.turns.control_order import WatchOrder
+from gateway.turns.event import read_event
+from session.bounded_dict import BoundedDict
+from session.transcript.key import split
+
+log = structlog.get_logger("drafts")
+
+WATCH_S = 60  # what is asked for, every WATCH_EVERY_S
+WATCH_EVERY_S = 30.0
+WATCH_FIRST_S = (1.0, 2.0, 5.0)  # a daemon that starts beside us may not listen yet
+TYPING_EVERY_S = 4.0
+EDIT_EVERY_S = 1.0
+GROUP_EVERY_S = 5.0  # a platform counts a group's messages by the minute: leave some for the answers
+FIRST_CHARS = 20
+CALL_TIMEOUT_S = 10.0
+WAITING_MAX = 8  # drafts in line before the limiter: an answer waits behind no more of them
+TURNS_MAX = 1_000  # shown at once; what comes beyond is answered all the same
+CLOSED_MAX = 10_000
+DRAFT = -1  # its piece number: its nonce is not the answer's
+TEXT_MAX = 100_000  # characters gathered; no first piece is longer
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What is known of the turn that runs in a chat."""
+
+    key: str
+    chat_id: str
+    message_id: str
+    whole: bool  # its text was heard from the beginning
+    heard_at: float
+    text: list[str] = field(default_factory=list)
+    chars: int = 0
+    written_at: float = 0.0
+    draft: str = ""
+    shown: Rendered | None = None
+    over: bool = False
+    silent: bool = False  # no draft of it is shown (any more)
+    called_at: float = float("-inf")
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def write(self, text: str, now: float) -> None:
+        """Take in the next piece of the answer."""
+        if not self.text:
+            self.written_at = now
+        if self.chars < TEXT_MAX:
+            self.text.append(text)
+            self.chars += len(text)
+
+    def begin(self) -> None:
+        """Begin the text anew: it was the preface of a tool, or the turn is tried again."""
+        self.text.clear()
+        self.chars = 0
+        self.whole = True
+
+
+class Drafts:
+    """Watches the turns of one platform's chats; nothing that fails here ends anything or delays an answer.
+
+    Args:
+        stream: show the text while it is written, where the platform can change a message.
+        turn_timeout_s: after this much silence a turn counts as over.
+        now: a clock that never goes back, in seconds.
+        sleep: waits some seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: Channel,
+        mailbox: Mailbox,
+        ledger: DeliveryLedger,
+        limiter: RateLimit,
+        stream: bool = True,
+        turn_timeout_s: float = 600.0,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._channel = channel
+        self._mailbox = mailbox
+        self._ledger = ledger
+        self._limiter = limiter
+        self._streams = stream and isinstance(channel, Edits)
+        self._types = isinstance(channel, Types)
+        self._turn_timeout_s = turn_timeout_s
+        self._now = now
+        self._sleep = sleep
+        self._group: asyncio.TaskGroup | None = None
+        self._turns: dict[str, _Turn] = {}
+        self._calls: dict[tuple[str, str], asyncio.Event] = {}
+        self._waiting = 0
+        self._closed: BoundedDict[tuple[str, str], None] = BoundedDict(CLOSED_MAX)
+        # Until when the platform wants nothing for a chat that was written to too often.
+        self._quiet_until: BoundedDict[str, float] = BoundedDict(TURNS_MAX)
+
+    async def run(self) -> None:
+        """Show until cancelled; return at once where there is nothing that could be shown."""
+        if not (self._streams or self._types):
+            return
+        async with self._mailbox.listen("events") as bodies, asyncio.TaskGroup() as group:
+            self._group = group
+            watching = group.create_task(self._watch(), name="drafts watch")
+            try:
+                async for body in bodies:
+                    try:
+                        self._hear(body)
+                    except Exception:
+                        # One event ends here: no answer depends on it.
+                        log.exception("event.broken")
+            finally:
+                self._group = None
+                watching.cancel()
+                for turn in list(self._turns.values()):
+                    self._end(turn)
+
+    async def close(self, key: str, message_id: str) -> None:
+        """Return when no call for the draft of this answer is under way, nor will be: it can be delivered."""
+        self._closed[key, message_id] = None
+        turn = self._turns.get(key)
+        if turn is not None and turn.message_id == message_id:
+            self._end(turn)
+        under_way = self._calls.get((key, message_id))
+        if under_way is not None:
+            await under_way.wait()
+
+    async def _watch(self) -> None:
+        """Keep the daemons telling what their turns do."""
+        waits = list(WATCH_FIRST_S)
+        while True:
+            order = WatchOrder(id=f"watch:{ULID()}", slots="all", for_s=WATCH_S)
+            await self._mailbox.tell("control", 0, order.to_bytes())
+            await self._sleep(waits.pop(0) if waits else WATCH_EVERY_S)
+
+    # -- what is heard -----------------------------------------------------------------------------
+
+    def _hear(self, body: bytes) -> None:
+        event = read_event(body)
+        if event is None or not event.in_reply_to:
+            return
+        channel, chat_id = split(event.key)
+        if channel != self._channel.name:
+            return
+        match event.kind:
+            case "queued":
+                self._queued(chat_id)
+            case "started" | "tool" | "delta":
+                self._moves_on(event.key, event.in_reply_to, event.kind, event.text)
+            case "reply" | "notice":
+                turn = self._turns.get(event.key)
+                if turn is not None and turn.message_id == event.in_reply_to:
+                    self._end(turn)
+
+    def _queued(self, chat_id: str) -> None:
+        if self._types and self._group is not None and len(self._turns) < TURNS_MAX:
+            self._group.create_task(self._type(chat_id), name="typing once")
+
+    def _moves_on(self, key: str, message_id: str, kind: str, text: str) -> None:
+        if (key, message_id) in self._closed:
+            return
+        turn = self._turns.get(key)
+        if turn is None or turn.message_id != message_id:
+            turn = self._begin(key, message_id, before=turn)
+        if turn is None:
+            return
+        turn.heard_at = self._now()
+        if kind == "delta":
+            turn.write(text, self._now())
+        else:
+            turn.begin()
+
+    def _begin(self, key: str, message_id: str, *, before: _Turn | None) -> _Turn | None:
+        if before is not None:  # one turn of a chat runs at a time
+            self._end(before)
+        if self._group is None or len(self._turns) >= TURNS_MAX:
+            return None
+        _, chat_id = split(key)
+        turn = self._turns[key] = _Turn(key, chat_id, message_id, whole=False, heard_at=self._now())
+        work: list[tuple[str, Coroutine[Any, Any, None]]] = []
+        if self._types:
+            work.append((f"typing {key}", self._keep_typing(turn)))
+        if self._streams:
+            work.append((f"draft {key}", self._keep_drawing(turn)))
+        turn.tasks = [self._group.create_task(each, name=name) for name, each in work]
+        return turn
+
+    def _end(self, turn: _Turn) -> None:
+        """Begin no further call for this turn; a call for its draft that is under way ends by itself."""
+        turn.over = True
+        if self._turns.get(turn.key) is turn:
+            del self._turns[turn.key]
+        if (turn.key, turn.message_id) not in self._calls:
+            for task in turn.tasks:
+                task.cancel()
+
+    def _lives(self, turn: _Turn) -> bool:
+        if not turn.over and self._now() - turn.heard_at > self._turn_timeout_s:
+            self._end(turn)
+        return not turn.over
+
+    def _quiet(self, chat_id: str) -> bool:
+        """Say whether the platform wants nothing for this chat now."""
+        return self._quiet_until.get(chat_id, 0.0) > self._now()
+
+    async def _be_quiet(self, chat_id: str, error: SendLater) -> None:
+        await self._limiter.pause(chat_id, error.after_s)
+        self._quiet_until[chat_id] = self._now() + error.after_s
+
+    # -- typing ------------------------------------------------------------------------------------
+
+    async def _keep_typing(self, turn: _Turn) -> None:
+        while self._lives(turn):
+            await self._type(turn.chat_id)
+            await self._sleep(TYPING_EVERY_S)
+
+    async def _type(self, chat_id: str) -> None:
+        assert isinstance(self._channel, Types)
+        address = self._ledger.address(chat_id)
+        if self._quiet(address):
+            return
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._channel.typing(address)
+        except SendLater as error:
+            await self._be_quiet(address, error)
+        except Exception as error:  # noqa: BLE001 - nothing depends on it
+            log.debug("typing.failed", chat_id=chat_id, cause=type(error).__name__)
+
+    # -- drafts ------------------------------------------------------------------------------------
+
+    async def _keep_drawing(self, turn: _Turn) -> None:
+        every_s = GROUP_EVERY_S if is_group(turn.chat_id) else EDIT_EVERY_S
+        while self._lives(turn):
+            await self._sleep(EDIT_EVERY_S)
+            now = self._now()
+            if turn.over or turn.silent or not turn.whole or now - turn.called_at < every_s:
+                continue
+            if turn.chars >= FIRST_CHARS and now - turn.written_at >= EDIT_EVERY_S:
+                try:
+                    await self._draw(turn)
+                except Exception as error:  # noqa: BLE001 - the answer comes without a draft
+                    log.debug("draft.failed", key=turn.key, cause=type(error).__name__)
+                    turn.silent = True
+
+    async def _draw(self, turn: _Turn) -> None:
+        """Show the beginning of the text so far, as far as one message holds it."""
+        address = self._ledger.address(turn.chat_id)
+        rendered = await render(self._channel, "".join(turn.text))
+        if not rendered or rendered[0] == turn.shown or self._quiet(address):
+            return
+        if self._waiting >= WAITING_MAX:
+            return
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(EDIT_EVERY_S):
+                await self._limiter.wait(address, group=is_group(address))
+        except TimeoutError:
+            return  # the chat is busy: the next text will do
+        finally:
+            self._waiting -= 1
+        if turn.over:
+            return
+        name = (turn.key, turn.message_id)
+        self._calls[name] = done = asyncio.Event()
+        try:
+            turn.called_at = self._now()
+            await self._call(turn, address, rendered[0])
+        finally:
+            del self._calls[name]
+            done.set()
+
+    async def _call(self, turn: _Turn, address: str, content: Rendered) -> None:
+        out_id = f"{turn.message_id}#reply"
+        if not turn.draft:
+            found = await self._ledger.begin_draft(turn.key, out_id)
+            turn.draft, turn.silent = found or "", found is None
+        if turn.silent:
+            return
+        try:
+            if turn.draft:
+                assert isinstance(self._channel, Edits)
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    await self._channel.edit(address, turn.draft, content)
+            else:
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    draft = await self._channel.send(Piece(address, content, nonce(out_id, DRAFT)))
+                await self._ledger.draft_sent(turn.key, out_id, draft)
+                turn.draft = draft
+            turn.shown = content
+        except (SendLater, ChannelDown, SendNever) as error:
+            if isinstance(error, SendLater):
+                await self._be_quiet(address, error)
+            turn.silent = isinstance(error, SendNever)
+            if not turn.draft:  # surely not sent
+                await self._ledger.drop_draft(turn.key, out_id)
+            log.debug("draft.refused", key=turn.key, cause=type(error).__name__)

@@ -1,0 +1,43 @@
+"""Which files may leave the workspace with a letter: those of ``media/``, and of the chat's own scope."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from channels.message import Outbound
+from gateway.config.settings import Settings
+from session.context.scopes import Scopes
+from session.memory.circles import Circles
+from session.store.store import Store
+
+Folders = Callable[[Outbound], Awaitable[Sequence[Path]]]
+
+
+def folders_by(settings: Settings) -> Folders:
+    """Build what names the folders of a letter's files, by what its chat may see.
+
+    The answer of a job may bring what the job wrote, as far as those may see it who get the answer.
+    """
+    workspace = settings.workspace
+
+    async def folders(out: Outbound) -> Sequence[Path]:
+        if not out.attachments:
+            return ()
+        store = Store(workspace, zone=settings.zone)
+        circles = Circles(Scopes(workspace, kind=settings.memory.scope), store=store)
+        try:
+            found = [workspace / "media", (await circles.of_key(out.key)).files]
+            job = (out.in_reply_to or "").partition("@")[0]
+            if job.startswith("cron:") and job != out.key:
+                found.append((await circles.of_key(job, out.key)).files)
+        finally:
+            await store.aclose()
+        return found
+
+    return folders
+
+
+async def media_alone(out: Outbound) -> Sequence[Path]:
+    """Name no folder but that of what people sent, relative to the workspace."""
+    return (Path("media"),)

@@ -1,0 +1,86 @@
+"""The third hand-over: an outbound letter is gone only after its channel accepted it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from channels.errors import Unreadable
+from channels.message import Outbound, read_outbound
+from gateway.errors import LetterLost
+from gateway.queue.mailbox import Letter, Mailbox, outbound
+from gateway.queue.retry import until_durable
+from gateway.turns.events import EventKind, Events
+from gateway.turns.policy import broken
+
+log = structlog.get_logger("delivery")
+
+# Clients read it as a JSON number, which many of them keep as a double.
+SEQ_MAX = 2**53
+
+
+class LocalDelivery:
+    """Serves ``web`` or ``cli``: a reply is delivered once it is in the events, from where clients have it.
+
+    The transcript is the record: a client that was away finds the reply there.
+    """
+
+    def __init__(self, channel: str, *, mailbox: Mailbox, events: Events, group: asyncio.TaskGroup) -> None:
+        self.attached = asyncio.Event()
+        self._group = group
+        self._channel = channel
+        self._mailbox = mailbox
+        self._events = events
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        async with self._mailbox.take(outbound(self._channel)) as letters:
+            self.attached.set()
+            async for letter in letters:
+                try:
+                    await self._deliver(letter)
+                except Unreadable as error:
+                    self._let_go(letter, unreadable=error)
+                except Exception as error:
+                    # One letter ends here: the loop serves all chats.
+                    log.exception("letter.broken", id=letter.id)
+                    self._let_go(letter, unreadable=broken(error))
+
+    async def _deliver(self, letter: Letter) -> None:
+        message = read_outbound(letter.body)
+        kind: EventKind = "notice" if message.kind == "notice" else "reply"
+        await self._events.tell(
+            kind, message.key, message.in_reply_to, text=message.text, seq=_seq(message), event_id=message.id
+        )
+        self._let_go(letter)
+        log.debug("reply.delivered", key=message.key, id=message.id)
+
+    def _let_go(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
+        """Settle beside the next deliveries: what was told is told, and in order."""
+        self._group.create_task(self._settle(letter, unreadable=unreadable), name="settle delivery")
+
+    async def _settle(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
+        async def once() -> None:
+            if not letter.begin():
+                return
+            if unreadable is None:
+                await self._mailbox.settle(letter)
+            else:
+                reason = f"unreadable: {unreadable}"
+                await self._mailbox.park(letter, key=None, reason=reason, attempts=0)
+                log.warning("letter.parked", id=letter.id, reason=reason)
+
+        try:
+            with contextlib.suppress(LetterLost):
+                await until_durable(once)
+        except Exception:
+            # One letter ends here: it stays in its box, and comes again at the next start.
+            log.exception("letter.not_settled", id=letter.id)
+
+
+def _seq(message: Outbound) -> int:
+    """Return its place among what the chat was told; 0 where it says none, or none that can be counted on."""
+    seq = message.meta.get("seq", 0)
+    return seq if type(seq) is int and 0 <= seq < SEQ_MAX else 0

@@ -1,0 +1,256 @@
+"""Sends one piece until its platform took it or refused it, or nobody can know which."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from channels.base import Channel, Edits, Piece, Rendered
+from channels.errors import (
+    ChannelDown,
+    ChannelError,
+    ChatMoved,
+    SendLater,
+    SendNever,
+    SendUnknown,
+)
+from channels.message import Outbound
+from gateway.errors import LedgerDown
+from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.pieces import RateLimit, is_group, nonce
+from gateway.queue.retry import back_off_s
+
+T = TypeVar("T")
+log = structlog.get_logger("delivery")
+
+MAX_WAIT_S = 15.0  # between two tries while the platform is away
+UNKNOWN_MAX = 2  # sends with an unknown outcome, where the platform does not recognise a repeat
+DEATHS_MAX = 3  # the same where it was our own process that died, each time, in mid-send
+CRASHES_MAX = 2
+MOVES_MAX = 5
+FILE_PATIENCE = 5  # a file may take this many times as long as a text
+
+
+class Gone(Exception):
+    """The letter is no longer ours; it comes again, and goes on at this piece."""
+
+
+class PieceRefused(Exception):
+    """The piece will not be sent; ``str(error)`` is the reason."""
+
+
+class Undecided(PieceRefused):
+    """It is given up, though it may have been sent."""
+
+
+@dataclass(slots=True)
+class Errand:
+    """One piece on its way.
+
+    Args:
+        unknown: how many sends of it have an unknown outcome.
+        last: nothing of the letter follows.
+        ours: whether its letter can still be settled here.
+    """
+
+    out: Outbound
+    number: int
+    content: Rendered | Path
+    unknown: int
+    last: bool
+    ours: Callable[[], bool]
+
+
+class PieceSender:
+    """Calls a channel on behalf of many chats, at most ``at_once`` calls at a time.
+
+    ``busy`` holds the tasks whose call is under way, ``last_error`` words for the operator.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: Channel,
+        ledger: DeliveryLedger,
+        limiter: RateLimit,
+        at_once: int,
+        timeout_s: float,
+        sleep: Callable[[float], Awaitable[object]],
+    ) -> None:
+        self.busy: set[asyncio.Task[object]] = set()
+        self.last_error = ""
+        self._channel = channel
+        self._ledger = ledger
+        self._limiter = limiter
+        self._slots = asyncio.Semaphore(at_once)
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+
+    async def send(self, errand: Errand) -> None:
+        """Return when the platform has accepted the piece and that is on disk.
+
+        Raises:
+            Refused: it never will, or may have, twice.
+            Gone: the letter is lost.
+        """
+        out, number = errand.out, errand.number
+        tries = crashes = moves = 0
+        most = DEATHS_MAX
+        while True:
+            if errand.unknown >= most and not self._channel.safe_to_repeat:
+                raise Undecided("unknown")
+            chat_id = self._ledger.address(out.chat_id)
+            try:
+                await self._once(errand, chat_id)
+            except SendLater as error:
+                await self._not_sent(errand)
+                await self._pause(errand, chat_id, error)
+            except ChatMoved as error:
+                await self._not_sent(errand)
+                moves += 1
+                if moves > MOVES_MAX:
+                    raise PieceRefused(f"refused: {error}") from error
+                await self._move(chat_id, error.to)
+            except SendNever as error:
+                await self._not_sent(errand)
+                self._note(errand, error)
+                raise PieceRefused(f"refused: {error}") from error
+            except ChannelDown as error:
+                await self._not_sent(errand)
+                tries += 1
+                await self._wait(errand, error, tries)
+            except (SendUnknown, TimeoutError) as error:
+                errand.unknown += 1
+                most = UNKNOWN_MAX
+                await self._wait(errand, error, errand.unknown)
+            except Gone:
+                raise
+            except Exception as error:  # one piece ends here: the adapter itself failed
+                log.exception("send.crashed", key=out.key, id=out.id, piece=number)
+                errand.unknown += 1
+                most = UNKNOWN_MAX
+                crashes += 1
+                if crashes >= CRASHES_MAX:
+                    raise Undecided(f"failed: {type(error).__name__}") from error
+                await self._wait(errand, error, crashes)
+            else:
+                return
+
+    async def _once(self, errand: Errand, chat_id: str) -> None:
+        out, number = errand.out, errand.number
+        piece = Piece(
+            chat_id=chat_id,
+            content=errand.content,
+            nonce=nonce(out.id, number),
+            reply_to=out.reply_to if number == 0 and chat_id == out.chat_id else None,
+            meta=out.meta,
+        )
+        async with self._turn(errand, chat_id):
+            await self.durably(lambda: self._ledger.trying(out.key, out.id, number))
+            async with asyncio.timeout(self._patience_s(errand.content)):
+                platform_id = await self._channel.send(piece)
+            await self.durably(
+                lambda: self._ledger.sent(out.key, out.id, number, platform_id=platform_id, last=errand.last)
+            )
+
+    async def edit(self, errand: Errand, draft: str) -> bool:
+        """Turn a draft into the piece; False where it is not there any more and the piece must be sent.
+
+        The same edit may be made again and again, so that an unknown outcome is no question here.
+        """
+        out, channel, content = errand.out, self._channel, errand.content
+        assert isinstance(channel, Edits)
+        assert isinstance(content, Rendered)
+        tries = 0
+        while True:
+            chat_id = self._ledger.address(out.chat_id)
+            try:
+                async with self._turn(errand, chat_id):
+                    async with asyncio.timeout(self._timeout_s):
+                        await channel.edit(chat_id, draft, content)
+                    await self.durably(
+                        lambda: self._ledger.sent(out.key, out.id, 0, platform_id=draft, last=errand.last)
+                    )
+            except SendLater as error:
+                await self._pause(errand, chat_id, error)
+            except (ChannelDown, SendUnknown, TimeoutError) as error:
+                tries += 1
+                await self._wait(errand, error, tries)
+            except Gone:
+                raise
+            except Exception as error:  # the draft ends here, the piece is sent anew
+                if not isinstance(error, SendNever):
+                    log.exception("edit.crashed", key=out.key, id=out.id)
+                log.info("draft.given_up", key=out.key, id=out.id, error=str(error))
+                await self.durably(lambda: self._ledger.drop_draft(out.key, out.id))
+                return False
+            else:
+                return True
+
+    @asynccontextmanager
+    async def _turn(self, errand: Errand, chat_id: str) -> AsyncIterator[None]:
+        """Wait until this chat may be written to and a call is free, then hold that call."""
+        await self._limiter.wait(chat_id, group=is_group(chat_id, errand.out.meta))
+        async with self._slots:
+            if not errand.ours():
+                raise Gone
+            task = asyncio.current_task()
+            assert task is not None
+            self.busy.add(task)
+            try:
+                yield
+            finally:
+                self.busy.discard(task)
+
+    async def durably(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Ask the ledger until it can answer: nothing may be sent that cannot be noted."""
+        tries = 0
+        while True:
+            try:
+                return await write()
+            except LedgerDown as error:
+                tries += 1
+                self.last_error = str(error)
+                with suppress(OSError):  # the log may lie on the same full disk
+                    log.error("ledger.refused", error=str(error), hint=error.hint)
+                await self._sleep(back_off_s(tries))
+
+    async def _not_sent(self, errand: Errand) -> None:
+        await self.durably(lambda: self._ledger.not_sent(errand.out.key, errand.out.id, errand.number))
+
+    async def _move(self, old: str, new: str) -> None:
+        log.info("chat.moved", channel=self._channel.name, old=old, new=new)
+        await self.durably(lambda: self._ledger.moved(old, new))
+
+    async def _pause(self, errand: Errand, chat_id: str, error: SendLater) -> None:
+        await self._limiter.pause(chat_id, error.after_s)
+        log.info("send.limited", key=errand.out.key, id=errand.out.id, after_s=round(error.after_s, 2))
+
+    async def _wait(self, errand: Errand, error: Exception, tries: int) -> None:
+        self._note(errand, error)
+        wait = min(back_off_s(tries, spread=random.random()), MAX_WAIT_S)
+        log.warning(
+            "send.delayed",
+            key=errand.out.key,
+            id=errand.out.id,
+            piece=errand.number,
+            cause=type(error).__name__,
+            error=str(error),
+            hint=getattr(error, "hint", ""),
+            wait_s=round(wait, 2),
+        )
+        await self._sleep(wait)
+
+    def _note(self, errand: Errand, error: Exception) -> None:
+        what = str(error) if isinstance(error, ChannelError) else type(error).__name__
+        self.last_error = f"{errand.out.key}: {what}"
+
+    def _patience_s(self, content: Rendered | Path) -> float:
+        return self._timeout_s * (FILE_PATIENCE if isinstance(content, Path) else 1)

@@ -1,0 +1,1 @@
+"""The queue: what a mailbox promises, and the two kinds that keep it."""

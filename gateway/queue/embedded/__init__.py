@@ -1,0 +1,1 @@
+"""The mailbox that needs nothing installed: one SQLite file, one daemon."""

@@ -1,0 +1,192 @@
+"""What of one box is in memory: the letters next in line, those being worked on, and who takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from gateway.queue.embedded.table import LetterRow
+from gateway.queue.mailbox import Letter
+
+# Letters handed out in a row before others run.
+BREATH = 64
+
+
+class EmbeddedLetter:
+    """A letter taken from the table of this process."""
+
+    __slots__ = ("body", "box", "busy", "gone", "id", "key", "lost", "row", "suspect")
+
+    def __init__(self, box: str, row: LetterRow, *, suspect: bool) -> None:
+        self.box = box
+        self.row, self.key, self.id, self.body = row
+        self.suspect = suspect
+        self.lost = False
+        self.gone = False
+        # Changes under way that remove the letter.
+        self.busy = 0
+
+    def begin(self) -> bool:
+        """Say that work on it begins; False where it is lost."""
+        return not self.lost
+
+
+class Buffer:
+    """One box: its letters go, in the order of their rows, to the first of its takers.
+
+    ``window`` letters of ``window_bytes`` together may be in memory, taken ones included; the rest waits in
+    the table behind row ``read_to``. A ``visit`` lasts from one change of taker to the next: each begins
+    with nothing in memory.
+    """
+
+    def __init__(self, name: str, window: int, window_bytes: int) -> None:
+        self.name = name
+        self.count = 0
+        self.visit = 0
+        self.loading = False
+        self.read_to = 0
+        self._takers: list[Taker] = []
+        self._window, self._window_bytes = window, window_bytes
+        self._waiting: deque[EmbeddedLetter] = deque()
+        self._out: dict[int, EmbeddedLetter] = {}
+        self._held_bytes = 0
+        self._more = True
+        self._old_row = 0
+        self._given_back: set[int] = set()
+
+    def restart(self, count: int, old_row: int) -> None:
+        """Begin with ``count`` letters in the table; those up to ``old_row`` may have been delivered."""
+        self.forget()
+        self.count, self._old_row = count, old_row
+        self._given_back.clear()
+
+    # ── room ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def room(self) -> int:
+        """How many more letters memory may hold."""
+        return self._window - len(self._waiting) - len(self._out)
+
+    @property
+    def room_bytes(self) -> int:
+        """How large they may be; above zero where none is held."""
+        return self._window_bytes - self._held_bytes
+
+    def wants_rows(self) -> bool:
+        """Say whether to read the next rows now: there may be some, and there is room worth a query."""
+        if not self._serving or not self._more or self.loading or self.room_bytes <= 0:
+            return False
+        return self.room > 0 if not self._waiting else self.room * 2 >= self._window
+
+    @property
+    def _serving(self) -> bool:
+        return bool(self._takers) and not self._takers[0].left
+
+    # ── rows come and go ──────────────────────────────────────────────────────────────────────────────────
+
+    def stored(self, row: LetterRow) -> None:
+        """Take note of a row just committed: straight into memory where nothing older waits outside."""
+        self.count += 1
+        if self._serving and not self._more and self.room > 0 and self.room_bytes > 0:
+            self._append(row)
+        else:
+            self._more = True
+
+    def loaded(self, rows: Sequence[LetterRow], more: bool) -> None:
+        """Take in the rows behind ``read_to``; ``more`` says whether others may follow."""
+        for row in rows:
+            self._append(row)
+        self._more = more
+
+    def _append(self, row: LetterRow) -> None:
+        suspect = row.row <= self._old_row or row.row in self._given_back
+        self._waiting.append(EmbeddedLetter(self.name, row, suspect=suspect))
+        self._held_bytes += len(row.body)
+        self.read_to = row.row
+        self._takers[0].arrived.set()
+
+    def freed(self, letter: EmbeddedLetter, *, removed: bool) -> None:
+        """Take note of the end of a change that was to remove ``letter``."""
+        letter.busy -= 1
+        if removed and not letter.gone:
+            letter.gone = True
+            self.count -= 1
+            self._held_bytes -= len(letter.body)
+            self._given_back.discard(letter.row)
+            self._out.pop(letter.row, None)
+        if self._takers and self._takers[0].left:
+            self._let_go()
+
+    def forget(self) -> None:
+        """Empty the memory: every letter not settled is lost to whoever holds it, and is read anew."""
+        for letter in self._out.values():
+            letter.lost = True
+        self._given_back.update(self._out)
+        self._waiting.clear()
+        self._out.clear()
+        self._held_bytes = 0
+        self.read_to = 0
+        self._more = True
+        self.loading = False
+        self.visit += 1
+
+    # ── takers ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def join(self) -> Taker:
+        """Add a taker; it gets letters once those before it have left."""
+        taker = Taker(self)
+        self._takers.append(taker)
+        return taker
+
+    def leave(self, taker: Taker) -> None:
+        """Give back what ``taker`` has not settled; the next one begins when no change of it is under way."""
+        taker.left = True
+        taker.arrived.set()
+        if taker is self._takers[0]:
+            self._let_go()
+        else:
+            self._takers.remove(taker)
+
+    def _let_go(self) -> None:
+        """Pass the box on, once no change is under way: its letter might come back, before all later ones."""
+        for letter in self._out.values():
+            letter.lost = not letter.busy
+        if any(letter.busy for letter in self._out.values()):
+            return
+        del self._takers[0]
+        self.forget()
+
+    def next_for(self, taker: Taker) -> EmbeddedLetter | None:
+        """Hand out the next letter; None where there is none for this taker."""
+        if not self._waiting or taker is not self._takers[0]:
+            return None
+        letter = self._waiting.popleft()
+        self._out[letter.row] = letter
+        return letter
+
+
+class Taker:
+    """The letters of a box, as long as its context is open."""
+
+    def __init__(self, box: Buffer) -> None:
+        self._box = box
+        self._run = 0
+        self.left = False
+        self.arrived = asyncio.Event()
+
+    def __aiter__(self) -> AsyncIterator[Letter]:
+        return self
+
+    async def __anext__(self) -> Letter:
+        self._run += 1
+        if self._run % BREATH == 0:
+            await asyncio.sleep(0)
+        while not self.left:
+            letter = self._box.next_for(self)
+            if letter is not None:
+                return letter
+            self._run = 0
+            self.arrived.clear()
+            await self.arrived.wait()
+        raise StopAsyncIteration

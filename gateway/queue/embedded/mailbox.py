@@ -1,0 +1,365 @@
+"""The mailbox that needs nothing installed: a SQLite table as the log, memory in front of it, one daemon.
+
+The table says what exists; memory says who gets it next. A put waits until its batch is committed, then its
+letter goes straight to the taker of its box. Only where more waits than memory may hold, or where nobody
+takes, are letters read back, in the order of their rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from ulid import ULID
+
+import durable
+from gateway.errors import GatewayError, LetterLost, MailboxDown
+from gateway.queue.embedded.buffer import Buffer, EmbeddedLetter
+from gateway.queue.embedded.table import LetterRow, QueueTable
+from gateway.queue.fanout import Fanout
+from gateway.queue.mailbox import INBOUND, Depth, Health, Letter, Parked, Post, Topic
+
+T = TypeVar("T")
+log = structlog.get_logger("embedded")
+# Letters of one box in memory, those being worked on included.
+WINDOW = 100_000
+WINDOW_BYTES = 64 * 2**20
+# Letters read at once: few enough that the loop never stands still for what comes of them.
+LOAD = 500
+LOAD_BYTES = 4 * 2**20
+
+
+class EmbeddedMailbox:
+    """A durable queue in ``state/queue.db`` for the one daemon that holds the folder.
+
+    Args:
+        state: the folder; it is made where there is none.
+        window: how many letters of a box are in memory at most, taken ones included.
+        window_bytes: how large their bodies may be together before no further one is read.
+        probe_s: how often a disk that refused is tried again while nobody writes.
+        now: the clock, UTC.
+        at: called in the writer's thread with the name of each instant of a commit.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        window: int = WINDOW,
+        window_bytes: int = WINDOW_BYTES,
+        probe_s: float = 1.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        at: Callable[[str], None] | None = None,
+    ) -> None:
+        self._table = QueueTable(state, at=at)
+        self._window, self._window_bytes = window, window_bytes
+        self._probe_s = probe_s
+        self._now = now
+        self._open = False
+        self._up = asyncio.Event()
+        self._over: GatewayError | None = None
+        self._health = Health(up=False, since=now(), error="not open yet")
+        self._commits: durable.GroupCommit | None = None
+        self._boxes: dict[str, Buffer] = {}
+        self._fanout = Fanout()
+
+    # ── life ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def serve(self) -> None:
+        """Hold the folder and write what is asked, until cancelled; then write what still waits, and let go.
+
+        Raises:
+            StateInUse, NewerState, MailboxError: the queue cannot be opened.
+        """
+        commits = durable.GroupCommit(
+            self._table,
+            name="queue",
+            closed=lambda: MailboxDown("the queue was closed"),
+            settled=self._settled,
+        )
+        self._over = None
+        try:
+            try:
+                self._start(await commits.open(self._table.open), commits)
+            except GatewayError as error:
+                self._over = error
+                self._up.set()
+                raise
+            await self._probe(commits)
+        finally:
+            await self._stop(commits)
+
+    async def ready(self) -> None:
+        """Return once letters can be put and taken (the disk takes them); raises what ended ``serve``."""
+        await self._up.wait()
+        if self._over is not None:
+            raise self._over
+
+    def health(self) -> Health:
+        """Say whether the last write was taken by the disk."""
+        return self._health
+
+    def _start(self, counts: Mapping[str, int], commits: durable.GroupCommit) -> None:
+        self._open = True
+        self._commits = commits
+        self._went(None)
+        for name in {*self._boxes, *counts}:
+            box = self._box(name)
+            box.restart(counts.get(name, 0), self._table.last_row)
+            self._refill(box)
+
+    async def _probe(self, commits: durable.GroupCommit) -> None:
+        """While the disk refuses and nobody writes, try it again and again; raises what broke the writer."""
+        while True:
+            try:
+                async with asyncio.timeout(None if self._health.up else self._probe_s):
+                    await commits.progress()
+            except TimeoutError:
+                if commits.idle:
+                    self._ask(QueueTable.touch)
+
+    async def _stop(self, commits: durable.GroupCommit) -> None:
+        """Write what waits, close, let go: in the writer's thread, so that nothing can interrupt it."""
+        self._open = False
+        self._up.clear()
+        if self._over is not None:
+            self._up.set()
+        self._health = Health(up=False, since=self._now(), error="closed")
+        try:
+            await commits.close()
+        finally:
+            for box in self._boxes.values():
+                box.forget()
+
+    # ── the batch ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask(
+        self,
+        run: Callable[[QueueTable], T],
+        applied: Callable[[T | Exception], None] | None = None,
+        *,
+        writes: bool = True,
+    ) -> asyncio.Future[T]:
+        """Add to the next batch. ``applied`` sees the outcome before anyone who waits for the future."""
+        if not self._open or self._commits is None:
+            raise MailboxDown("the queue is not open")
+        return self._commits.ask(partial(run, self._table), applied, writes=writes)
+
+    def _settled(self, asked: Sequence[durable.Asked], outcomes: Sequence[object]) -> None:
+        """Bring memory up to the table, in order."""
+        failure = next((each for each in outcomes if isinstance(each, MailboxDown)), None)
+        if failure is not None or any(each.job.writes for each in asked):
+            self._went(failure)
+        for each, outcome in zip(asked, outcomes, strict=True):
+            if each.applied is not None:
+                each.applied(outcome)
+        for box in self._boxes.values():
+            self._refill(box)
+
+    def _went(self, failure: MailboxDown | None) -> None:
+        """Remember whether the disk took the last batch."""
+        if self._open and self._health.up != (failure is None):
+            self._health = Health(failure is None, self._now(), str(failure) if failure else "")
+            if failure is None:
+                self._up.set()
+            else:
+                self._up.clear()
+                # The log may lie on the same full disk.
+                with suppress(OSError):
+                    log.error("queue.refused", error=str(failure))
+
+    # ── putting, settling, parking ────────────────────────────────────────────────────────────────────────
+
+    async def put(self, post: Post) -> None:
+        """Return when ``post`` is on disk.
+
+        Raises:
+            MailboxDown: the disk refused; it is not stored.
+            ValueError: its names are no valid text; it never will be.
+        """
+        await self._change((post,))
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        """Store ``puts`` and remove ``letter`` in one transaction.
+
+        Raises:
+            MailboxDown: the disk refused; nothing changed.
+            LetterLost: the puts are durable, the letter comes again.
+        """
+        mine = _mine(letter)
+        if mine.lost:
+            await self._change(puts)
+            raise LetterLost(f"{mine.box} {mine.id}: given back before it was settled")
+        await self._change(puts, mine)
+
+    async def _change(
+        self,
+        puts: Sequence[Post],
+        letter: EmbeddedLetter | None = None,
+        also: Callable[[QueueTable], None] | None = None,
+    ) -> None:
+        """Remove ``letter``, do ``also``, append ``puts``: one transaction, then memory follows."""
+        if letter is None and also is None and not puts:
+            return
+        at = self._now()
+
+        def change(table: QueueTable) -> list[int | None]:
+            if letter is not None:
+                table.remove(letter.row)
+            if also is not None:
+                also(table)
+            return [table.insert(post, at) for post in puts]
+
+        def applied(outcome: list[int | None] | Exception) -> None:
+            failed = isinstance(outcome, Exception)
+            if letter is not None:
+                self._box(letter.box).freed(letter, removed=not failed)
+            if not isinstance(outcome, Exception):
+                for post, row in zip(puts, outcome, strict=True):
+                    if row is not None:
+                        self._box(post.box).stored(LetterRow(row, post.key, post.id, post.body))
+
+        done = self._ask(change, applied)
+        if letter is not None:
+            letter.busy += 1
+        await done
+
+    async def park(
+        self,
+        letter: Letter,
+        *,
+        key: str | None,
+        reason: str,
+        attempts: int,
+        mark: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """Move ``letter`` to the parked ones: one transaction, or two with ``mark`` awaited between them.
+
+        A letter that was parked and not removed (``mark`` failed, the process was killed) replaces its parked
+        copy when it is parked again.
+
+        Raises:
+            MailboxDown: the disk refused; the letter is where it was.
+            LetterLost: it is parked, and comes again all the same.
+        """
+        mine = _mine(letter)
+        id_ = mine.id or str(ULID())
+        parked = Parked(id_, mine.box, key, reason, mine.box, attempts, self._now(), mine.body)
+        set_aside = partial(QueueTable.park, parked=parked, line=mine.key)
+        if mark is None:
+            await self._change((), None if mine.lost else mine, set_aside)
+        else:
+            await self._change((), None, set_aside)
+            await mark()
+            await self._change((), None if mine.lost else mine)
+        if mine.lost:
+            raise LetterLost(f"{mine.box} {mine.id}: given back before it was parked")
+
+    async def parked(self) -> list[Parked]:
+        """List the parked letters, oldest first."""
+        return await self._ask(QueueTable.parked, writes=False)
+
+    async def replay(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Put a parked letter back at the end of its box; of one parked twice under one key, the older."""
+        at = self._now()
+        back: list[LetterRow] = []
+
+        def replay(table: QueueTable) -> Parked | None:
+            back.clear()
+            found = table.unpark(id, key)
+            if found is None:
+                return None
+            parked, line = found
+            row = table.insert(Post(parked.box, line, parked.id, parked.body), at)
+            if row is not None:
+                back.append(LetterRow(row, line, parked.id, parked.body))
+            return parked
+
+        def applied(outcome: Parked | Exception | None) -> None:
+            if isinstance(outcome, Parked):
+                for row in back:
+                    self._box(outcome.box).stored(row)
+
+        return await self._ask(replay, applied)
+
+    async def drop(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Remove a parked letter for good; as ``replay``."""
+        found = await self._ask(lambda table: table.unpark(id, key))
+        return found[0] if found else None
+
+    async def bodies_with(self, text: bytes) -> list[bytes]:
+        """Return every body that holds ``text``, of letters that are not settled yet or are parked."""
+        return await self._ask(lambda table: table.bodies_with(text), writes=False)
+
+    async def depths(self) -> Mapping[str, Depth]:
+        """Count what waits or is being worked on, by box; ``inbound`` and ``parked`` always among them."""
+        self._box(INBOUND)
+        names = list(self._boxes)
+
+        def look(table: QueueTable) -> tuple[list[datetime | None], tuple[int, datetime | None]]:
+            return [table.oldest(name) for name in names], table.parked_depth()
+
+        oldest, parked = await self._ask(look, writes=False)
+        found = {name: Depth(self._boxes[name].count, at) for name, at in zip(names, oldest, strict=True)}
+        return found | {"parked": Depth(*parked)}
+
+    # ── taking ────────────────────────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        """Open the box; the first taker gets its letters, the next one when the first has left."""
+        taken = self._box(box)
+        taker = taken.join()
+        self._refill(taken)
+        try:
+            yield taker
+        finally:
+            taken.leave(taker)
+            self._refill(taken)
+
+    def _box(self, name: str) -> Buffer:
+        box = self._boxes.get(name)
+        if box is None:
+            box = self._boxes[name] = Buffer(name, self._window, self._window_bytes)
+        return box
+
+    def _refill(self, box: Buffer) -> None:
+        """Have the next letters of the box read, where there are some and there is room."""
+        if not self._open or not self._health.up or not box.wants_rows():
+            return
+        box.loading = True
+        visit, after = box.visit, box.read_to
+        limit, max_bytes = min(box.room, LOAD), min(box.room_bytes, LOAD_BYTES)
+        read = partial(QueueTable.load, box=box.name, after=after, limit=limit, max_bytes=max_bytes)
+
+        def applied(outcome: tuple[list[LetterRow], bool] | Exception) -> None:
+            if box.visit == visit:
+                box.loading = False
+                if not isinstance(outcome, Exception):
+                    box.loaded(*outcome)
+
+        self._ask(read, applied, writes=False)
+
+    # ── the fan-out ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
+        """Hand ``body`` to whoever listens now."""
+        self._fanout.tell(topic, slot, body)
+
+    def listen(
+        self, topic: Topic, slots: Collection[int] | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Receive what is told while the context is open; who is 1,000 messages behind loses the oldest."""
+        return self._fanout.listen(topic, slots)
+
+
+def _mine(letter: Letter) -> EmbeddedLetter:
+    if not isinstance(letter, EmbeddedLetter):
+        raise TypeError(f"a letter of another mailbox: {letter!r}")
+    return letter

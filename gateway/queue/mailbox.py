@@ -1,0 +1,213 @@
+"""The Protocols of the queue: what a put, a letter and a mailbox promise, whoever keeps them.
+
+Two implementations, one contract test class (``gateway/testing.py``): ``embedded`` and ``rabbitmq``.
+A *box* is ``"inbound"`` or ``"outbound.<channel>"``; a slot is ``crc32(utf8(key)) % 256``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+INBOUND = "inbound"
+Topic = Literal["control", "events"]
+
+
+def outbound(channel: str) -> str:
+    """Name the box from which ``channel`` is served."""
+    return f"outbound.{channel}"
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What is put into a box: ``body`` under ``id``, in line behind the earlier posts of ``key``."""
+
+    box: str
+    key: str
+    id: str
+    body: bytes
+
+
+class Letter(Protocol):
+    """One message taken from a box, until it is settled or parked."""
+
+    @property
+    def box(self) -> str:
+        """The box it was taken from."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """The message id of the envelope; empty where a foreign program sent none."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was put."""
+        ...
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may have been delivered before (redelivered; embedded: in the table at start)."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can no longer be settled here, since its delivery ended (it comes again)."""
+        ...
+
+    def begin(self) -> bool:
+        """Say that work on it begins; False where it is lost, or must wait for the next taker of its box.
+
+        A mailbox that is about to hand its box over waits for the letters that were begun, and for no other.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A letter set aside. ``id`` is the message id, else a ULID given when parked; ``key`` may be None."""
+
+    id: str
+    box: str
+    key: str | None
+    reason: str
+    # The queue that it was parked from: header ``from``.
+    origin: str
+    attempts: int
+    # UTC.
+    parked_at: datetime
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How much waits in a box; ``oldest_at`` (UTC) where the mailbox knows it.
+
+    ``takers``: how many take from it, in whichever process, where the mailbox knows that.
+    """
+
+    count: int
+    oldest_at: datetime | None = None
+    takers: int = 0
+
+    def as_dict(self) -> dict[str, int | str | None]:
+        """Return it as ``status`` shows it."""
+        return {"count": self.count, "oldest_at": self.oldest_at.isoformat() if self.oldest_at else None}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the mailbox can be used now, since when (UTC), and the last error in words without secrets.
+
+    ``hint`` is the cure; empty while nothing has failed yet.
+    """
+
+    up: bool
+    since: datetime
+    error: str = ""
+    hint: str = ""
+
+
+class Mailbox(Protocol):
+    """A durable queue with boxes, parked letters, and a transient fan-out beside them.
+
+    Used as: start ``serve()`` as a task, ``await ready()``, then everything else.
+    """
+
+    async def serve(self) -> None:
+        """Keep the connection (or the writer) up until cancelled.
+
+        Raises:
+            TopologyMismatch, StateInUse, NewerState: it never can; the daemon ends.
+        """
+        ...
+
+    async def ready(self) -> None:
+        """Return once letters can be put and taken."""
+        ...
+
+    def health(self) -> Health:
+        """Say whether it is up now."""
+        ...
+
+    async def put(self, post: Post) -> None:
+        """Return when ``post`` is durable.
+
+        Posts of one key put one after the other are taken in that order. The same id in the same box
+        and key is stored at most once while it waits (embedded), or recognised by the taker (RabbitMQ).
+
+        Raises:
+            MailboxDown: not confirmed; put it again under the same id.
+        """
+        ...
+
+    def take(self, box: str) -> AbstractAsyncContextManager[AsyncIterator[Letter]]:
+        """Open the box: letters come in order per key until the context is left.
+
+        After a lost connection the unsettled letters come again, as new objects, in order; the old
+        objects are ``lost``. Leaving the context gives back, in order, what was not settled.
+        Two takers of one box at once: each partition (embedded: the box) goes to one of them.
+        """
+        ...
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        """Make ``puts`` durable, then remove ``letter`` (one transaction when embedded).
+
+        Raises:
+            MailboxDown: the puts are not confirmed, and the letter is not removed.
+            LetterLost: the puts are durable, the letter comes again.
+        """
+        ...
+
+    async def park(
+        self,
+        letter: Letter,
+        *,
+        key: str | None,
+        reason: str,
+        attempts: int,
+        mark: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """Move ``letter`` with its body, id and reason to the parked ones (durable there, then gone here).
+
+        ``mark`` is awaited in between: when the parked copy is durable and before the letter is gone.
+
+        Raises:
+            MailboxDown: not confirmed; the letter is where it was.
+            LetterLost: it is parked, and comes again all the same.
+        """
+        ...
+
+    async def parked(self) -> list[Parked]:
+        """List the parked letters, oldest first."""
+        ...
+
+    async def replay(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Put a parked letter back at the end of its box; None where none has that id (and key).
+
+        Raises:
+            LookupError: several have it; name the key.
+        """
+        ...
+
+    async def drop(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Remove a parked letter for good; as ``replay``."""
+        ...
+
+    async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
+        """Send to whoever listens now; lost where nobody does. Never raises for a mailbox that is down."""
+        ...
+
+    def listen(
+        self, topic: Topic, slots: Collection[int] | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Receive what is told on ``topic`` (events: of these slots; None: of all) while it is open."""
+        ...
+
+    async def depths(self) -> Mapping[str, Depth]:
+        """Count what waits or is being worked on, by box; ``parked`` among them."""
+        ...

@@ -1,0 +1,275 @@
+"""Sets the broker up: what exists is checked, what is missing is made, young queues are proven.
+
+The topology queue makes sure that all daemons cut the slots into the same partitions. A queue that
+this process made is left alone for a while and then probed before it is relied upon: a quorum queue
+that is younger can lose confirmed letters when the broker is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from gateway.errors import MailboxDown, TopologyMismatch
+from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.topology import (
+    Names,
+    QueueKind,
+    preferred_kind,
+    queue_arguments,
+    recorded_partitions,
+    slot_route,
+    topology_record,
+)
+from gateway.queue.rabbitmq.wire import Differs, LinkDown, Locked, NotFound, Sending
+
+PROBE = "probe"
+# The broker registers a new quorum queue in a table that it saves at the second of its ticks of 500 ms
+# that finds it unchanged: a second at most, and a margin for a busy machine.
+YOUNG_S = 1.5
+PROBE_TIMEOUT_S = 10.0
+RECORD_LOOK_S = 1.0
+LOCK_RETRY_S = 0.2
+_log = structlog.get_logger()
+
+
+class Topology:
+    """Declares the queues and exchanges of one gateway and remembers which are still to be proven."""
+
+    def __init__(self, names: Names, queue_type: str, young_s: float = YOUNG_S) -> None:
+        self.names = names
+        self._queue_type, self._young_s = queue_type, young_s
+        self._kinds: list[QueueKind] = []
+        self._kind_of: dict[str, QueueKind] = {}
+        self._young: dict[str, float] = {}
+        self._channels: set[str] = set()
+
+    def kind_of(self, queue: str) -> QueueKind | None:
+        """Tell the kind of a queue that was declared here; None of any other."""
+        return self._kind_of.get(queue)
+
+    @property
+    def channels(self) -> set[str]:
+        """The channels whose outbound queue is known to exist."""
+        return self._channels
+
+    async def declare(self, link: Link) -> None:
+        """Make sure that everything but the outbound queues exists, and is ours.
+
+        Raises:
+            TopologyMismatch: another partition count is recorded, or a queue has other arguments.
+            LinkDown: the broker went away, or a new queue does not store.
+        """
+        self._choose_kind(link.version)
+        names = self.names
+        async with _desk(link) as desk:
+            await self._queue(desk, names.topology)
+            await self._agree(link)
+            for exchange, kind in (
+                (names.inbound_exchange, "direct"),
+                (names.outbound_exchange, "direct"),
+                (names.control, "fanout"),
+                (names.events, "topic"),
+            ):
+                await self._exchange(desk, exchange, kind)
+            for queue, slots in names.inbound_queues():
+                await self._queue(desk, queue, single_active=True)
+                channel = await desk.channel()
+                await channel.bind(queue, names.inbound_exchange, [slot_route(slot) for slot in slots])
+            await self._queue(desk, names.parked)
+        await self._prove_over(link)
+
+    async def declare_outbound(self, link: Link, channel: str) -> None:
+        """Make sure that the queue of one channel's replies exists (prove it before use)."""
+        queue = self.names.outbound_queue(channel)
+        async with _desk(link) as desk:
+            # One that is there may be a foreign program's own.
+            if not await self._exists(desk, queue):
+                await self._queue(desk, queue)
+                if self._kinds[0] == "classic":
+                    # A classic queue keeps what it confirms from its first moment on, and a probe would only
+                    # puzzle the foreign program that is waiting for it.
+                    self._young.pop(queue, None)
+            await (await desk.channel()).bind(queue, self.names.outbound_exchange, [channel])
+
+    async def prove(self, publish: Callable[[Sending], Awaitable[None]]) -> None:
+        """Wait until the queues made here are old enough, then have each store a probe.
+
+        Raises:
+            LinkDown: one of them does not; it is asked again next time.
+        """
+        if not self._young:
+            return
+        young = dict(self._young)
+        await asyncio.sleep(max(young.values()) + self._young_s - asyncio.get_running_loop().time())
+        probes = {queue: asyncio.ensure_future(publish(_probe(queue))) for queue in young}
+        try:
+            done, _ = await asyncio.wait(probes.values(), timeout=PROBE_TIMEOUT_S)
+        finally:
+            for probe in probes.values():
+                probe.cancel()
+        silent = [queue for queue, probe in probes.items() if probe not in done or probe.exception()]
+        for queue in young.keys() - set(silent):
+            self._young.pop(queue, None)
+        if silent:
+            raise LinkDown(f"queues do not store: {', '.join(silent)}")
+
+    async def _prove_over(self, link: Link) -> None:
+        channel = await link.channel(confirms=True)
+        try:
+            await self.prove(channel.publish)
+        finally:
+            await channel.close()
+
+    def _choose_kind(self, version: str) -> None:
+        if self._queue_type == "auto":
+            first = preferred_kind(version)
+            self._kinds = self._kinds or [first, "quorum" if first == "classic" else "classic"]
+        else:
+            self._kinds = ["quorum" if self._queue_type == "quorum" else "classic"]
+
+    async def _queue(self, desk: _Desk, queue: str, *, single_active: bool = False) -> None:
+        clock = asyncio.get_running_loop().time
+        if not await self._exists(desk, queue):
+            # Noted before it is asked, for the case that the answer to the declaration is lost.
+            self._young[queue] = clock()
+        for kind in list(self._kinds):
+            arguments: Mapping[str, Any] = queue_arguments(kind, single_active=single_active)
+            try:
+                await (await desk.channel()).declare_queue(queue, arguments=arguments)
+            except Differs:
+                continue
+            self._kind_of[queue] = kind
+            if queue in self._young:
+                self._young[queue] = clock()
+            # What stands on the broker decides for "auto".
+            self._kinds.sort(key=lambda known: known != kind)
+            return
+        raise TopologyMismatch(
+            f"queue {queue} differs from what broker.queue_type {self._queue_type} says",
+            hint="set broker.queue_type to what the broker has, or let the queue run empty and delete it",
+        )
+
+    async def _exists(self, desk: _Desk, queue: str) -> bool:
+        try:
+            await (await desk.channel()).declare_queue(queue, passive=True)
+        except NotFound:
+            return False
+        return True
+
+    async def _exchange(self, desk: _Desk, exchange: str, kind: str) -> None:
+        try:
+            await (await desk.channel()).declare_exchange(exchange, kind)
+        except Differs as error:
+            raise TopologyMismatch(
+                f"exchange {exchange} exists with another type than {kind}",
+                hint="choose another broker.name, or delete that exchange",
+            ) from error
+
+    async def _agree(self, link: Link) -> None:
+        recorded = await self._recorded(link)
+        if recorded is None:
+            # Somebody may hold the record in his hand for a moment, or be about to write it.
+            async with exclusively(link, self.names.topology_lock):
+                await asyncio.sleep(min(RECORD_LOOK_S, self._young_s))
+                recorded = await self._recorded(link)
+                if recorded is None:
+                    recorded = await self._record(link)
+        if recorded != self.names.partitions:
+            raise TopologyMismatch(
+                f"the broker has {recorded} partitions, broker.partitions says {self.names.partitions}",
+                hint=f"set broker.partitions = {recorded}; to move: stop the adapters, let the inbound "
+                f"queues run empty, stop the daemons, delete the inbound queues and {self.names.topology}",
+            )
+
+    async def _recorded(self, link: Link) -> int | None:
+        channel = await link.channel()
+        try:
+            while (message := await channel.get(self.names.topology)) is not None:
+                if PROBE in message.headers:
+                    continue
+                partitions = recorded_partitions(message.body)
+                if partitions is None:
+                    raise TopologyMismatch(
+                        f"{self.names.topology} holds a record that this version does not know",
+                        hint="run the version that wrote it, or choose another broker.name",
+                    )
+                return partitions
+        finally:
+            await channel.close()
+        return None
+
+    async def _record(self, link: Link) -> int:
+        await self._prove_over(link)
+        channel = await link.channel(confirms=True)
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                body = topology_record(self.names.partitions)
+                await channel.publish(Sending("", self.names.topology, body, id=self.names.topology))
+        except TimeoutError:
+            raise LinkDown("the broker does not store the topology record") from None
+        finally:
+            await channel.close()
+        _log.info("topology.recorded", partitions=self.names.partitions)
+        return self.names.partitions
+
+
+def _probe(queue: str) -> Sending:
+    return Sending("", queue, b"{}", id=f"probe:{queue}", headers={PROBE: True}, expiration="0")
+
+
+@asynccontextmanager
+async def exclusively(link: Link, lock: str, patience_s: float = 30) -> AsyncIterator[None]:
+    """Hold an exclusive queue as a lock among processes; it falls when the connection ends.
+
+    Raises:
+        MailboxDown: another process held it for ``patience_s``.
+    """
+    end = asyncio.get_running_loop().time() + patience_s
+    while True:
+        channel = await link.channel()
+        try:
+            await channel.declare_queue(lock, exclusive=True)
+            break
+        except Locked:
+            if asyncio.get_running_loop().time() > end:
+                raise MailboxDown(f"another process holds {lock}") from None
+            await asyncio.sleep(LOCK_RETRY_S)
+    try:
+        yield
+    finally:
+        try:
+            if not channel.ended.is_set():
+                await channel.delete_queue(lock)
+        finally:
+            await channel.close()
+
+
+class _Desk:
+    """A channel to declare on, opened anew after a declaration that closed it."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._channel: AmqpChannel | None = None
+
+    async def channel(self) -> AmqpChannel:
+        if self._channel is None or self._channel.ended.is_set():
+            self._channel = await self._link.channel()
+        return self._channel
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+
+@asynccontextmanager
+async def _desk(link: Link) -> AsyncIterator[_Desk]:
+    desk = _Desk(link)
+    try:
+        yield desk
+    finally:
+        await desk.close()

@@ -1,0 +1,125 @@
+"""Hears control and events on a connection of their own, by one queue for all who listen in this process.
+
+A connection has some two thousand channels, and one more cuts it. Listeners come and go with the clients that
+look on: they share one channel, and it is not on the connection that carries the letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+
+import structlog
+
+from gateway.queue.fanout import Fanout
+from gateway.queue.mailbox import Topic
+from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.topology import Names, slot_route
+from gateway.queue.rabbitmq.wire import BrokerMessage, LinkDown, NotFound
+from session.first_of import first_of
+
+BOUND_WITHIN_S = 10.0
+EVERY = "#"
+# An exchange and a routing key.
+Binding = tuple[str, str]
+_log = structlog.get_logger()
+
+
+class Hearing:
+    """The one queue of a process for what is told.
+
+    Args:
+        dial: opens a connection.
+        mend: called where an exchange is missing.
+    """
+
+    def __init__(
+        self, names: Names, dial: Callable[[], Awaitable[Link]], mend: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._names, self._dial, self._mend = names, dial, mend
+        self._ears = Fanout()
+        self._wanted: Counter[Binding] = Counter()
+        self._bound: set[Binding] = set()
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Condition()
+        self._slots = {slot_route(slot): slot for slot in range(1000)}
+
+    async def run(self) -> None:
+        """Connect once somebody listens, and hear until the connection is lost.
+
+        Raises:
+            LinkDown: the connection was lost, or never came about.
+        """
+        while not self._wanted:
+            self._changed.clear()
+            await self._changed.wait()
+        link = await self._dial()
+        try:
+            await self._hear(link)
+        except NotFound:
+            await self._mend()
+            raise
+        finally:
+            self._bound.clear()
+            await link.close()
+
+    @asynccontextmanager
+    async def listen(
+        self, topic: Topic, slots: Collection[int] | None, *, up: bool
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Receive what is told; entered once it is, where the broker is ``up``."""
+        wanted = self._bindings(topic, slots)
+        async with self._ears.listen(topic, slots) as heard:
+            self._wanted.update(wanted)
+            self._changed.set()
+            try:
+                if up:
+                    await self._until_bound(wanted)
+                yield heard
+            finally:
+                self._wanted -= Counter(wanted)
+                self._changed.set()
+
+    def _bindings(self, topic: Topic, slots: Collection[int] | None) -> list[Binding]:
+        if topic == "control":
+            return [(self._names.control, "")]
+        if slots is None:
+            return [(self._names.events, EVERY)]
+        return [(self._names.events, slot_route(slot)) for slot in slots]
+
+    async def _until_bound(self, wanted: list[Binding]) -> None:
+        try:
+            async with asyncio.timeout(BOUND_WITHIN_S), self._settled:
+                await self._settled.wait_for(lambda: self._bound.issuperset(wanted))
+        except TimeoutError:
+            _log.warning("listen.slow_to_bind")
+
+    async def _hear(self, link: Link) -> None:
+        channel = await link.channel()
+        queue = (await channel.declare_queue("", exclusive=True)).name
+        await channel.consume(queue, self._heard, no_ack=True)
+        while True:
+            self._changed.clear()
+            await self._bind(channel, queue)
+            await first_of(self._changed.wait(), channel.ended.wait())
+            if channel.ended.is_set():
+                raise LinkDown(channel.cause or "the connection was lost")
+
+    async def _bind(self, channel: AmqpChannel, queue: str) -> None:
+        """Bring the bindings to what is wanted: who has left pays for nothing, and nobody waits for that."""
+        wanted = set(self._wanted)
+        for exchange in {exchange for exchange, _ in wanted - self._bound}:
+            routes = sorted(route for at, route in wanted - self._bound if at == exchange)
+            await channel.bind(queue, exchange, routes)
+        for exchange, route in self._bound - wanted:
+            await channel.unbind(queue, exchange, route)
+        async with self._settled:
+            self._bound = wanted
+            self._settled.notify_all()
+
+    def _heard(self, told: BrokerMessage) -> None:
+        exchange, route = told.sent_to
+        topic: Topic = "control" if exchange == self._names.control else "events"
+        self._ears.tell(topic, self._slots.get(route, -1), told.body)

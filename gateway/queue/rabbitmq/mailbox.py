@@ -1,0 +1,328 @@
+"""The mailbox on RabbitMQ: what a deployment uses to run channels and daemons as separate processes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from gateway.errors import MailboxDown, TopologyMismatch
+from gateway.queue.mailbox import INBOUND, Depth, Health, Letter, Parked, Post, Topic, outbound
+from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.consume import QueueReader, RabbitLetter
+from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
+from gateway.queue.rabbitmq.listen import Hearing
+from gateway.queue.rabbitmq.parked import ParkedQueue
+from gateway.queue.rabbitmq.publish import Outbox, Publisher
+from gateway.queue.rabbitmq.topology import Names, channel_of, slot_route
+from gateway.queue.rabbitmq.wire import LinkDown, NotFound, Sending
+
+LOST_HINT = "start the broker, or correct broker.url"
+# First and longest pause between two attempts to connect.
+BACK_OFF_S = (0.1, 5.0)
+_log = structlog.get_logger()
+
+
+class RabbitMailbox:
+    """A mailbox over one broker: one connection publishes, one consumes, one listens, each kept up by itself.
+
+    Args:
+        url: ``amqp://user:password@host:port/vhost``, or ``amqps``.
+        confirm_timeout_s: after which a put counts as not confirmed.
+        renew_after_s: age of the oldest unsettled letter at which its channel is opened anew; must stay
+            below the broker's ``consumer_timeout`` of 30 minutes.
+        handover_s: how long running letters may end before a waiting daemon gets their queue.
+        young_s: how long a queue made here is left alone before it is relied upon.
+        reports: whether the log says that the broker is away; else only ``health`` does.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "chat",
+        partitions: int = 16,
+        queue_type: str = "auto",
+        heartbeat_s: int = 10,
+        confirm_timeout_s: float = 15,
+        renew_after_s: float = 20 * 60,
+        handover_s: float = 8 * 60,
+        young_s: float = YOUNG_S,
+        reports: bool = True,
+    ) -> None:
+        self._reports = reports
+        self._url, self._heartbeat_s = url, heartbeat_s
+        self._names = Names(name, partitions)
+        self._topology = Topology(self._names, queue_type, young_s)
+        self._publisher = Publisher(self._dial, self._topology, confirm_timeout_s=confirm_timeout_s)
+        self._outbox = Outbox(self._publisher, self._topology, lambda: self._link)
+        self._intake = QueueReader(
+            self._attached,
+            lambda: self._link,
+            self._mend,
+            self._topology.kind_of,
+            renew_after_s=renew_after_s,
+            handover_s=handover_s,
+        )
+        self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
+        self._hearing = Hearing(self._names, lambda: self._dial("listen"), self._publisher.restart)
+        self._first_put: dict[str, datetime] = {}
+        self._link: Link | None = None
+        self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
+        self._since, self._up = datetime.now(UTC), False
+        self._error, self._hint = "not connected yet", ""
+
+    # ── life ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def serve(self) -> None:
+        """Keep the connections up until cancelled.
+
+        Raises:
+            TopologyMismatch: the broker is set up for other partitions or queue types.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep("publish", self._publish_once), name="broker publish")
+                tasks.create_task(self._keep("consume", self._consume_once), name="broker consume")
+                tasks.create_task(self._keep("listen", self._listen_once), name="broker listen")
+        except BaseExceptionGroup as group:
+            mismatch = group.subgroup(TopologyMismatch)
+            raise mismatch.exceptions[0] if mismatch else group from None
+
+    async def ready(self) -> None:
+        """Return once letters can be put and taken."""
+        while not (self._publishing.is_set() and self._consuming.is_set()):
+            await self._publishing.wait()
+            await self._consuming.wait()
+
+    def health(self) -> Health:
+        """Say whether it is up now, without credentials."""
+        if self._up and self._publisher.blocked:
+            return Health(False, self._since, "the broker takes no messages: memory or disk alarm")
+        error, hint = ("", "") if self._up else (self._error, self._hint)
+        return Health(self._up, self._since, error, hint)
+
+    async def _keep(self, title: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        first, longest = BACK_OFF_S
+        clock = asyncio.get_running_loop().time
+        pause_s = first
+        while True:
+            began = clock()
+            try:
+                await once()
+            except MailboxDown as error:
+                say = _log.warning if self._reports and str(error) != self._error else _log.debug
+                hint = error.hint or LOST_HINT
+                say("broker.lost", connection=title, error=str(error), hint=hint)
+                self._note(str(error), hint)
+            pause_s = first if clock() - began > longest else min(longest, pause_s * 2)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+
+    async def _publish_once(self) -> None:
+        def up() -> None:
+            self._publishing.set()
+            self._note("")
+
+        try:
+            await self._publisher.run(up)
+        finally:
+            self._publishing.clear()
+            self._note("")
+
+    async def _consume_once(self) -> None:
+        # The publishing side declares what is consumed here.
+        await self._publishing.wait()
+        link = await self._dial("consume")
+        try:
+            self._link = link
+            self._consuming.set()
+            self._note("")
+            await link.ended.wait()
+            raise LinkDown("the connection was lost")
+        finally:
+            self._link = None
+            self._consuming.clear()
+            self._note("")
+            await link.close()
+
+    async def _listen_once(self) -> None:
+        await self._publishing.wait()
+        await self._hearing.run()
+
+    def _note(self, error: str, hint: str = "") -> None:
+        up = self._publishing.is_set() and self._consuming.is_set()
+        if error:
+            self._error, self._hint = error, hint
+        if up != self._up:
+            self._up, self._since = up, datetime.now(UTC)
+            if up:
+                _log.info("broker.connected")
+
+    async def _dial(self, title: str) -> Link:
+        return await Link.open(self._url, title=f"{self._names.name} {title}", heartbeat_s=self._heartbeat_s)
+
+    async def _attached(self) -> Link:
+        while (link := self._link) is None or link.ended.is_set():
+            self._consuming.clear()
+            await self._consuming.wait()
+        return link
+
+    async def _mend(self, box: str) -> None:
+        """Make a queue that somebody deleted."""
+        if box == INBOUND:
+            await self._publisher.restart()
+        else:
+            self._topology.channels.discard(channel_of(box))
+            await self._outbox.open(channel_of(box))
+
+    def _now_attached(self) -> Link:
+        if self._link is None or self._link.ended.is_set():
+            raise MailboxDown("no connection to the broker")
+        return self._link
+
+    # ── letters ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put(self, post: Post) -> None:
+        """Return when the broker has stored ``post`` durably.
+
+        Raises:
+            MailboxDown: not confirmed; put it again under the same id.
+        """
+        exchange, route = self._names.route(post.box, post.key)
+        if post.box != INBOUND and post.box not in self._first_put:
+            self._first_put[post.box] = datetime.now(UTC)
+        await self._outbox.send(
+            (post.box, post.key),
+            Sending(exchange, route, post.body, id=post.id, headers={"key": post.key}),
+        )
+
+    @asynccontextmanager
+    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        """Open every queue of the box; leaving the context closes them and gives back what is unsettled."""
+        if box != INBOUND:
+            # Without the broker, the queue is made when it is back.
+            with suppress(MailboxDown):
+                await self._outbox.open(channel_of(box))
+        async with self._intake.take(box, self._names.queues_of(box)) as letters:
+            yield letters
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        """Have ``puts`` confirmed, then acknowledge ``letter``.
+
+        Raises:
+            MailboxDown: the puts are not confirmed, and the letter is not removed.
+            LetterLost: the puts are durable, the letter comes again.
+        """
+        for post in puts:
+            await self.put(post)
+        _own(letter).ack()
+
+    async def park(
+        self,
+        letter: Letter,
+        *,
+        key: str | None,
+        reason: str,
+        attempts: int,
+        mark: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """Store ``letter`` among the parked ones, await ``mark``, then acknowledge it.
+
+        Raises:
+            MailboxDown: not confirmed; the letter is where it was.
+            LetterLost: it is parked, and comes again all the same.
+        """
+        await self._parked.park(_own(letter), key=key, reason=reason, attempts=attempts)
+        if mark is not None:
+            await mark()
+        _own(letter).ack()
+
+    async def parked(self) -> list[Parked]:
+        """List the parked letters, oldest first.
+
+        Raises:
+            MailboxDown: the broker is away, or another process reads them for long.
+        """
+        return await self._parked.all()
+
+    async def replay(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Put a parked letter back at the end of its box; None where none has that id (and key).
+
+        Raises:
+            LookupError: several have it; name the key.
+            MailboxDown: not confirmed; it is still parked.
+        """
+        return await self._parked.replay(id, key)
+
+    async def drop(self, id: str, *, key: str | None = None) -> Parked | None:
+        """Remove a parked letter for good; as ``replay``."""
+        return await self._parked.drop(id, key)
+
+    # ── what is told ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
+        """Send to whoever listens now; never raises for a broker that is away."""
+        exchange = self._names.control if topic == "control" else self._names.events
+        try:
+            self._publisher.tell(exchange, slot_route(slot), body)
+        except MailboxDown:
+            _log.debug("tell.dropped", topic=topic)
+
+    @asynccontextmanager
+    async def listen(
+        self, topic: Topic, slots: Collection[int] | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Receive what is told on ``topic``; entered once listening, where the broker is up."""
+        async with self._hearing.listen(topic, slots, up=self._link is not None) as heard:
+            yield heard
+
+    # ── figures ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def depths(self) -> Mapping[str, Depth]:
+        """Count what waits on the broker, and what this process works on, by box.
+
+        Of the outbound boxes those that this process has used.
+
+        Raises:
+            MailboxDown: the broker is away.
+        """
+        link = self._now_attached()
+        boxes = {INBOUND: self._names.queues_of(INBOUND)}
+        for channel in sorted(self._topology.channels):
+            boxes[outbound(channel)] = self._names.queues_of(outbound(channel))
+        boxes["parked"] = [self._names.parked]
+        counts: dict[str, Depth] = {}
+        for box, queues in boxes.items():
+            desk = await link.channel()
+            try:
+                states = [await desk.declare_queue(queue, passive=True) for queue in queues]
+                ready = sum(state.ready for state in states)
+                takers = sum(state.consumers for state in states)
+                unsettled = self._intake.unsettled(box)
+                counts[box] = Depth(ready + unsettled, self._alone_since(box, ready, takers), takers)
+            except NotFound:
+                counts[box] = Depth(0)
+            finally:
+                await desk.close()
+        return counts
+
+    def _alone_since(self, box: str, ready: int, takers: int) -> datetime | None:
+        """Tell since when letters wait in an outbound box that nobody takes from, as far as was looked."""
+        if box not in self._names_of_outbound() or takers or not ready:
+            self._first_put.pop(box, None)
+            return None
+        return self._first_put.setdefault(box, datetime.now(UTC))
+
+    def _names_of_outbound(self) -> set[str]:
+        return {outbound(channel) for channel in self._topology.channels}
+
+
+def _own(letter: Letter) -> RabbitLetter:
+    if not isinstance(letter, RabbitLetter):
+        raise TypeError("a letter of another mailbox")
+    return letter

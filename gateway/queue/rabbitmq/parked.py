@@ -1,0 +1,169 @@
+"""The parked letters: read by one process at a time, on one channel that is then closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ulid import ULID
+
+from channels.message import MAX_KEY_BYTES
+from gateway.queue.mailbox import Parked
+from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.consume import RabbitLetter
+from gateway.queue.rabbitmq.declare import PROBE, exclusively
+from gateway.queue.rabbitmq.topology import Names
+from gateway.queue.rabbitmq.wire import BrokerMessage, Sending
+
+RETURN_PATIENCE_S = 15.0
+# The broker closes the connection over a header of more than a frame, and the letter would come for ever.
+MAX_REASON_CHARS = 2_000
+MAX_SENT_ID_BYTES = 255
+_Send = Callable[[tuple[str, str], Sending], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    tag: int
+    parked: Parked
+
+    def is_copy_of(self, other: _Held) -> bool:
+        """Say whether it is the same letter, parked twice."""
+        mine, its = self.parked, other.parked
+        return (mine.box, mine.body) == (its.box, its.body)
+
+
+class _Reading:
+    """All parked letters on one channel, from which some may be removed."""
+
+    def __init__(self, channel: AmqpChannel) -> None:
+        self.channel = channel
+        self.held: list[_Held] = []
+
+    def pick(self, id_: str, key: str | None) -> list[_Held]:
+        """Find the copies of one letter: more than one where an acknowledgement was lost after parking.
+
+        Of several letters under one key it is the oldest: anybody may publish under one id twice.
+        """
+        found = [one for one in self.held if one.parked.id == id_ and key in (None, one.parked.key)]
+        if len({one.parked.key for one in found}) > 1:
+            raise LookupError(f"several parked letters have the id {id_}: name the key")
+        oldest = min(found, key=lambda one: one.parked.parked_at, default=None)
+        return [one for one in found if oldest is not None and one.is_copy_of(oldest)]
+
+    def remove(self, found: list[_Held]) -> Parked | None:
+        """Remove the copies for good."""
+        for one in found:
+            self.channel.ack(one.tag)
+            self.held.remove(one)
+        return found[0].parked if found else None
+
+
+class ParkedQueue:
+    """Lists, replays and drops parked letters."""
+
+    def __init__(self, names: Names, send: _Send, attached: Callable[[], Link]) -> None:
+        self._names, self._send, self._attached = names, send, attached
+        self._reading = asyncio.Lock()
+
+    async def park(self, letter: RabbitLetter, *, key: str | None, reason: str, attempts: int) -> None:
+        """Store the letter among the parked ones (it is not acknowledged here)."""
+        if not letter.parked_id:
+            letter.parked_id = _sendable(letter.id)
+        headers: dict[str, str | int | bool] = {
+            "reason": reason[:MAX_REASON_CHARS],
+            "from": letter.stream.queue,
+            "attempts": attempts,
+            "parked_at": datetime.now(UTC).isoformat(),
+        }
+        if key is not None and len(key) <= MAX_KEY_BYTES:
+            headers["key"] = key
+        sending = Sending("", self._names.parked, letter.body, id=letter.parked_id, headers=headers)
+        await self._send(("parked", letter.parked_id), sending)
+
+    async def all(self) -> list[Parked]:
+        """Return all, oldest first; each is left where it was."""
+        async with self._read() as reading:
+            return sorted((one.parked for one in reading.held), key=lambda parked: parked.parked_at)
+
+    async def replay(self, id_: str, key: str | None) -> Parked | None:
+        """Put one back at the end of its box, then remove it here."""
+        async with self._read() as reading:
+            found = reading.pick(id_, key)
+            if found:
+                parked = found[0].parked
+                exchange, route = self._names.way_back(parked.origin, parked.key)
+                key_fits = parked.key is not None and len(parked.key) <= MAX_KEY_BYTES
+                headers: dict[str, str | int | bool] = {"key": parked.key or ""} if key_fits else {}
+                sending = Sending(exchange, route, parked.body, id=_sendable(parked.id), headers=headers)
+                await self._send((parked.box, parked.key or ""), sending)
+            return reading.remove(found)
+
+    async def drop(self, id_: str, key: str | None) -> Parked | None:
+        """Remove one for good."""
+        async with self._read() as reading:
+            return reading.remove(reading.pick(id_, key))
+
+    @asynccontextmanager
+    async def _read(self) -> AsyncIterator[_Reading]:
+        link = self._attached()
+        async with self._reading, exclusively(link, self._names.parked_lock):
+            channel = await link.channel()
+            reading = _Reading(channel)
+            try:
+                while (message := await channel.get(self._names.parked)) is not None:
+                    if PROBE not in message.headers:
+                        reading.held.append(_Held(message.tag, self._parked(message)))
+                yield reading
+            finally:
+                await channel.close()
+            await self._returned(link, len(reading.held))
+
+    async def _returned(self, link: Link, count: int) -> None:
+        """Wait until what was read is back: a quorum queue returns it a moment after the channel's end."""
+        desk = await link.channel()
+        end = asyncio.get_running_loop().time() + RETURN_PATIENCE_S
+        try:
+            while (await desk.declare_queue(self._names.parked, passive=True)).ready < count:
+                if asyncio.get_running_loop().time() > end:
+                    return
+                await asyncio.sleep(0.02)
+        finally:
+            await desk.close()
+
+    def _parked(self, message: BrokerMessage) -> Parked:
+        headers = message.headers
+        origin = _text(headers, "from")
+        key = headers.get("key")
+        attempts = headers.get("attempts")
+        return Parked(
+            id=message.id,
+            box=self._names.box_of(origin),
+            key=key if isinstance(key, str) else None,
+            reason=_text(headers, "reason"),
+            origin=origin,
+            attempts=attempts if type(attempts) is int else 0,
+            parked_at=_time(_text(headers, "parked_at")),
+            body=message.body,
+        )
+
+
+def _sendable(id_: str) -> str:
+    """Return a message id as it may be sent: a foreign one, read as far as possible, may have grown."""
+    return id_ if 0 < len(id_.encode("utf-8", "replace")) <= MAX_SENT_ID_BYTES else str(ULID())
+
+
+def _text(headers: Mapping[str, object], name: str) -> str:
+    value = headers.get(name, "")
+    return value if isinstance(value, str) else str(value)
+
+
+def _time(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.fromtimestamp(0, UTC)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

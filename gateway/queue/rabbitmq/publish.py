@@ -1,0 +1,214 @@
+"""Puts letters on the broker, each confirmed: one at a time per key, side by side over keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from gateway.errors import MailboxDown
+from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.declare import Topology
+from gateway.queue.rabbitmq.wire import LinkDown, Sending, Unroutable
+
+_log = structlog.get_logger()
+_ALARM = "the broker takes no messages: memory or disk alarm"
+
+
+class _Flight:
+    """A message sent and not yet confirmed. It goes on when its callers give up."""
+
+    __slots__ = ("begun", "callers", "followers", "line", "sending")
+
+    def __init__(self, line: tuple[str, str], sending: Sending, begun: float) -> None:
+        self.line, self.sending, self.begun = line, sending, begun
+        self.callers: list[asyncio.Future[None]] = []
+        self.followers: list[asyncio.Future[None]] = []
+
+    def end(self, error: MailboxDown | None) -> None:
+        """Tell the callers the outcome, and let the followers go on."""
+        _resolve(self.callers, error)
+        _resolve(self.followers, None)
+
+    def give_up(self, error: MailboxDown) -> None:
+        """Tell everybody who waits that the outcome is unknown."""
+        _resolve(self.callers, error)
+        _resolve(self.followers, error)
+
+
+def _resolve(waiting: list[asyncio.Future[None]], error: MailboxDown | None) -> None:
+    for future in waiting:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+    waiting.clear()
+
+
+class Publisher:
+    """The publishing connection.
+
+    No message id is in flight twice: a put that repeats an unconfirmed one joins it, and after an
+    unknown outcome the channel is closed before anything is sent again.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[str], Awaitable[Link]],
+        topology: Topology,
+        *,
+        confirm_timeout_s: float,
+    ) -> None:
+        self._dial, self._topology = dial, topology
+        self._confirm_timeout_s = confirm_timeout_s
+        self._link: Link | None = None
+        self._channel: AmqpChannel | None = None
+        self._hearsay: AmqpChannel | None = None
+        self._flights: dict[str, _Flight] = {}
+        self._lines: dict[tuple[str, str], _Flight] = {}
+
+    @property
+    def blocked(self) -> bool:
+        """Whether an alarm of the broker holds this connection back."""
+        return self._link is not None and self._link.blocked
+
+    async def run(self, on_up: Callable[[], None]) -> None:
+        """Connect, set the broker up, and serve until the connection is lost.
+
+        Raises:
+            LinkDown: the connection was lost, or never came about.
+            TopologyMismatch: the broker is set up in another way.
+        """
+        link = await self._dial("publish")
+        try:
+            await self._topology.declare(link)
+            while True:
+                channel = await link.channel(confirms=True)
+                self._link, self._hearsay, self._channel = link, await link.channel(), channel
+                on_up()
+                await self._watch(link, channel)
+                await self._hearsay.close()
+                if link.ended.is_set():
+                    raise LinkDown(channel.cause or "the connection was lost")
+        finally:
+            self._link = self._channel = self._hearsay = None
+            await link.close()
+
+    async def restart(self) -> None:
+        """End the connection, so that the next one sets the broker up anew."""
+        if self._link is not None:
+            await self._link.close()
+
+    async def send(self, line: tuple[str, str], sending: Sending) -> None:
+        """Return when the broker has stored the message, after the earlier ones of its line.
+
+        Raises:
+            Unroutable: no queue is bound there.
+            MailboxDown: not confirmed, or no connection.
+        """
+        while (ahead := self._flights.get(sending.id) or self._lines.get(line)) is not None:
+            if ahead.sending.id == sending.id and ahead.line == line:
+                return await self._wait(ahead.callers)
+            await self._wait(ahead.followers)
+        link, channel = self._link, self._channel
+        if link is None or channel is None:
+            raise MailboxDown("no connection to the broker")
+        if link.blocked:
+            await self._outlast_alarm(link)
+            return await self.send(line, sending)
+        flight = _Flight(line, sending, asyncio.get_running_loop().time())
+        confirm = channel.publish(sending)
+        self._flights[sending.id] = self._lines[line] = flight
+        confirm.add_done_callback(lambda done: self._on_confirmed(flight, done))
+        return await self._wait(flight.callers)
+
+    def tell(self, exchange: str, route: str, body: bytes) -> None:
+        """Send a message that may be lost; dropped while the broker is away or takes none."""
+        channel = self._hearsay
+        if channel is None or channel.ended.is_set() or self.blocked:
+            return
+        channel.publish(Sending(exchange, route, body, transient=True), mandatory=False)
+
+    @staticmethod
+    async def _wait(waiting: list[asyncio.Future[None]]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(future)
+        await future
+
+    def _on_confirmed(self, flight: _Flight, done: asyncio.Future[None]) -> None:
+        del self._flights[flight.sending.id], self._lines[flight.line]
+        error = done.exception()
+        flight.end(error if isinstance(error, MailboxDown) or error is None else LinkDown("lost"))
+
+    async def _outlast_alarm(self, link: Link) -> None:
+        try:
+            async with asyncio.timeout(self._confirm_timeout_s):
+                await link.unblocked()
+        except TimeoutError:
+            raise MailboxDown(_ALARM) from None
+
+    async def _watch(self, link: Link, channel: AmqpChannel) -> None:
+        """Return when the channel is closed; close it when a confirmation is overdue."""
+        look_s = min(1.0, self._confirm_timeout_s / 4)
+        while not channel.ended.is_set():
+            try:
+                async with asyncio.timeout(look_s):
+                    await channel.ended.wait()
+            except TimeoutError:
+                await self._look(link, channel)
+
+    async def _look(self, link: Link, channel: AmqpChannel) -> None:
+        now = asyncio.get_running_loop().time()
+        overdue = [each for each in self._flights.values() if now - each.begun > self._confirm_timeout_s]
+        if overdue and not link.blocked:
+            _log.warning("publish.timed_out", count=len(overdue), exchange=overdue[0].sending.exchange)
+            await channel.close()
+        for flight in overdue:
+            # Under an alarm the message lies in the socket and will be stored when the alarm ends: it
+            # stays in flight, and whoever puts it again joins it instead of sending it twice.
+            flight.give_up(MailboxDown(_ALARM if link.blocked else "the broker does not confirm"))
+            # When the alarm ends it has its full time once more.
+            flight.begun = now
+
+
+class Outbox:
+    """Puts over a publisher that know the boxes: makes the queue of a channel that was never seen."""
+
+    def __init__(self, publisher: Publisher, topology: Topology, attached: Callable[[], Link | None]) -> None:
+        self._publisher, self._topology, self._attached = publisher, topology, attached
+        self._making = asyncio.Lock()
+
+    async def send(self, line: tuple[str, str], sending: Sending) -> None:
+        """As ``Publisher.send``, and mends what makes a message unroutable.
+
+        Raises:
+            MailboxDown: not confirmed.
+        """
+        outbound = sending.exchange == self._topology.names.outbound_exchange
+        if outbound and sending.route not in self._topology.channels:
+            await self.open(sending.route)
+        try:
+            await self._publisher.send(line, sending)
+        except Unroutable:
+            if outbound:
+                self._topology.channels.discard(sending.route)
+                await self.open(sending.route)
+                await self._publisher.send(line, sending)
+            else:
+                _log.warning("publish.unroutable", exchange=sending.exchange, route=sending.route)
+                await self._publisher.restart()
+                raise
+
+    async def open(self, channel: str) -> None:
+        """Make sure that the outbound queue of ``channel`` exists and stores."""
+        async with self._making:
+            if channel in self._topology.channels:
+                return
+            link = self._attached()
+            if link is None:
+                raise MailboxDown("no connection to the broker")
+            await self._topology.declare_outbound(link, channel)
+            await self._topology.prove(lambda probe: self._publisher.send(("", probe.route), probe))
+            self._topology.channels.add(channel)

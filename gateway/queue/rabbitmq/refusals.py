@@ -1,0 +1,58 @@
+"""What a broker says when it refuses a client, in words, with the command that cures it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+_NO_VHOST = re.compile(r"vhost (?P<vhost>\S+) not found")
+_NO_ACCESS = re.compile(r"access to vhost '(?P<vhost>[^']*)' refused for user '(?P<user>[^']*)'")
+_NO_RIGHT = re.compile(
+    r"access to (?P<kind>\w+) '(?P<name>[^']*)' in vhost '(?P<vhost>[^']*)' "
+    r"refused for user '(?P<user>[^']*)'"
+)
+_NO_LOGIN = re.compile(
+    r"ACCESS_REFUSED.*Login was refused|PLAIN login refused|user '[^']*' can only connect via"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a broker refuses, without secrets, and the cure."""
+
+    text: str
+    hint: str
+
+
+def refusal(said: str, url: str) -> Refusal | None:
+    """Read what the broker said; None where it is no refusal that we know."""
+    if found := _NO_VHOST.search(said):
+        vhost = found["vhost"].strip("'")
+        return Refusal(
+            f"the broker has no virtual host '{vhost}'",
+            f"rabbitmqctl add_vhost {vhost}, or correct the end of broker.url",
+        )
+    if found := _NO_ACCESS.search(said):
+        return Refusal(
+            f"user '{found['user']}' may not use virtual host '{found['vhost']}'",
+            _permit(found["vhost"], found["user"]),
+        )
+    if found := _NO_RIGHT.search(said):
+        return Refusal(
+            f"user '{found['user']}' may not use {found['kind']} '{found['name']}' "
+            f"in virtual host '{found['vhost']}'",
+            _permit(found["vhost"], found["user"]),
+        )
+    if _NO_LOGIN.search(said):
+        user = unquote(urlsplit(url).username or "guest")
+        only = "; guest may log in on the broker's own machine alone" if user == "guest" else ""
+        return Refusal(
+            f"the broker refuses user '{user}', or the password{only}",
+            f"correct user and password in broker.url, or: rabbitmqctl change_password {user} PASSWORD",
+        )
+    return None
+
+
+def _permit(vhost: str, user: str) -> str:
+    return f"rabbitmqctl set_permissions -p {vhost} {user} '.*' '.*' '.*'"

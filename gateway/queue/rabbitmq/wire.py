@@ -1,0 +1,180 @@
+"""What passes between mailbox and AMQP client: messages and their frames, answers, errors without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+import aiormq
+from aiormq.channel import Channel
+from pamqp import commands, encode, frame
+
+from gateway.errors import MailboxDown
+
+_TRANSIENT, _PERSISTENT = b"\x01", b"\x02"
+_JSON = encode.short_string("application/json")
+_HEAD, _CONTENT, _ACK = struct.Struct(">BHI"), struct.Struct(">HHQH"), struct.Struct(">BHIHHQBB")
+# The class of messages; the last byte of a frame.
+_BASIC, _END = 60, 0xCE
+_CONTENT_TYPE, _HEADERS, _DELIVERY_MODE, _EXPIRATION, _MESSAGE_ID = 0x8000, 0x2000, 0x1000, 0x0100, 0x0080
+
+
+class LinkDown(MailboxDown):
+    """The channel or its connection is closed."""
+
+
+class NotFound(LinkDown):
+    """The broker has no such queue or exchange; the channel is closed."""
+
+
+class Locked(LinkDown):
+    """Another connection holds this queue exclusively; the channel is closed."""
+
+
+class AccessRefused(LinkDown):
+    """The broker denies access, or another consumer has the queue; the channel is closed."""
+
+
+class Differs(LinkDown):
+    """The queue or exchange exists with other arguments; the channel is closed."""
+
+
+class Unroutable(MailboxDown):
+    """No queue is bound to where the message was sent; it was not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMessage:
+    """A message as the broker handed it over."""
+
+    tag: int
+    redelivered: bool
+    id: str
+    headers: Mapping[str, object]
+    body: bytes
+    place: bytes = field(default=b"", compare=False)
+
+    @property
+    def sent_to(self) -> tuple[str, str]:
+        """The exchange and the routing key that it was published with; empty of one taken by ``get``."""
+        if not self.place:
+            return "", ""
+        cut = 1 + self.place[0]
+        exchange, route = self.place[1:cut], self.place[cut + 1 : cut + 1 + self.place[cut]]
+        return exchange.decode("utf-8", "replace"), route.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message as it is sent. Without ``transient`` it survives the broker's restart."""
+
+    exchange: str
+    route: str
+    body: bytes
+    id: str = ""
+    headers: Mapping[str, str | int | bool] | None = None
+    expiration: str | None = None
+    transient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What a declaration tells: letters that are ready, and consumers."""
+
+    name: str
+    ready: int
+    consumers: int
+
+
+def plain_words(error: BaseException, url: str) -> str:
+    """Say what an error says, without the credentials of ``url``."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, TimeoutError) and not str(error):
+        text = "the broker does not answer"
+    parts = urlsplit(url)
+    secrets = {url, parts.netloc, parts.password or "", unquote(parts.password or "")}
+    for secret in sorted(secrets - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def publish_frame(exchange: str, route: str, mandatory: bool, channel: int) -> bytes:
+    """Encode the frame that opens a publish; the same for all messages of a route."""
+    publish = commands.Basic.Publish(exchange=exchange, routing_key=route, mandatory=mandatory)
+    return frame.marshal(publish, channel)
+
+
+def content_frames(sending: Sending, channel: int, max_bytes: int) -> bytes:
+    """Encode a message's properties, and its body in frames of ``max_bytes`` at most."""
+    body = sending.body
+    flags = _CONTENT_TYPE | _DELIVERY_MODE
+    properties = [_JSON]
+    if sending.headers:
+        flags |= _HEADERS
+        properties.append(encode.field_table(dict(sending.headers)))
+    properties.append(_TRANSIENT if sending.transient else _PERSISTENT)
+    if sending.expiration is not None:
+        flags |= _EXPIRATION
+        properties.append(encode.short_string(sending.expiration))
+    if sending.id:
+        flags |= _MESSAGE_ID
+        properties.append(encode.short_string(sending.id))
+    head = _CONTENT.pack(_BASIC, 0, len(body), flags) + b"".join(properties)
+    pieces = [body[at : at + max_bytes] for at in range(0, len(body), max_bytes)]
+    return _framed(2, channel, head) + b"".join([_framed(3, channel, piece) for piece in pieces])
+
+
+def ack_frame(tag: int, channel: int) -> bytes:
+    """Encode the acknowledgement of one delivery."""
+    return _ACK.pack(1, channel, 13, _BASIC, 80, tag, 0, _END)
+
+
+def _framed(kind: int, channel: int, payload: bytes) -> bytes:
+    return _HEAD.pack(kind, channel, len(payload)) + payload + b"\xce"
+
+
+class Confirm:
+    """Takes the broker's answer to one message, in the place of one more future of the library's."""
+
+    __slots__ = ("_confirm", "_id", "_open", "_raw", "_tag")
+
+    def __init__(self, confirm: asyncio.Future[None], raw: Channel, id_: str, among: set[Confirm]) -> None:
+        self._confirm, self._raw, self._id, self._open = confirm, raw, id_, among
+        self._tag = raw.delivery_tag
+
+    def done(self) -> bool:
+        """Say whether the answer is there."""
+        return self not in self._open
+
+    def cancelled(self) -> bool:
+        """Say no: whoever gives up leaves it here."""
+        return False
+
+    def set_result(self, _: object) -> None:
+        """Take the broker's yes."""
+        self._end()
+        if not self._confirm.done():
+            self._confirm.set_result(None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take its no, or the end of the channel."""
+        self._end()
+        if not self._confirm.done():
+            self._confirm.set_exception(_publish_error(error))
+
+    def _end(self) -> None:
+        self._open.discard(self)
+        if self._raw.message_id_delivery_tag.get(self._id) == self._tag:
+            del self._raw.message_id_delivery_tag[self._id]
+
+
+def _publish_error(error: BaseException) -> MailboxDown:
+    if isinstance(error, MailboxDown):
+        return error
+    if isinstance(error, aiormq.exceptions.PublishError):
+        return Unroutable("no queue is bound there")
+    refused = isinstance(error, aiormq.exceptions.DeliveryError)
+    return MailboxDown("the broker refused the message") if refused else LinkDown("the channel was closed")

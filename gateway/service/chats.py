@@ -1,0 +1,251 @@
+"""Where clients hand in messages, wait for answers and look on, whether over HTTP or in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ulid import ULID
+
+from channels.message import Inbound
+from gateway.errors import MailboxDown
+from gateway.service.outcome import Outcome
+from gateway.service.records import Record
+from gateway.turns.control_order import WatchOrder
+from gateway.turns.event import Event, of_told, read_event
+from session.transcript.key import slot_of
+
+if TYPE_CHECKING:
+    from gateway.app.app import Application
+    from session.store.store import Store
+
+Shown = tuple[Event | None, int | None]  # an event or a heartbeat, and the seq to resume from
+ACCEPT_WITHIN_S = 5.0
+WATCH_S = 60.0
+HEARTBEAT_S = 15.0
+LOOK_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # an event may be lost: the record is asked again
+EMITTED_MAX = 1_000
+
+
+class Conflict(Exception):
+    """The id stands for another text in this chat."""
+
+
+class Closing(Exception):
+    """The daemon ends; what was accepted stays accepted."""
+
+
+class ChatService:
+    """Serves the clients of one house."""
+
+    def __init__(self, house: Application) -> None:
+        self.house = house
+        self.closing = asyncio.Event()
+        self.accept_within_s = ACCEPT_WITHIN_S
+        self.heartbeat_s = HEARTBEAT_S
+
+    @property
+    def store(self) -> Store:
+        """The conversations.
+
+        Raises:
+            MailboxDown: the house is not open yet.
+        """
+        if self.house.room is None:
+            raise MailboxDown("the session side is not open yet")
+        return self.house.room.store
+
+    @property
+    def record(self) -> Record:
+        """What is stored of the chats; as ``store``."""
+        return Record(self.store)
+
+    # -- handing in --------------------------------------------------------------------------------
+
+    async def accept(self, message: Inbound) -> Outcome | None:
+        """Return once the message is durable; the same id in the same chat is the same message.
+
+        Returns:
+            How it ended, where it was handed in before; it is answered again to who looks on.
+
+        Raises:
+            Conflict: the id is stored with another text.
+            MailboxDown: the queue did not confirm in time; hand in the same id again.
+        """
+        outcome = await self._known(message)
+        await self._put(message)
+        return outcome
+
+    async def _known(self, message: Inbound) -> Outcome | None:
+        standing = await self.record.standing(message.key, message.id)
+        if standing.text is not None and standing.text != message.text:
+            raise Conflict(message.id)
+        return standing.outcome
+
+    async def _put(self, message: Inbound) -> None:
+        try:
+            async with asyncio.timeout(self.accept_within_s):
+                while True:
+                    try:
+                        await self.house.intake.accept(message)
+                    except MailboxDown:
+                        await asyncio.sleep(0.1)
+                        await self.house.mailbox.ready()
+                    else:
+                        return
+        except TimeoutError:
+            raise MailboxDown("the queue did not confirm the message in time") from None
+
+    async def ask(self, message: Inbound, *, within_s: float | None) -> Outcome | None:
+        """Hand in a message and wait for how it ends; None when ``within_s`` seconds ran out first.
+
+        Without ``within_s`` it waits for ever.
+
+        Raises:
+            Conflict, MailboxDown: as ``accept``.
+            Closing: the daemon ends; the message is accepted.
+        """
+        async with self._listen(message.key) as bodies:
+            known = await self._known(message)
+            if known is not None:
+                return known
+            await self._put(message)
+            async with aclosing(self._events(message.key, bodies, *LOOK_AFTER_S)) as events:
+                try:
+                    async with asyncio.timeout(within_s):
+                        return await self._outcome(message, events)
+                except TimeoutError:
+                    return (await self.record.standing(message.key, message.id)).outcome
+
+    async def _outcome(self, message: Inbound, events: AsyncIterator[Event | None]) -> Outcome:
+        """Wait for the event that ends the message; where it was lost, the record knows."""
+        async for event in events:
+            if event is None:
+                await self.watch(message.key)
+                standing = await self.record.standing(message.key, message.id)
+                if standing.outcome is not None:
+                    return standing.outcome
+            elif event.in_reply_to == message.id and event.ends:
+                return Outcome("reply" if event.kind == "reply" else "notice", event.text)
+        raise Closing
+
+    async def stop(self, key: str) -> None:
+        """Stop the turn that runs for ``key``, wherever it does."""
+        await self.house.intake.stop(key)
+
+    # -- looking on --------------------------------------------------------------------------------
+
+    async def watch(self, key: str, *, draft: bool = False) -> None:
+        """Have every daemon send all events of this key for a minute, with ``draft`` the text so far too."""
+        slot = slot_of(key)
+        self.house.events.watch([slot], WATCH_S)
+        order = WatchOrder(id=str(ULID()), slots=[slot], for_s=WATCH_S, draft=key if draft else None)
+        await self.house.mailbox.tell("control", slot, order.to_bytes())
+
+    async def stream(
+        self, key: str, last: int | None = None, *, drafts: bool = False
+    ) -> AsyncGenerator[Shown]:
+        """Yield the events of a chat until the daemon ends, each with the seq to resume from.
+
+        Replies and notices come once and without a gap: from the record those above ``last``, then those
+        that are told, and from the record again what was lost on the way. An event without a resume point
+        must not move the client's own. None in place of an event is a heartbeat.
+
+        With ``drafts`` an answer that is being written already comes as one ``draft`` with its text so far,
+        and pieces come only behind the ``started`` or ``draft`` of their turn: each has its place.
+        """
+        begun: str | None = None
+        async with self._listen(key, draft=drafts) as bodies:
+            known = await self.record.last_seq(key)
+            emitted = _Emitted(known if last is None else min(last, known))
+            if last is not None:
+                for event in await self._missed(key, emitted):
+                    yield event, emitted.add(event.seq)
+            else:
+                emitted.floor = 0
+            async with aclosing(self._events(key, bodies, self.heartbeat_s)) as events:
+                async for heard in events:
+                    if heard is None:
+                        await self.watch(key)
+                        for event in await self._missed(key, emitted):
+                            yield event, emitted.add(event.seq)
+                        yield None, None
+                        continue
+                    if heard.told and heard.seq > emitted.high + 1:
+                        for event in await self._missed(key, emitted, before=heard.seq):
+                            yield event, emitted.add(event.seq)
+                    if heard.kind in ("started", "draft"):
+                        begun = heard.in_reply_to
+                    placed = heard.kind != "delta" or heard.in_reply_to == begun
+                    if (heard.kind == "draft" and not drafts) or (drafts and not placed):
+                        continue
+                    if not heard.told or heard.seq <= 0:
+                        yield heard, None
+                    elif heard.seq not in emitted:
+                        yield heard, emitted.add(heard.seq)
+
+    async def _missed(self, key: str, emitted: _Emitted, *, before: int | None = None) -> list[Event]:
+        """List what is on record above all that was emitted."""
+        told = await self.record.told(key, emitted.high)
+        return [of_told(key, one) for one in told if before is None or one.seq < before]
+
+    @asynccontextmanager
+    async def _listen(self, key: str, *, draft: bool = False) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with self.house.mailbox.listen("events", [slot_of(key)]) as bodies:
+            await self.watch(key, draft=draft)
+            yield bodies
+
+    async def _events(
+        self, key: str, bodies: AsyncIterator[bytes], *pauses_s: float
+    ) -> AsyncGenerator[Event | None]:
+        """Yield the events of ``key``; None after each pause without one. Ends when the daemon does."""
+        closing = asyncio.ensure_future(self.closing.wait())
+        following: asyncio.Future[bytes] | None = None
+        quiet = 0
+        try:
+            while not self.closing.is_set():
+                if following is None:
+                    following = asyncio.ensure_future(anext(bodies))
+                pause_s = pauses_s[min(quiet, len(pauses_s) - 1)]
+                await asyncio.wait((following, closing), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    quiet += 1
+                    yield None
+                    continue
+                body, following = following, None
+                try:
+                    event = read_event(body.result())
+                except StopAsyncIteration:
+                    return
+                if event is not None and event.key == key:
+                    yield event
+        finally:
+            for waiting in (closing, following):
+                if waiting is not None:
+                    waiting.cancel()
+            await asyncio.gather(closing, *([following] if following else []), return_exceptions=True)
+
+
+class _Emitted:
+    """Which seqs of a chat one stream has shown."""
+
+    def __init__(self, high: int) -> None:
+        self.high = high  # the highest one shown, or the one from which the stream began
+        self.floor = high  # up to here all count as shown
+        self._seqs: set[int] = set()
+
+    def __contains__(self, seq: int) -> bool:
+        return seq <= self.floor or seq in self._seqs
+
+    def add(self, seq: int) -> int | None:
+        """Note a seq; return it where the stream can be resumed from it: where none above it was shown."""
+        self._seqs.add(seq)
+        if len(self._seqs) > EMITTED_MAX:
+            self.floor = max(self.floor, self.high - EMITTED_MAX // 2)
+            self._seqs = {one for one in self._seqs if one > self.floor}
+        if seq < self.high:
+            return None
+        self.high = seq
+        return seq

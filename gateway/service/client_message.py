@@ -1,0 +1,68 @@
+"""The message of a client as an Inbound, refused here where it would be parked for its names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ulid import ULID
+
+from channels.errors import Unreadable
+from channels.message import MAX_ID_BYTES, MAX_KEY_BYTES, Inbound, key_fault, now_text, read_inbound
+from gateway.errors import GatewayError
+from session.transcript.key import SessionKey, split
+
+if TYPE_CHECKING:
+    from session.store.store import Store
+
+MAX_KEY_CHARS = 4096
+
+
+class NoAddress(GatewayError):
+    """No letter can have this key or id; nothing was put."""
+
+
+async def is_kept(store: Store, key: str) -> bool:
+    """Say whether a key without a colon, such as ``heartbeat``, is that of a session here."""
+    view = None if ":" in key else await store.look(SessionKey(key))
+    return view is not None and view.path.exists()
+
+
+def inbound(key: str, text: str, message_id: str | None = None, *, kept: bool = False) -> Inbound:
+    """Build the Inbound of a client's message; ``cli`` keys have ``cli:`` ids, all others ``web:`` ones.
+
+    A text over 1 MiB is accepted: it is parked, and its chat is told, as on every channel.
+
+    Args:
+        key: ``channel:chat_id``; without a colon where ``kept`` says that such a session is here.
+        text: what is asked.
+        message_id: its id, with or without prefix; None takes a new one.
+        kept: what ``is_kept`` says of the key.
+
+    Raises:
+        NoAddress: the key is not ``channel:chat_id``, or key or id is too long.
+    """
+    channel, chat_id = split(key)
+    if kept and not channel:
+        channel = "cli"
+    prefix = "cli:" if channel == "cli" else "web:"
+    name = str(ULID()) if message_id is None else message_id.removeprefix(prefix)
+    message = Inbound(
+        v=1,
+        id=prefix + name,
+        key=key,
+        channel=channel,
+        chat_id=chat_id,
+        text=text,
+        received_at=now_text(),
+    )
+    hint = (
+        f"a key is channel:chat_id, as cli:direct, and at most {MAX_KEY_BYTES} bytes; "
+        f"an id at most {MAX_ID_BYTES - len(prefix)} bytes"
+    )
+    if not (kept and ":" not in key) and (fault := key_fault(key)):
+        raise NoAddress(fault, hint=hint)
+    try:
+        read_inbound(message.model_copy(update={"text": "any"}).to_bytes())
+    except Unreadable as error:
+        raise NoAddress(str(error), hint=hint) from None
+    return message

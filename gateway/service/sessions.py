@@ -1,0 +1,206 @@
+"""The sessions of a workspace as the API reads and changes them: found by ULID, paged, opened and closed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from session.disk.threads import start_thread
+from session.errors import NoSession
+from session.store import archived, switch_session
+from session.store.fence import Fence
+from session.store.listing import SessionRow
+from session.transcript.key import SessionKey, split
+from session.transcript.line import read_time
+from session.transcript.transcript import Transcript
+
+if TYPE_CHECKING:
+    from gateway.service.chats import ChatService
+
+_SHOWN = ("instructions", "summary", "ended_at", "previous_session")
+
+
+class Unknown(Exception):
+    """The session is not there any more."""
+
+
+class SessionService:
+    """Works on the sessions of one house."""
+
+    def __init__(self, desk: ChatService) -> None:
+        self._desk = desk
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def page(self, limit: int, cursor: str | None) -> tuple[list[SessionRow], str | None]:
+        """List sessions, newest message first, from behind the cursor; and the cursor of the next page.
+
+        Raises:
+            ValueError: the cursor is none of ours.
+        """
+        after = None if cursor is None else _read_cursor(cursor)
+        rows = sorted(await self._desk.store.rows(), key=_place, reverse=True)
+        left = [row for row in rows if after is None or _place(row) < after]
+        return left[:limit], _cursor(left[limit - 1]) if len(left) > limit else None
+
+    async def find(self, session_id: str) -> SessionRow | None:
+        """Find a session by its ULID."""
+        for row in await self._desk.store.rows():
+            if row.id == session_id:
+                return row
+        return None
+
+    async def shown(self, row: SessionRow) -> dict[str, Any]:
+        """Show one session with what line 1 says of it alone."""
+        metadata = (await self._look(row)).inner
+        return row.as_dict() | {name: metadata.get(name) for name in _SHOWN}
+
+    async def messages(self, row: SessionRow) -> Sequence[bytes]:
+        """Read its message lines."""
+        return (await self._look(row)).messages
+
+    async def _look(self, row: SessionRow) -> Transcript:
+        store = self._desk.store
+        view = await (store.look(SessionKey(row.key)) if row.active else store.look_up(row.id))
+        if view is None or view.session_id != row.id:
+            view = await store.look_up(row.id)  # it was ended or opened again in this very moment
+        return view.transcript if view is not None else Transcript(row.stem)
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    async def patch(self, row: SessionRow, changes: Mapping[str, str | None]) -> dict[str, Any]:
+        """Change line 1; None removes a name.
+
+        Raises:
+            Unknown, StoreError.
+        """
+        store = self._desk.store
+
+        def head_of(transcript: Transcript) -> bytes:
+            inner = {**transcript.inner, **changes}
+            updated = read_time(transcript.metadata.get("updated_at")) or store.clock()
+            return transcript.head(
+                now=updated, inner={name: value for name, value in inner.items() if value is not None}
+            )
+
+        if row.active and changes:
+            async with store.open(SessionKey(row.key)) as session:
+                if await session.checkpoint(metadata=changes, of=row.id):
+                    return await self._again(row)
+        if changes:
+            fence = self._fence(row)
+            await start_thread(
+                lambda: archived.renew_head(fence, store.layout, row.stem, row.id, head_of), name="archive"
+            )
+        return await self._again(row)
+
+    async def delete(self, row: SessionRow) -> dict[str, Any]:
+        """Remove a session for good, active or ended, and all copies of it in the archive.
+
+        Raises:
+            Unknown, StoreError.
+        """
+        store = self._desk.store
+        gone = row.active and await self._clear(row.key, of=row.id)
+        fence = self._fence(row)
+        copies = await start_thread(
+            lambda: archived.delete(fence, store.layout, row.stem, row.id), name="archive"
+        )
+        if not gone and not copies:
+            raise Unknown(row.id)
+        return {"id": row.id, "deleted": True}
+
+    async def resume(self, row: SessionRow) -> dict[str, Any]:
+        """Open an ended session again; the active one of its key is archived. An active one stays so.
+
+        Raises:
+            Unknown, StoreError.
+        """
+        try:
+            async with self._desk.store.open(SessionKey(row.key)) as session:
+                swap = await session.change(lambda *hands: switch_session.reopen(*hands, session_id=row.id))
+        except NoSession:
+            raise Unknown(row.id) from None
+        if swap.left:
+            await self._left(row.key, swap.left)
+        return await self._again(row)
+
+    async def close(self, row: SessionRow) -> dict[str, Any]:
+        """End a session without opening another; one that has ended stays so.
+
+        Raises:
+            Unknown, StoreError: one without a message is gone then, and unknown.
+        """
+        if row.active:
+            async with self._desk.store.open(SessionKey(row.key)) as session:
+                closed = await session.change(lambda *hands: switch_session.close(*hands, of=row.id))
+            if closed is not None:
+                await self._left(row.key, closed)
+        return await self._again(row)
+
+    async def clear(self, *, key: str | None, chat_id: str | None, everything: bool = False) -> list[str]:
+        """Delete the active transcript of a key, or of a chat id on every channel; return whose there was.
+
+        Raises:
+            StoreError: call it again.
+        """
+        keys = {key} if key is not None else set[str]()
+        if chat_id is not None:
+            rows = await self._desk.store.rows()
+            keys |= {row.key for row in rows if split(row.key)[1] == chat_id}
+            worker = self._desk.house.worker
+            lanes = [lane.key for lane in worker.lanes] if worker is not None else []
+            keys |= {lane for lane in lanes if split(lane)[1] == chat_id}
+        return [one for one in sorted(keys) if await self._clear(one, everything=everything)]
+
+    async def _clear(self, key: str, *, of: str | None = None, everything: bool = False) -> bool:
+        """Delete, then end the turn that ran: its id is known as cleared, so that it is not begun again."""
+        worker = self._desk.house.worker
+        begun = worker.lanes.begun(key) if worker is not None else None
+        ids = [begun.inbound.id] if begun is not None else []
+        cleared = await self._desk.store.clear(SessionKey(key), ids=ids, of=of, everything=everything)
+        if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
+            worker.lanes.stop(key)
+        room = self._desk.house.room
+        if cleared and room is not None:
+            await room.bounds.settled(key, cancel=True)
+        return cleared
+
+    async def _left(self, key: str, session_id: str) -> None:
+        room = self._desk.house.room
+        if room is not None:
+            await room.jobs.left(key, session_id)
+
+    async def _again(self, row: SessionRow) -> dict[str, Any]:
+        found = await self.find(row.id)
+        if found is None:
+            raise Unknown(row.id)
+        return await self.shown(found)
+
+    def _fence(self, row: SessionRow) -> Fence:
+        store = self._desk.store
+        return Fence(store.layout, row.stem, owner=store.owner)
+
+
+def _place(row: SessionRow) -> tuple[int, str]:
+    """Return what the listing is ordered by: the last message in microseconds, then the ULID."""
+    at = read_time(row.last_message_at)
+    return (round(at.timestamp() * 1_000_000) if at is not None else 0, row.id)
+
+
+def _cursor(row: SessionRow) -> str:
+    micros, session_id = _place(row)
+    return base64.urlsafe_b64encode(f"{micros}.{session_id}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[int, str]:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, UnicodeError):
+        raise ValueError(cursor) from None
+    micros, dot, session_id = text.partition(".")
+    if not dot or len(micros) > 20:
+        raise ValueError(cursor)
+    return int(micros), session_id

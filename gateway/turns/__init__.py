@@ -1,0 +1,1 @@
+"""The second hand-over: lanes, turns, and what a letter ends in."""

@@ -1,0 +1,113 @@
+"""Takes letters as they come: each into its lane, or out of the way at once, whatever it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from channels.errors import Unreadable
+from channels.message import Inbound, read_inbound
+from gateway.queue.mailbox import Letter, Mailbox
+from gateway.turns import chat_migration, edits, outcomes, unreadable
+from gateway.turns.events import Events
+from gateway.turns.flood import Refusals
+from gateway.turns.lanes import Lane, Lanes
+from gateway.turns.notices import Notices
+from gateway.turns.orders import Orders
+from gateway.turns.policy import UNANSWERED, Verdict, broken
+
+log = structlog.get_logger("worker")
+
+
+class Arrivals:
+    """Where letters begin: read, put into their lanes, refused where their chat has too many.
+
+    Args:
+        pending: how many letters of a chat may wait before it is told.
+    """
+
+    def __init__(
+        self,
+        pending: int,
+        *,
+        lanes: Lanes,
+        mailbox: Mailbox,
+        events: Events,
+        notices: Notices,
+        orders: Orders,
+        refusals: Refusals,
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        self._pending = pending
+        self._lanes = lanes
+        self._mailbox = mailbox
+        self._events = events
+        self._notices = notices
+        self._orders = orders
+        self._refusals = refusals
+        self._spawn = spawn
+
+    def receive(self, letter: Letter) -> None:
+        """Take one letter; nothing is raised, so that the next one is taken whatever this one holds."""
+        try:
+            self._receive(letter)
+        except Unreadable as error:
+            self._park(letter, error)
+        except Exception as error:
+            # One letter ends here: the loop serves all chats.
+            log.exception("letter.broken", id=letter.id)
+            self._set_aside(letter, error)
+
+    def close(self) -> None:
+        """Refuse no further letter: what is not refused yet comes again."""
+        self._refusals.close()
+
+    def _receive(self, letter: Letter) -> None:
+        inbound, ignored = read_inbound(letter.body)
+        if ignored:
+            log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)
+        command = outcomes.command(inbound)
+        lane = self._lanes.get(inbound.key)
+        if lane is not None and self._is_too_many(lane, inbound):
+            self._orders.received(inbound, command)
+            self._refusals.add(inbound, letter, tell=not lane.flooded)
+            lane.flooded = True
+            return
+        if self._lanes.add(inbound, letter) is None:
+            return
+        lane = self._lanes.get(inbound.key)
+        self._orders.received(inbound, command)
+        if inbound.kind == "edit" and lane is not None:
+            edits.replace(lane, inbound)
+        if lane is not None and len(lane.entries) > 1:
+            self._crowd(lane, inbound)
+            if self._events.watched(inbound.key):
+                self._spawn(self._events.tell("queued", inbound.key, inbound.id), "event queued")
+
+    def _is_too_many(self, lane: Lane, inbound: Inbound) -> bool:
+        """Say whether it is refused; one that waits already, or moves the whole chat, never is."""
+        if lane.find(inbound.id) is not None or chat_migration.target(inbound) is not None:
+            return False
+        return self._refusals.meets(inbound.key, len(lane.entries) - 1)
+
+    def _set_aside(self, letter: Letter, error: Exception) -> None:
+        """Park a letter that broke its reception; one that is in its lane already is parked at its turn."""
+        waiting = (entry for lane in self._lanes for entry in lane.entries if entry.letter is letter)
+        if (entry := next(waiting, None)) is not None:
+            entry.verdict = Verdict("failed", UNANSWERED, type(error).__name__)
+        else:
+            self._park(letter, broken(error))
+
+    def _park(self, letter: Letter, error: Unreadable) -> None:
+        parking = unreadable.park(letter, error, mailbox=self._mailbox, notices=self._notices)
+        self._spawn(parking, "park unreadable")
+
+    def _crowd(self, lane: Lane, inbound: Inbound) -> None:
+        waiting = len(lane.entries)
+        if lane.crowded or waiting <= self._pending:
+            return
+        lane.crowded = True
+        text = f"{waiting - 1} messages of this chat wait. All will be answered, one after the other."
+        self._spawn(self._notices.put(inbound, "busy", text), "notice busy")

@@ -1,0 +1,86 @@
+"""Commands answered out of line: at once, before the letter's own turn comes, and exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from channels.message import Inbound
+from gateway.errors import MailboxError
+from gateway.queue.mailbox import Mailbox
+from gateway.turns import replies
+from session.bounded_dict import BoundedDict
+from session.errors import SessionError
+from session.store.store import Session, Store
+from session.transcript.key import SessionKey
+from session.turn.turn import Reply
+
+log = structlog.get_logger("aside")
+
+REMEMBERED_MAX = 1000
+Words = Callable[[Session], Awaitable[str]]
+
+
+class Aside:
+    """Answers beside the lanes, and remembers for the letter's turn that it was done."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        mailbox: Mailbox,
+        clock: Callable[[], datetime],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        self._store = store
+        self._mailbox = mailbox
+        self._clock = clock
+        self._spawn = spawn
+        # Whether the reply is durable; bounded, since the letter may never come to this daemon.
+        self._answers: BoundedDict[tuple[str, str], asyncio.Future[bool]] = BoundedDict(REMEMBERED_MAX)
+        self._past: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
+
+    def is_past(self, key: str, message_id: str) -> bool:
+        """Say whether the letter's own turn has been: what comes out of line now comes too late."""
+        return (key, message_id) in self._past
+
+    def answer(self, inbound: Inbound, words: Words) -> None:
+        """Answer ``inbound`` with ``words``, unless that is done or under way, or its turn has been."""
+        name = (inbound.key, inbound.id)
+        if name in self._answers or name in self._past:
+            return
+        durable = self._answers[name] = asyncio.get_running_loop().create_future()
+        self._spawn(self._put(inbound, words, durable), "answer out of line")
+
+    async def take(self, inbound: Inbound) -> bool:
+        """Say, at the turn of the letter, whether its reply is durable; it is past from then on."""
+        name = (inbound.key, inbound.id)
+        self._past.append(name)
+        durable = self._answers.pop(name, None)
+        return durable is not None and await durable
+
+    async def _put(self, inbound: Inbound, words: Words, durable: asyncio.Future[bool]) -> None:
+        """Answer now; where that fails, the letter answers when its turn comes."""
+        put = False
+        try:
+            async with self._store.open(SessionKey(inbound.key)) as session:
+                # A letter that came again, here or to another daemon, gets the words that it got before.
+                known = session.journal.known(inbound.id)
+                if known is None:
+                    text = await words(session)
+                    known = await session.journal.conclude(inbound.id, "command", text=text, once=True)
+                if known.kind != "command":
+                    return
+                reply = Reply(known.text, seq=known.seq or 0)
+                await self._mailbox.put(replies.reply(inbound, reply, self._clock()))
+                put = True
+        except (MailboxError, SessionError) as error:
+            log.warning("aside.unanswered", key=inbound.key, id=inbound.id, error=str(error))
+        finally:
+            if not durable.done():
+                durable.set_result(put)

@@ -1,0 +1,167 @@
+"""The attempt at a letter: beside whom its turn runs after a crash, and the count that parks poison.
+
+A crash interrupts every turn of a daemon, and one of them at most is to blame. So a letter that comes again
+runs beside all others once more. Only one that two deaths met runs alone, and only a death alone parks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+
+from gateway.errors import MailboxError
+from gateway.turns.lanes import Entry, RetryAfter
+from session.errors import Fenced, LineTooLong, ModelAway, StoreError
+from session.store.store import Session
+
+SUSPECT_DEATHS = 2
+# Whoever waits for a place is woken; this only bounds the wait should that ever be missed.
+LOOK_AGAIN_S = 60.0
+
+
+class Attempts:
+    """Gives out the places in which turns of letters that came again may run.
+
+    Any number of letters runs beside one another, or one suspect without them. Letters that no crash can have
+    met take no place: they begin at once, and a suspect does not wait for them.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._beside = 0
+        self._alone = False
+        self._beside_free, self._alone_free = asyncio.Event(), asyncio.Event()
+
+    def at(self, entry: Entry, session: Session) -> Attempt:
+        """Begin no turn yet: look at what is known of the letter."""
+        return Attempt(self, entry, session, limit=self._limit)
+
+    def take_beside(self) -> RetryAfter | None:
+        """Take a place beside others; say what to wait for while a suspect runs."""
+        if self._alone:
+            return RetryAfter(LOOK_AGAIN_S, self._beside_free)
+        self._beside += 1
+        return None
+
+    def take_alone(self) -> RetryAfter | None:
+        """Take the place of the one suspect; say what to wait for while any other place is taken."""
+        if self._alone or self._beside:
+            return RetryAfter(LOOK_AGAIN_S, self._alone_free)
+        self._alone = True
+        return None
+
+    def leave_beside(self) -> None:
+        """Give a place back; when it was the last one, a suspect may run."""
+        self._beside -= 1
+        self._wake()
+
+    def leave_alone(self) -> None:
+        """Give the place of the suspect back."""
+        self._alone = False
+        self._wake()
+
+    def _wake(self) -> None:
+        # Those who may run side by side are woken first: they must not wait for one suspect after the other.
+        beside, self._beside_free = self._beside_free, asyncio.Event()
+        beside.set()
+        if not self._beside:
+            alone, self._alone_free = self._alone_free, asyncio.Event()
+            alone.set()
+
+
+class Attempt:
+    """One try of a letter's turn. ``async with`` it begins the turn and counts it.
+
+    A turn that ends in an outage of model, queue or disk, or is cancelled, is struck out again. What ended in
+    a death, or in an error that nobody foresaw, stays counted.
+    """
+
+    def __init__(self, attempts: Attempts, entry: Entry, session: Session, *, limit: int) -> None:
+        self._attempts = attempts
+        self._entry = entry
+        self._session = session
+        self._limit = limit
+        self._leave: Callable[[], None] = _nothing
+        recorded = session.journal.attempts(entry.inbound.id)
+        # A try that was fenced could not be struck out: its record serves this one.
+        self._deaths = recorded - (1 if entry.recorded else 0)
+        self.counted = entry.letter.suspect or entry.crashes > 0 or entry.struck
+        self.alone = self.counted and self._deaths >= SUSPECT_DEATHS
+
+    @property
+    def begun(self) -> int:
+        """How often the turn was begun before and never ended."""
+        return max(self._deaths, self._entry.crashes)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it was begun often enough: by its own errors, or by deaths of which the last was alone."""
+        if not self.counted:
+            return False
+        if self._entry.crashes >= self._limit:
+            return True
+        return self._deaths >= self._limit and self._session.journal.last_alone(self._entry.inbound.id)
+
+    def take_place(self) -> RetryAfter | None:
+        """Take the place in which the turn may run; where it is not free, say what the lane waits for."""
+        # A turn that was stopped while it waited is only closed: nothing of it runs that could do harm.
+        if not self.counted or self._entry.stop.pulled:
+            return None
+        if self.alone:
+            take, leave = self._attempts.take_alone, self._attempts.leave_alone
+        elif self._entry.heads or self._deaths or self._held():
+            take, leave = self._attempts.take_beside, self._attempts.leave_beside
+        else:
+            # It waited behind the first letter of its lane: no turn of it ran when a daemon died.
+            return None
+        wait = take()
+        if wait is None:
+            self._leave = leave
+        return wait
+
+    def leave_place(self) -> None:
+        """Give the place back, for the next one."""
+        leave, self._leave = self._leave, _nothing
+        leave()
+
+    async def __aenter__(self) -> Attempt:
+        entry, journal = self._entry, self._session.journal
+        if not self.counted or entry.recorded or entry.stop.pulled:
+            return self
+        id_, before = entry.inbound.id, journal.attempts(entry.inbound.id)
+        try:
+            await journal.begin(id_, transcript_held_lines=self._held(), alone=self.alone)
+        except asyncio.CancelledError:
+            # The disk has done its work by now, or never began it.
+            if journal.attempts(id_) > before:
+                await asyncio.shield(journal.strike(id_))
+            raise
+        entry.recorded = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, Fenced):
+            return
+        blameless = isinstance(error, ModelAway | MailboxError | StoreError | asyncio.CancelledError)
+        if blameless and not isinstance(error, LineTooLong):
+            await asyncio.shield(self._strike())
+        else:
+            self._entry.recorded = False
+
+    async def _strike(self) -> None:
+        entry = self._entry
+        # Of a first start that was not recorded, the line in the transcript would count as one.
+        if entry.recorded or (not self.counted and self._held()):
+            await self._session.journal.strike(entry.inbound.id)
+            entry.recorded, entry.struck = False, True
+
+    def _held(self) -> bool:
+        exchange = self._session.find(self._entry.inbound.id)
+        return exchange is not None and exchange.tail
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,42 @@
+"""A group that has a new id: its conversation goes on under the new key."""
+
+from __future__ import annotations
+
+import structlog
+
+from channels.message import Inbound
+from session.background import moving
+from session.background.job_files import move_jobs
+from session.disk.threads import start_thread
+from session.store.store import Session, Store
+from session.transcript.key import SessionKey, split
+from session.turn.turn import Reply
+
+log = structlog.get_logger("moves")
+
+MOVED_TO = "moved_to"
+
+
+def target(inbound: Inbound) -> SessionKey | None:
+    """Return the new key where a letter, which came under the old one, says that its chat has moved."""
+    to = inbound.meta.get(MOVED_TO)
+    if inbound.kind != "action" or not isinstance(to, str) or to == inbound.key:
+        return None
+    channel, chat_id = split(to)
+    return SessionKey(to) if channel == inbound.channel and chat_id else None
+
+
+async def settle(store: Store, session: Session, inbound: Inbound, to: SessionKey) -> Reply:
+    """Move everything of the conversation; done again after a crash it goes on where it was.
+
+    Raises:
+        Fenced, StoreError: try again.
+    """
+    if session.journal.known(inbound.id) is None:
+        stems = await moving.move(store, session.key, to)
+        await start_thread(
+            lambda: move_jobs(store.layout.workspace / "state", session.key, to), name="move jobs"
+        )
+        await session.journal.conclude(inbound.id, "silent", reason="moved", to=to)
+        log.info("conversation.moved", to=to, files=stems)
+    return Reply(silent=True)

@@ -1,0 +1,74 @@
+"""What an edit does: it replaces the text of a message that waits, and is noted beside one that was asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+from channels.message import Inbound
+from gateway.turns.lanes import Lane
+from session.context.request import LONG_HISTORY
+from session.store.store import Session
+from session.transcript.transcript import make_line
+from session.turn import commands
+from session.turn.turn import Reply
+
+
+def replace(lane: Lane, edit: Inbound) -> None:
+    """Give a message that has not begun its new text, and an older edit of it, which then changes nothing.
+
+    The edit stays in the lane behind it: after a crash the message comes again as it was. An edit to a
+    command replaces nothing: whether this person may send it was asked of the message, never of the edit.
+    """
+    if edit.platform_id is None or commands.parse(edit.text) is not None:
+        return
+    for entry in lane.entries:
+        inbound = entry.inbound
+        begun = entry is lane.running or entry.tries or entry.crashes
+        if inbound.platform_id == edit.platform_id and inbound.id != edit.id and not begun:
+            entry.inbound = inbound.model_copy(update={"text": edit.text})
+
+
+async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:
+    """Compare an edit with what is stored of its message, and note it where that says something else.
+
+    ``at`` is the timestamp of the line.
+
+    Raises:
+        Fenced, StoreError: nothing was written.
+    """
+    long = len(session) > LONG_HISTORY
+    found = await asyncio.to_thread(_standing, session, edit) if long else _standing(session, edit)
+    if found is None:
+        if session.journal.known(edit.id) is None:
+            await session.journal.conclude(edit.id, "silent", reason="edit")
+        return Reply(silent=True)
+    message_id, text = found
+    if text != edit.text:
+        await session.append(
+            [make_line("system", edit.text, at, kind="note", edits=message_id, message_id=edit.id)]
+        )
+    return Reply(silent=True)
+
+
+def _standing(session: Session, edit: Inbound) -> tuple[str, str] | None:
+    """Return the id of the message that is changed, and its text by now; None where it is not stored.
+
+    An edit that was noted already says what it says, whatever came after it.
+    """
+    place = session.find_sent(edit.platform_id) if edit.platform_id is not None else None
+    if place is None:
+        return None
+    line = session.line(place)
+    message_id, text = str(line.get("message_id")), str(line.get("content") or "")
+    newest = True
+    for record in reversed(session.records()):
+        if record < place:
+            break
+        note = session.line(record)
+        if note.get("kind") != "note" or note.get("edits") != message_id:
+            continue
+        if note.get("message_id") == edit.id:
+            return message_id, edit.text
+        if newest:
+            text, newest = str(note.get("content") or ""), False
+    return message_id, text

@@ -1,0 +1,125 @@
+"""Who looks on: events of turns, sent only where somebody watches, replies of web and terminal always."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from gateway.queue.mailbox import Mailbox
+from gateway.turns.event import Event
+from session.bounded_dict import BoundedDict
+from session.transcript.key import SLOTS, slot_of
+
+EventKind = Literal["queued", "started", "tool", "delta", "draft", "reply", "notice"]
+Spawn = Callable[[Coroutine[Any, Any, None], str], None]
+KEYS_MAX = 10_000
+LOCAL_CHANNELS = frozenset({"web", "cli", "cron"})
+
+
+class Events:
+    """Sends Event objects to ``chat.events`` for the slots that somebody watches."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._until = [0.0] * SLOTS
+        self._latest = 0.0
+        # The seq of the last reply or notice of a key.
+        self._seqs: BoundedDict[str, int] = BoundedDict(KEYS_MAX)
+        self._onlookers: dict[str, Onlooker] = {}
+
+    def watch(self, slots: Collection[int] | None, for_s: float) -> None:
+        """Note that somebody watches these slots (None: all) for the next ``for_s`` seconds."""
+        until = time.monotonic() + for_s
+        for slot in range(SLOTS) if slots is None else slots:
+            self._until[slot] = max(self._until[slot], until)
+        self._latest = max(self._latest, until)
+
+    def watched(self, key: str) -> bool:
+        """Say whether anybody wants to see more than replies of this key."""
+        now = time.monotonic()
+        return self._latest > now and self._until[slot_of(key)] > now
+
+    @contextmanager
+    def onlooker(self, key: str, message_id: str, spawn: Spawn) -> Iterator[Onlooker]:
+        """Show one turn while the context is open; a key has one turn at a time."""
+        looking = self._onlookers[key] = Onlooker(self, key, message_id, spawn)
+        try:
+            yield looking
+        finally:
+            if self._onlookers.get(key) is looking:
+                del self._onlookers[key]
+
+    def draft(self, key: str) -> None:
+        """Send the text that the running turn of ``key`` has so far, where it runs here."""
+        if (looking := self._onlookers.get(key)) is not None:
+            looking.draft()
+
+    async def tell(
+        self,
+        kind: EventKind,
+        key: str,
+        message_id: str | None,
+        *,
+        text: str = "",
+        seq: int = 0,
+        event_id: str = "",
+    ) -> None:
+        """Send one event to whoever listens now.
+
+        ``seq`` is the place of a reply or notice; other events carry that of the last one before them.
+        ``event_id`` of a reply or notice is its Outbound's, from which clients learn a notice's reason.
+        """
+        seq = self._placed(kind, key, seq)
+        event = Event(
+            id=event_id or f"{message_id or key}#{kind}",
+            key=key,
+            in_reply_to=message_id,
+            kind=kind,
+            seq=seq,
+            text=text,
+        )
+        await self._mailbox.tell("events", slot_of(key), event.to_bytes())
+
+    def _placed(self, kind: EventKind, key: str, seq: int) -> int:
+        if kind not in ("reply", "notice"):
+            return self._seqs.get(key, 0)
+        if seq:
+            self._seqs[key] = max(seq, self._seqs.get(key, 0))
+        return seq
+
+
+class Onlooker:
+    """Shows one turn, piece by piece, to whoever watches its key."""
+
+    def __init__(
+        self,
+        events: Events,
+        key: str,
+        message_id: str,
+        spawn: Spawn,
+    ) -> None:
+        self._written: list[str] = []
+        self._events = events
+        self._key = key
+        self._message_id = message_id
+        self._spawn = spawn
+
+    def delta(self, text: str) -> None:
+        """Show the next piece of the answer's text."""
+        self._written.append(text)
+        self._show("delta", text)
+
+    def tool(self, name: str) -> None:
+        """Show that a tool begins to run; what is written after it is another text."""
+        self._written.clear()
+        self._show("tool", name)
+
+    def draft(self) -> None:
+        """Show the whole text so far, in its place among the pieces."""
+        self._show("draft", "".join(self._written))
+
+    def _show(self, kind: EventKind, text: str) -> None:
+        if self._events.watched(self._key):
+            self._spawn(self._events.tell(kind, self._key, self._message_id, text=text), f"event {kind}")

@@ -1,0 +1,76 @@
+"""The soft boundary: a message that comes after a long silence begins a session, and its chat is told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+import structlog
+
+from gateway.turns.lanes import Entry
+from gateway.turns.notices import Notices
+from session.compaction.snapshot import apart
+from session.store import switch_session
+from session.store.idle import is_idle
+from session.store.store import Session
+from session.transcript.line import read_time
+from session.transcript.transcript import Transcript
+
+log = structlog.get_logger("idle")
+
+REASON = "idle"
+MAX_HOURS = 24 * 36_500.0
+SAID = "This chat was silent for a while, so a new conversation begins. /resume goes on with the one before."
+
+
+class IdleBoundary:
+    """Ends sessions in which nobody said anything for a number of hours.
+
+    Args:
+        hours: how long a chat may be silent; 0: for ever.
+        notices: how the chat is told.
+        ended: makes the background work for an ended session durable; called with the session that ended it.
+        clock: the time now, aware.
+    """
+
+    def __init__(
+        self,
+        hours: float,
+        *,
+        notices: Notices,
+        ended: Callable[[Session], Awaitable[bool]],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._limit = timedelta(hours=min(hours, MAX_HOURS))
+        self._notices = notices
+        self._ended = ended
+        self._clock = clock
+
+    async def before(self, entry: Entry, session: Session) -> None:
+        """Draw the boundary before a message that the model is asked; what a crash cut short is finished.
+
+        A message of a cron job draws none, nor does one of which the session holds a line.
+
+        Raises:
+            Fenced, StoreError, MailboxDown: call it again.
+        """
+        inbound = entry.inbound
+        if not self._limit or inbound.source == "cron" or session.find(inbound.id) is not None:
+            return
+
+        def due(transcript: Transcript) -> bool:
+            received = read_time(inbound.received_at)
+            return is_idle(transcript, received_at=received, now=self._clock(), limit=self._limit)
+
+        # Lines of others may stand behind the newest thing said: many are walked in a thread.
+        if await apart(len(session), lambda: due(session.transcript)):
+            parted = await session.change(
+                lambda *hands: switch_session.split_after_idle(*hands, by=inbound.id, due=due)
+            )
+            if parted:
+                log.info("session.parted", previous=session.metadata.get("previous_session"))
+        if session.metadata.get("parted_by") != inbound.id or len(session) or entry.parted:
+            return
+        await self._ended(session)
+        await self._notices.tell(session, inbound, REASON, SAID)
+        entry.parted = True

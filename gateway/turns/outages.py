@@ -1,0 +1,122 @@
+"""While the model is away or the disk is full: lanes wait in order, and each chat is told once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from channels.message import Inbound
+from gateway.errors import MailboxError
+from gateway.queue.retry import back_off_s
+from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from gateway.turns.notices import Notices
+from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
+from session.errors import Fenced, ModelAway, StoreError
+from session.store.store import Session, Store
+from session.transcript.key import SessionKey
+
+log = structlog.get_logger("patience")
+
+
+class Outages:
+    """Decides how long the head of a lane waits, and tells the chats that wait."""
+
+    def __init__(
+        self,
+        *,
+        lanes: Lanes,
+        store: Store,
+        notices: Notices,
+        outage_hours: float,
+        fenced_tries: int,
+        clock: Callable[[], datetime],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        confides: Callable[[Inbound], bool] = lambda _: False,
+    ) -> None:
+        self.outage = Outage()
+        self.draining = False
+        self._lanes = lanes
+        self._store = store
+        self._notices = notices
+        self._outage_hours = outage_hours
+        self._fenced_tries = fenced_tries
+        self._clock = clock
+        self._spawn = spawn
+        self._confides = confides
+        self._told: set[str] = set()  # keys whose chat knows of the running outage
+
+    async def wait(self, entry: Entry, session: Session, error: ModelAway) -> RetryAfter | None:
+        """Keep the lane waiting through an outage, its chat told once; None where it waited long enough."""
+        now = asyncio.get_running_loop().time()
+        if self.outage.met(error, now):
+            self._spawn(self._tell_waiting(error), "tell waiting chats")
+        over = self.outage.over  # of this outage: it may end while the chat is told
+        entry.tries += 1
+        entry.held = ""
+        reason, said = wait_words(error, named=self._confides(entry.inbound))
+        noted = session.journal.noted(entry.inbound.id, reason)
+        entry.away_at = entry.away_at or (noted.at if noted is not None else None) or self._clock()
+        if self._clock() - entry.away_at >= timedelta(hours=self._outage_hours):
+            return None
+        if noted is None and entry.inbound.key not in self._told:
+            self._told.add(entry.inbound.key)
+            await self._notices.tell(session, entry.inbound, reason, said)
+        wait = back_off_s(entry.tries, after_s=error.after_s, spread=random.random())
+        log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
+        return RetryAfter(wait, over)
+
+    async def delay(self, entry: Entry, error: MailboxError | StoreError) -> RetryAfter:
+        """Keep the lane waiting for queue or disk; of the disk its chat is told once."""
+        entry.tries += 1
+        entry.held = str(error) if isinstance(error, StoreError) else ""
+        wait = back_off_s(entry.tries, spread=random.random())
+        log.warning("turn.delayed", error=str(error), hint=error.hint, wait_s=round(wait, 2))
+        if isinstance(error, StoreError) and not entry.told:
+            try:
+                await self._notices.put(entry.inbound, *wait_words(error))
+                entry.told = True
+            except MailboxError as refused:
+                log.warning("notice.delayed", error=str(refused))
+        return RetryAfter(wait)
+
+    def fenced(self, entry: Entry, error: Fenced) -> RetryAfter | None:
+        """Let go of a letter that another daemon has by now; for one of ours claim its key again, ever later.
+
+        A key that can never be claimed would hold up its lane: after ``fenced_tries`` the letter is parked.
+        """
+        if entry.letter.lost:
+            log.info("turn.fenced", let_go=True)
+            return None
+        entry.fenced += 1
+        wait_s = fenced_off_s(entry.fenced)
+        log.info("turn.fenced", tries=entry.fenced, error=str(error), wait_s=round(wait_s, 2))
+        if entry.fenced >= self._fenced_tries:
+            entry.verdict = park_verdict(error)
+            return RetryAfter(fenced_off_s(1))
+        return RetryAfter(wait_s)
+
+    def model_answers(self) -> None:
+        """Note that a call succeeded; every lane that waits for the model goes on."""
+        self.outage.ended()
+        self._told.clear()
+
+    async def _tell_waiting(self, error: ModelAway) -> None:
+        """While the outage lasts, tell the chats whose letters wait without a try of their own."""
+        loop = asyncio.get_running_loop()
+        while self.outage.since is not None and not self.draining:
+            for lane in self._lanes:
+                entry = lane.entries[0] if lane.entries else None
+                if entry is None or lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
+                    continue
+                self._told.add(lane.key)
+                reason, said = wait_words(error, named=self._confides(entry.inbound))
+                async with self._store.open(SessionKey(lane.key)) as session:
+                    await self._notices.tell(session, entry.inbound, reason, said)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.outage.over.wait(), TELL_WITHIN_S / 3)

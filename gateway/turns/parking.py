@@ -1,0 +1,70 @@
+"""Sets a letter aside that will never be answered: its chat is told, and the operator can see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from gateway.queue.mailbox import Mailbox
+from gateway.turns.lanes import Entry
+from gateway.turns.notices import Notices
+from gateway.turns.policy import Verdict
+from session.store.store import Session
+
+log = structlog.get_logger("worker")
+
+# How often parking may end in an error that nobody foresaw.
+CRASHES_MAX = 4
+
+
+class Parking:
+    """Moves letters to the parked ones; ``ended`` hears of each, with the class of its reason."""
+
+    def __init__(self, *, mailbox: Mailbox, notices: Notices, ended: Callable[[Entry, str], None]) -> None:
+        self._mailbox = mailbox
+        self._notices = notices
+        self._ended = ended
+
+    def is_given_up(self, entry: Entry) -> bool:
+        """Say, after an error nobody foresaw, whether a letter stays in its queue, to come again much later.
+
+        Its lane goes on: it would have had no answer, and is not acknowledged, so that it is not lost.
+        """
+        if entry.parkings < CRASHES_MAX or entry.crashes < CRASHES_MAX:
+            return False
+        log.error("letter.left", key=entry.inbound.key, id=entry.inbound.id, tries=entry.parkings)
+        return True
+
+    async def park(self, entry: Entry, session: Session | None, verdict: Verdict) -> None:
+        """Tell the chat, move the letter aside, and remember in between that it is parked.
+
+        Without a session, since another process owns the key, the journal notes neither.
+
+        Raises:
+            MailboxDown, Fenced, StoreError: call it again.
+            LetterLost: it is parked, and comes again all the same.
+        """
+        inbound, letter, reason = entry.inbound, entry.letter, verdict.reason
+        entry.verdict, entry.parking = verdict, asyncio.Event()
+        entry.parkings += 1
+        journal = session.journal if session is not None else None
+        attempts = max(journal.attempts(inbound.id) if journal else 0, entry.crashes, 1)
+        try:
+            if session is not None:
+                await self._notices.tell(session, inbound, reason, verdict.said)
+            else:
+                await self._notices.put(inbound, reason, verdict.said)
+            await self._mailbox.park(
+                letter,
+                key=inbound.key,
+                reason=verdict.shown,
+                attempts=attempts,
+                mark=(lambda: journal.conclude(inbound.id, "parked", reason=reason)) if journal else None,
+            )
+            entry.ended = letter
+        finally:
+            entry.parking.set()
+        log.warning("letter.parked", reason=reason, attempts=attempts)
+        self._ended(entry, reason)

@@ -1,0 +1,82 @@
+"""What goes back to a chat for an inbound message: ids by meaning, so that a repeat is recognised.
+
+The answer quotes its message and carries back its ``meta`` (what the adapter needs to answer), unless it goes
+to another chat than it was asked in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from channels.errors import Address
+from channels.message import Attachment, Inbound, Outbound, now_text
+from gateway.queue.mailbox import Post, outbound
+from gateway.turns.events import LOCAL_CHANNELS
+from session.transcript.key import split
+from session.turn.turn import Reply
+
+SEQ = "seq"  # in an Outbound's meta: its place among what the chat was told
+
+
+def reply(inbound: Inbound, answer: Reply, at: datetime) -> Post:
+    """Make the Outbound of an answer: ``<inbound id>#reply``, or ``#notice.<reason>``."""
+    if answer.kind == "notice":
+        return notice(inbound, answer.reason, answer.text, at, seq=answer.seq)
+    files = [Attachment(**file.as_dict()) for file in answer.files]
+    return _post(inbound, "reply", answer.text, at, seq=answer.seq, files=files)
+
+
+def notice(to: Inbound | Address, reason: str, text: str, at: datetime, *, seq: int = 0) -> Post:
+    """Make the Outbound of a notice: ``<inbound id>#notice.<reason>``."""
+    return _post(to, f"notice.{reason}", text, at, seq=seq)
+
+
+def target(inbound: Inbound | Address) -> tuple[str, str, str]:
+    """Return key, channel and chat id of the chat that gets the answer."""
+    answer_to = getattr(inbound, "answer_to", None)
+    if answer_to:
+        channel, chat_id = split(answer_to)
+        if channel:
+            return answer_to, channel, chat_id
+    return inbound.key, inbound.channel, inbound.chat_id
+
+
+def is_local(inbound: Inbound | Address) -> bool:
+    """Say whether the answer goes to a client of ours (web, terminal), whose delivery sends the event."""
+    return target(inbound)[1] in LOCAL_CHANNELS
+
+
+def _post(
+    to: Inbound | Address,
+    what: str,
+    text: str,
+    at: datetime,
+    *,
+    seq: int,
+    files: Sequence[Attachment] = (),
+) -> Post:
+    out_id = f"{to.id}#{what}"
+    kind: Literal["reply", "notice"] = "reply" if what == "reply" else "notice"
+    key, channel, chat_id = target(to)
+    asked = to if isinstance(to, Inbound) and to.key == key else None
+    meta: dict[str, Any] = {}
+    if asked is not None:
+        meta = {name: value for name, value in asked.meta.items() if name != SEQ}
+        if seq:
+            meta[SEQ] = seq
+    out = Outbound(
+        id=out_id,
+        key=key,
+        channel=channel,
+        chat_id=chat_id,
+        text=text,
+        in_reply_to=to.id,
+        reply_to=asked.platform_id if asked is not None else None,
+        kind=kind,
+        attachments=list(files),
+        created_at=now_text(at),
+        meta=meta,
+    )
+    return Post(outbound(channel), key, out_id, out.to_bytes())

@@ -1,0 +1,115 @@
+"""The end of a letter: its reply is durable before it is gone, and a lost acknowledgement repeats nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Literal
+
+import structlog
+
+from channels.message import Inbound
+from gateway.errors import LetterLost
+from gateway.queue.mailbox import Mailbox, Post
+from gateway.turns import replies
+from gateway.turns.events import EventKind, Events
+from gateway.turns.lanes import Entry, RetryAfter
+from gateway.turns.notices import Notices
+from session.bounded_dict import BoundedDict
+from session.turn import commands
+from session.turn.turn import Reply
+
+log = structlog.get_logger("worker")
+
+LetterEnded = Callable[[Inbound, Literal["ok", "error"], str, int], None]
+
+REMEMBERED_MAX = 10_000
+SOON_S = 0.05
+
+
+class Settlement:
+    """Settles letters with their replies.
+
+    Args:
+        letter_ended: hears of each letter how it ended, with its milliseconds from the first try on.
+    """
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox,
+        events: Events,
+        notices: Notices,
+        letter_ended: LetterEnded,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._mailbox = mailbox
+        self._events = events
+        self._notices = notices
+        self._letter_ended = letter_ended
+        self._clock = clock
+        # Letters that ended and are not acknowledged yet; those that are, as far as we know.
+        self._owed: BoundedDict[tuple[str, str], None] = BoundedDict(REMEMBERED_MAX)
+        self._replied: BoundedDict[tuple[str, str], None] = BoundedDict(REMEMBERED_MAX)
+
+    async def acknowledged_again(self, entry: Entry) -> bool:
+        """Let go of a letter that has ended here and came again; False if it is another one."""
+        letter, name = entry.letter, (entry.inbound.key, entry.inbound.id)
+        if name not in self._owed and not (letter.suspect and name in self._replied):
+            return False
+        await self._mailbox.settle(letter)
+        entry.ended = letter
+        self._owed.pop(name, None)
+        return True
+
+    def lost(self, entry: Entry) -> RetryAfter | None:
+        """Remember a letter that was lost when it ended; None until it comes again."""
+        self._owed[entry.inbound.key, entry.inbound.id] = None
+        # If it has come again meanwhile, that delivery is the one to let go of.
+        return None if entry.letter.lost else RetryAfter(SOON_S)
+
+    async def send(self, entry: Entry, reply: Reply) -> RetryAfter | None:
+        """Put the reply and let go of the letter, both or neither.
+
+        Raises:
+            LetterLost: both are done, and the letter comes again all the same.
+            MailboxDown: neither is; call it again.
+        """
+        if entry.letter.lost:
+            # It comes again, perhaps by then, and the stored reply is sent.
+            return RetryAfter(SOON_S)
+        inbound = entry.inbound
+        if reply.silent:
+            await self._settle(entry, [], error=reply.reason)
+            if reply.reason:
+                text, event_id = reply.text or commands.STOPPED, f"{inbound.id}#notice.{reply.reason}"
+                await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
+            return None
+        post = replies.reply(inbound, reply, self._clock())
+        await self._settle(entry, [post], error=reply.reason if reply.kind == "notice" else "")
+        # The acknowledgement may yet be lost with its connection.
+        self._replied[inbound.key, inbound.id] = None
+        log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
+        kind: EventKind = "notice" if reply.kind == "notice" else "reply"
+        await self._notices.show(kind, inbound, post, reply.text, reply.seq)
+        return None
+
+    def ended(self, entry: Entry, error: str) -> None:
+        """Say how a letter ended to whoever keeps count of it; ``error`` is the class of its reason."""
+        took_s = asyncio.get_running_loop().time() - entry.begun_at
+        try:
+            self._letter_ended(entry.inbound, "error" if error else "ok", error, round(took_s * 1000))
+        except Exception:
+            # What they do with it must not bring the letter back.
+            log.exception("letter_ended.crashed")
+
+    async def _settle(self, entry: Entry, posts: Sequence[Post], *, error: str) -> None:
+        letter = entry.letter
+        try:
+            await self._mailbox.settle(letter, posts)
+        except LetterLost:
+            self.ended(entry, error)
+            raise
+        entry.ended = letter
+        self.ended(entry, error)

@@ -1,0 +1,320 @@
+"""The second hand-over: letters come in, turns run, replies are durable before their letters are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from channels.message import Inbound
+from gateway.errors import LetterLost, MailboxError
+from gateway.queue.mailbox import INBOUND, Mailbox
+from gateway.queue.retry import back_off_s
+from gateway.turns import chat_migration, edits, outcomes
+from gateway.turns.arrivals import Arrivals
+from gateway.turns.attempts import Attempt, Attempts
+from gateway.turns.events import Events
+from gateway.turns.flood import Refusals
+from gateway.turns.idle import IdleBoundary
+from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from gateway.turns.notices import Notices
+from gateway.turns.orders import Orders
+from gateway.turns.outages import Outages
+from gateway.turns.parking import Parking
+from gateway.turns.policy import (
+    ATTEMPTS_SAID,
+    FENCED_TRIES,
+    OUTAGE_SAID,
+    TOO_LARGE_SAID,
+    Verdict,
+    cause_of,
+    park_verdict,
+)
+from gateway.turns.quota import Quota
+from gateway.turns.settlement import LetterEnded, Settlement
+from session.context.links import may_link
+from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, SessionError, StoreError
+from session.memory.circles import learn
+from session.models.model import Meter
+from session.store.store import Session, Store
+from session.transcript.attachments import Attachment
+from session.transcript.key import SessionKey
+from session.turn import commands
+from session.turn.commands import Commands
+from session.turn.turn import Reply, Request, Turns
+
+log = structlog.get_logger("worker")
+
+Enclosures = Callable[[Session, Request, str], Awaitable[Sequence[Attachment]]]
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRules:
+    """The figures that decide over letters, of ``[limits]`` and our own."""
+
+    concurrent_turns: int = 64
+    attempts: int = 3
+    outage_hours: float = 24
+    pending_per_chat: int = 50
+    flood_per_chat: int = 5000
+    idle_hours: float = 0
+    fenced_tries: int = FENCED_TRIES
+
+
+class Worker:
+    """Takes inbound letters, runs their turns in lanes, and settles each with its reply."""
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox,
+        store: Store,
+        turns: Turns,
+        chat_commands: Commands,
+        events: Events,
+        rules: LetterRules,
+        group: asyncio.TaskGroup,
+        quota: Quota | None = None,
+        enclosures: Enclosures | None = None,
+        turn_ended: Callable[[Session, Reply], None] = lambda session, reply: None,
+        letter_ended: LetterEnded = lambda inbound, status, error, duration_ms: None,
+        confides: Callable[[Inbound], bool] = lambda inbound: False,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
+        self.attached = asyncio.Event()
+        self._mailbox = mailbox
+        self._store = store
+        self._turns = turns
+        self._commands = chat_commands
+        self._events = events
+        self._rules = rules
+        self._group = group
+        self._quota = quota
+        self._enclosures = enclosures
+        self._turn_ended = turn_ended
+        self._draining = False
+        notices = Notices(mailbox=mailbox, events=events, clock=clock)
+        self._attempts = Attempts(rules.attempts)
+        self._settlement = Settlement(
+            mailbox=mailbox, events=events, notices=notices, letter_ended=letter_ended, clock=clock
+        )
+        self._parking = Parking(mailbox=mailbox, notices=notices, ended=self._settlement.ended)
+        self.orders = Orders(self.lanes, store, mailbox, chat_commands, clock=clock, spawn=self._spawn)
+        self._arrivals = self._open_arrivals(store, notices)
+        self._outages = Outages(
+            lanes=self.lanes,
+            store=store,
+            notices=notices,
+            outage_hours=rules.outage_hours,
+            fenced_tries=rules.fenced_tries,
+            clock=clock,
+            spawn=self._spawn,
+            confides=confides,
+        )
+        self.outage = self._outages.outage
+        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=chat_commands.ended, clock=clock)
+
+    def _open_arrivals(self, store: Store, notices: Notices) -> Arrivals:
+        refusals = Refusals(
+            self._rules.flood_per_chat,
+            store=store,
+            orders=self.orders,
+            send=self._settlement.send,
+            park=self._parking.park,
+            spawn=self._spawn,
+        )
+        return Arrivals(
+            self._rules.pending_per_chat,
+            lanes=self.lanes,
+            mailbox=self._mailbox,
+            events=self._events,
+            notices=notices,
+            orders=self.orders,
+            refusals=refusals,
+            spawn=self._spawn,
+        )
+
+    # -- taking ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take letters until cancelled; what has not ended then goes back to its box."""
+        async with self._mailbox.take(INBOUND) as letters:
+            self.attached.set()
+            async for letter in letters:
+                if not self._draining:
+                    self._arrivals.receive(letter)
+
+    async def drain(self, within_s: float) -> bool:
+        """Start nothing new; return whether all running turns ended within ``within_s`` seconds."""
+        self._draining = self._outages.draining = True
+        self._arrivals.close()
+        return await self.lanes.drain(within_s)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something beside the lanes; what it raises is logged and ends nothing else."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except (MailboxError, SessionError) as error:
+                log.warning("side_work.failed", work=name, error=str(error), hint=error.hint)
+            except Exception:
+                # One errand ends here: nothing else depends on it.
+                log.exception("side_work.crashed", work=name)
+
+        self._group.create_task(guarded(), name=name)
+
+    # -- one try of a letter -----------------------------------------------------------------------
+
+    async def work(self, entry: Entry) -> RetryAfter | None:
+        """Do one try of the head of a lane; None when its letter has ended or is no longer ours."""
+        inbound = entry.inbound
+        bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
+        try:
+            return await self._try(entry)
+        except NewerFormat:
+            raise
+        except Fenced as error:
+            return self._outages.fenced(entry, error)
+        except LetterLost:
+            return self._settlement.lost(entry)
+        except (MailboxError, StoreError) as error:
+            return await self._outages.delay(entry, error)
+        except Exception:
+            # One letter ends here: what nobody foresaw is tried again, then parked.
+            log.exception("turn.crashed")
+            entry.tries += 1
+            entry.crashes += 1
+            return None if self._parking.is_given_up(entry) else RetryAfter(back_off_s(entry.tries))
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
+
+    async def _try(self, entry: Entry) -> RetryAfter | None:
+        inbound = entry.inbound
+        entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()
+        if await self._settlement.acknowledged_again(entry):
+            return None
+        if entry.verdict is not None and entry.fenced >= self._rules.fenced_tries:
+            await self._parking.park(entry, None, entry.verdict)
+            return None
+        async with self._store.open(SessionKey(inbound.key)) as session:
+            if entry.verdict is not None:
+                await self._parking.park(entry, session, entry.verdict)
+                return None
+            reply = await self._outcome(entry, session)
+            if isinstance(reply, Reply):
+                return await self._settlement.send(
+                    entry, await self._with_files(entry.inbound, session, reply)
+                )
+            return reply
+
+    async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
+        """Add the files that a model's answer links to."""
+        answered = not reply.silent and reply.kind == "reply" and outcomes.asks_model(inbound)
+        if self._enclosures is None or not answered or not may_link(reply.text):
+            return reply
+        files = await self._enclosures(session, outcomes.request(inbound), reply.text)
+        return replace(reply, files=files)
+
+    async def _outcome(self, entry: Entry, session: Session) -> Reply | RetryAfter | None:
+        """Say what the letter ended in: what is stored of it, else what a command or turn makes of it now."""
+        inbound = entry.inbound
+        if (moved_to := chat_migration.target(inbound)) is not None:
+            return await chat_migration.settle(self._store, session, inbound, moved_to)
+        if inbound.kind == "edit":
+            return await edits.settle(session, inbound, at=self._turns.now())
+        command = outcomes.command(inbound)
+        if await self.orders.answered(inbound, command):
+            return Reply(silent=True)
+        stored = outcomes.stored(session, inbound)
+        return stored if stored is not None else await self._answer(entry, session, command)
+
+    async def _answer(
+        self, entry: Entry, session: Session, command: commands.Command | None
+    ) -> Reply | RetryAfter | None:
+        """Run the command or the turn; None when the letter was parked."""
+        inbound = entry.inbound
+        await learn(session, outcomes.request(inbound).chat)
+        # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
+        with ExitStack() as held:
+            if outcomes.asks_model(inbound) and self._quota is not None:
+                asked = entry.admitted or session.find(inbound.id) is not None
+                if not asked and (refusal := await self._quota.refusal(session, inbound)) is not None:
+                    return refusal
+                entry.admitted = True
+                held.enter_context(self._quota.running(inbound))
+            attempt = self._attempts.at(entry, session)
+            if attempt.spent:
+                verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
+                await self._parking.park(entry, session, verdict)
+                return None
+            if attempt.counted and outcomes.calls_model(inbound):
+                # It takes seconds, and a kill in them is no fault of the letter's.
+                await self._turns.ready(entry.stop)
+            if (wait := attempt.take_place()) is not None:
+                return wait
+            held.callback(attempt.leave_place)
+            if command is not None:
+                request = outcomes.request(inbound)
+                async with attempt:
+                    answer = await self._commands.run(session, command, request, stop=entry.stop)
+                if isinstance(answer, str):
+                    known = await session.journal.conclude(inbound.id, "command", text=answer)
+                    return Reply(text=answer, seq=known.seq or 0)
+                entry.asked = answer
+            else:
+                await self._idle.before(entry, session)
+            return await self._turn(entry, session, attempt)
+
+    async def _turn(self, entry: Entry, session: Session, attempt: Attempt) -> Reply | RetryAfter | None:
+        inbound, meter = entry.inbound, Meter()
+        try:
+            async with attempt:
+                reply = await self._run(entry, session, meter)
+        except ModelAway as error:
+            again = await self._outages.wait(entry, session, error)
+            if again is None:
+                said = OUTAGE_SAID.format(self._rules.outage_hours)
+                await self._parking.park(entry, session, Verdict("outage", said, cause_of(error)))
+            return again
+        except LineTooLong as error:
+            self._count(inbound, meter)
+            await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
+            return None
+        except StoreError:
+            raise
+        except SessionError as error:
+            self._outages.model_answers()
+            self._count(inbound, meter)
+            verdict = park_verdict(error)
+            log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
+            await self._parking.park(entry, session, verdict)
+            return None
+        self._outages.model_answers()
+        self._count(inbound, meter)
+        self._turn_ended(session, reply)
+        return reply
+
+    async def _run(self, entry: Entry, session: Session, meter: Meter) -> Reply:
+        inbound = entry.inbound
+        if self._events.watched(inbound.key):
+            await self._events.tell("started", inbound.key, inbound.id)
+        with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
+            return await self._turns.run(
+                session,
+                entry.asked or outcomes.request(inbound),
+                watcher=watcher,
+                stop=entry.stop,
+                careful=entry.told,
+                meter=meter,
+            )
+
+    def _count(self, inbound: Inbound, meter: Meter) -> None:
+        if self._quota is not None:
+            self._quota.record(inbound, meter.usage)

@@ -1,0 +1,113 @@
+"""The durable jobs in ``state/jobs/``: a file each, there before anybody relies on it, gone when done."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from durable import make_folder, sweep, sync_folder
+from session.disk.state import read_state, write_state
+from session.errors import NewerFormat, StoreError
+from session.transcript.key import mark_of
+from session.transcript.line import is_ulid
+
+log = structlog.get_logger("jobs")
+
+Kind = Literal["summary", "consolidate", "name"]
+KINDS: tuple[Kind, ...] = ("summary", "consolidate", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundJob:
+    """Something to do for a session: of an ended one by its ULID, or of a key's active one (None).
+
+    ``consolidate`` moves it into memory, ``summary`` writes what an ended one was about, and ``name`` names
+    it by its first exchange.
+    """
+
+    key: str
+    session_id: str | None = None
+    kind: Kind = "consolidate"
+
+
+class JobFiles:
+    """Keeps the jobs that a process may not live to do; blocks, for threads."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / "jobs"
+
+    def keep(self, job: BackgroundJob) -> None:
+        """Make a job durable; doing it twice does no harm.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        content = {"kind": job.kind, "key": job.key, "session": job.session_id}
+        write_state(self._path(job), content)
+
+    def strike(self, job: BackgroundJob) -> None:
+        """Forget a job that is done; one without a file is none."""
+        if job.session_id is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self._path(job).unlink()
+            make_folder(self._folder)
+            sync_folder(self._folder)
+
+    def left(self) -> list[BackgroundJob]:
+        """Read the jobs on disk, the oldest session first, of each its summary first.
+
+        What a killed process left half written there is removed.
+
+        Raises:
+            NewerFormat: a newer version wrote one.
+        """
+        sweep(self._folder)
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                content = read_state(path)
+            except NewerFormat:
+                raise
+            except StoreError as error:
+                log.warning("job.unreadable", file=path.name, error=str(error))
+                continue
+            key, session_id, kind = (content.get(name) for name in ("key", "session", "kind"))
+            if isinstance(key, str) and is_ulid(session_id):
+                found += [BackgroundJob(key, str(session_id), known) for known in KINDS if known == kind]
+        return sorted(found, key=lambda job: (str(job.session_id), job.kind != "summary"))
+
+    def awaits(self, key: str, session_id: str, *, for_s: float) -> bool:
+        """Say whether an ended session has waited for its place in memory, and no longer than that."""
+        try:
+            age_s = time.time() - self._path(BackgroundJob(key, session_id)).stat().st_mtime
+        except FileNotFoundError:
+            return False
+        return age_s < for_s
+
+    def _path(self, job: BackgroundJob) -> Path:
+        return self._folder / file_name(str(job.session_id), job.key, job.kind)
+
+
+def file_name(session_id: str, key: str, kind: str = "consolidate") -> str:
+    """Name the file of a job in ``state/jobs/``."""
+    return f"{session_id}-{mark_of(key)}{'' if kind == 'consolidate' else f'.{kind}'}.json"
+
+
+def move_jobs(state: Path, old: str, new: str) -> None:
+    """Give the jobs of one key to another; blocks, for threads. Done again after a crash it ends the same.
+
+    Raises:
+        NewerFormat, StoreError: call it again.
+    """
+    for path in sorted((state / "jobs").glob("*.json")):
+        content = read_state(path)
+        if content.get("key") == old and is_ulid(content.get("session")):
+            name = file_name(str(content["session"]), new, str(content.get("kind")))
+            write_state(path.with_name(name), {**content, "key": new})
+            path.unlink(missing_ok=True)

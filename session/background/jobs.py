@@ -1,0 +1,346 @@
+"""Background work that survives a restart: consolidation, summaries and names of sessions.
+
+What follows a turn needs no record: it is due again after the next one. An ended session is due once, so its
+jobs are files in ``state/jobs/``, there before ``/new`` is answered: one is gone when memory holds the whole
+session, the other when its summary is written. A name that a turn has asked for gets a file when its session
+ends or its process does, so that one of a single exchange is named, too. With a model that cannot do it
+(``echo``) the files wait until one is configured that can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from session.background.job_files import BackgroundJob, JobFiles
+from session.bounded_dict import BoundedDict
+from session.disk.threads import start_thread
+from session.errors import ModelAway, NewerFormat, NotNow, SessionError
+from session.first_of import first_of
+from session.memory.consolidation import MemoryNotes
+from session.memory.notes import Notes
+from session.memory.titles import SessionTitles
+from session.store.store import Store
+from session.store.view import View
+from session.transcript.line import is_ulid
+
+log = structlog.get_logger("jobs")
+
+# Jobs side by side; those of one scope go one after the other, and wait without a place.
+AT_ONCE = 4
+# How often to look for jobs that another process left.
+LOOK_S = 300.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 600.0
+# Sessions of which is remembered that a name was asked for.
+NAMED_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was done for one key at once; sizes are those of its scope's two files."""
+
+    messages: int
+    raw: int
+    calls: int
+    memory_bytes_before: int
+    memory_bytes: int
+    history_bytes_before: int
+    history_bytes: int
+
+
+@dataclass(slots=True)
+class _Due:
+    at: datetime
+    tries: int = 0
+    reason: str = ""
+    # Its file was written while it was being done.
+    again: bool = False
+    # Where it writes, as far as that was looked up.
+    scope: str = ""
+
+
+class Background:
+    """Does the jobs, each once over all processes, and keeps those that cannot be done yet.
+
+    Args:
+        memory: does consolidations.
+        store: the conversations, for summaries and names.
+        state: the folder ``state/`` of the workspace.
+        clock: the time now, aware.
+        sleep: waits that many seconds.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryNotes,
+        *,
+        store: Store,
+        state: Path,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
+    ) -> None:
+        self._memory = memory
+        self._titles = SessionTitles(memory, store)
+        self._files = JobFiles(state)
+        self._clock = clock
+        self._sleep = sleep
+        self._due: dict[BackgroundJob, _Due] = {}
+        self._running: set[BackgroundJob] = set()
+        self._named: BoundedDict[str, None] = BoundedDict(NAMED_MAX)
+        self._changed = asyncio.Event()
+        self._away_until: datetime | None = None
+        self._away_tries = 0
+        self._last_error = ""
+
+    def turn_ended(self, session: View) -> None:
+        """See whether enough messages wait, and whether a name is missing; what is due stays so."""
+        if len(session) - session.last_consolidated >= self._memory.rules.window:
+            self._put(BackgroundJob(session.key))
+        unnamed = not session.metadata.get("name") and session.session_id not in self._named
+        if unnamed and session.finals():
+            self._put(BackgroundJob(session.key, session.session_id, "name"))
+
+    async def ended(self, session: View) -> bool:
+        """Make the work on the session before this one durable; doing it twice does no harm.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        previous = session.metadata.get("previous_session")
+        return is_ulid(previous) and await self.left(session.key, str(previous))
+
+    async def left(self, key: str, session_id: str) -> bool:
+        """Make the work on an ended session durable, as ``ended`` does, by its ULID.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        unconsolidated = await self._memory.unconsolidated.load(key, session_id)
+        if unconsolidated is None or not unconsolidated.ended:
+            return False
+        if unconsolidated.before is not None and await self._forgotten(key, unconsolidated.before):
+            await self._keep(key, unconsolidated.before, lines=True)
+        await self._keep(key, session_id, lines=bool(unconsolidated.lines))
+        return True
+
+    async def _forgotten(self, key: str, session_id: str) -> bool:
+        """Say whether nobody has seen to a session that a compaction ended: its process died then."""
+        if BackgroundJob(key, session_id) in self._due:
+            return False
+        unconsolidated = await self._memory.unconsolidated.load(key, session_id)
+        return unconsolidated is not None and unconsolidated.ended and bool(unconsolidated.lines)
+
+    async def _keep(self, key: str, session_id: str, *, lines: bool) -> None:
+        jobs = [BackgroundJob(key, session_id, "summary")]
+        if lines:
+            jobs.append(BackgroundJob(key, session_id))
+        if (name := BackgroundJob(key, session_id, "name")) in self._due:
+            jobs.append(name)
+        for job in jobs:
+            await start_thread(partial(self._files.keep, job), name="job")
+            self._put(job)
+            self._due[job].again = job in self._running
+
+    async def aclose(self) -> None:
+        """Leave behind what was asked for by turns that may have been the last of their sessions."""
+        # Listed here and not in the thread, since jobs under way may end meanwhile.
+        unnamed = [job for job in self._due if job.kind == "name"]
+
+        def keep() -> None:
+            for job in unnamed:
+                self._files.keep(job)
+
+        try:
+            await start_thread(keep, name="job")
+        except (SessionError, OSError) as error:
+            log.warning("jobs.unkept", error=str(error))
+
+    async def run(self) -> None:
+        """Do jobs until cancelled, those that an earlier process left among them.
+
+        Raises:
+            NewerFormat: a newer version wrote the budget or a job.
+        """
+        try:
+            await self._memory.budget.load()
+            await asyncio.to_thread(self._files.left)
+            await self._memory.settle()
+        except NewerFormat:
+            raise
+        except (SessionError, OSError) as error:
+            log.warning("jobs.unread", error=str(error))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_around(), name="jobs left behind")
+            while True:
+                self._changed.clear()
+                for job in self._ready():
+                    self._running.add(job)
+                    group.create_task(self._do(job), name=job.kind)
+                await self._next_change()
+
+    async def at_once(self, key: str) -> Report:
+        """Do what there is to do for a key, for a person who waits: nothing is put off.
+
+        Raises:
+            ModelAway: the model cannot be reached.
+            NotNow: its answer was of no use, or another process works on this memory.
+            StoreError: the disk refused.
+        """
+        notes = Notes((await self._memory.scope_of(key)).memory)
+        before = await asyncio.to_thread(_sizes, notes)
+        left = await asyncio.to_thread(self._files.left)
+        ended = [job for job in left if job.key == key and job.kind == "consolidate"]
+        messages = raw = calls = 0
+        for job in [*ended, BackgroundJob(key)]:
+            done = await self._memory.consolidate(key, session_id=job.session_id, asked=True)
+            await start_thread(partial(self._files.strike, job), name="job")
+            messages, raw, calls = messages + done.messages, raw + done.raw, calls + done.calls
+        after = await asyncio.to_thread(_sizes, notes)
+        return Report(messages, raw, calls, before[0], after[0], before[1], after[1])
+
+    def shown(self) -> dict[str, Any]:
+        """Return what ``status`` shows."""
+        waits = sorted((due.at, due.reason) for job, due in self._due.items() if job not in self._running)
+        now = self._clock()
+        return {
+            "waiting": len(waits),
+            "running": len(self._running),
+            "next_at": waits[0][0].isoformat() if waits and waits[0][0] > now else None,
+            "reasons": sorted({reason for _, reason in waits if reason}),
+            "last_error": self._last_error,
+            "consolidated": dict(self._memory.totals),
+            "written": dict(self._titles.totals),
+            "budget": self._memory.budget.shown(),
+        }
+
+    # -- choosing ----------------------------------------------------------------------------------------
+
+    def _put(self, job: BackgroundJob) -> None:
+        if job not in self._due:
+            self._due[job] = _Due(self._clock())
+            self._changed.set()
+
+    def _ready(self) -> list[BackgroundJob]:
+        now = self._clock()
+        if self._away_until is not None and self._away_until > now:
+            return []
+        # After an outage one job goes ahead, to see whether the model is back.
+        free = AT_ONCE if self._away_until is None else 1
+        free -= len(self._running)
+        busy = self._busy()
+        ready: list[BackgroundJob] = []
+        for job, due in self._due.items():
+            if len(ready) >= free:
+                break
+            if due.at <= now and job not in self._running and due.scope not in busy:
+                ready.append(job)
+                busy |= {due.scope} - {""}
+        return ready
+
+    def _busy(self, *, but: BackgroundJob | None = None) -> set[str]:
+        """Name the scopes in which jobs run."""
+        running = (self._due[job].scope for job in self._running if job != but and job in self._due)
+        return {scope for scope in running if scope}
+
+    async def _has_scope_alone(self, job: BackgroundJob, due: _Due) -> bool:
+        """Say whether no other job writes where this one will; if one does, it gives up its place."""
+        due.scope = ""
+        scope = (await self._memory.scope_of(job.key)).name
+        # From here to the return nothing else runs, so that two cannot both find it free.
+        due.scope = scope
+        return scope not in self._busy(but=job)
+
+    async def _next_change(self) -> None:
+        """Wait until something was put in or has ended, or the next one is due."""
+        now = self._clock()
+        idle = [due.at for job, due in self._due.items() if job not in self._running]
+        times = [max(at, self._away_until or at) for at in idle]
+        later = [at for at in times if at > now]
+        waits: list[Coroutine[Any, Any, object]] = [self._changed.wait()]
+        if later:
+            waits.append(self._sleep((min(later) - now).total_seconds()))
+        await first_of(*waits)
+
+    async def _look_around(self) -> None:
+        while True:
+            await self._look_once()
+            await self._sleep(LOOK_S)
+
+    async def _look_once(self) -> None:
+        try:
+            for job in await asyncio.to_thread(self._files.left):
+                self._put(job)
+        except (SessionError, OSError) as error:
+            log.warning("jobs.unread", error=str(error))
+
+    # -- doing -------------------------------------------------------------------------------------------
+
+    async def _do(self, job: BackgroundJob) -> None:
+        """Do one job; what cannot be done now is put off, and nothing that it raises ends the others."""
+        due = self._due[job]
+        try:
+            if not await self._has_scope_alone(job, due):
+                return
+            await self._work(job)
+        except NotNow as error:
+            self._put_off(job, due, error.until, error.reason, error)
+        except ModelAway as error:
+            self._away(error)
+            self._put_off(job, due, self._clock(), "away", error)
+        except (SessionError, OSError) as error:
+            self._put_off(job, due, self._after(due.tries), "error", error)
+        # A fault in one job ends that job, not the others.
+        except Exception as error:
+            log.exception("job.crashed", key=job.key)
+            self._put_off(job, due, self._after(due.tries), "error", error)
+        else:
+            self._away_until, self._away_tries, self._last_error = None, 0, ""
+            del self._due[job]
+            if due.again:
+                self._put(job)
+        finally:
+            self._running.discard(job)
+            self._changed.set()
+
+    async def _work(self, job: BackgroundJob) -> None:
+        if job.kind == "consolidate" or job.session_id is None:
+            await self._memory.consolidate(job.key, session_id=job.session_id)
+        elif job.kind == "summary":
+            await self._titles.summarise(job.key, job.session_id)
+        else:
+            await self._titles.name(job.key, job.session_id)
+            self._named[job.session_id] = None
+        await start_thread(partial(self._files.strike, job), name="job")
+
+    def _put_off(self, job: BackgroundJob, due: _Due, until: datetime, reason: str, error: Exception) -> None:
+        due.at, due.tries = until, due.tries + 1
+        if reason != due.reason:
+            log.warning("job.waiting", key=job.key, reason=reason, until=until.isoformat(), error=str(error))
+        due.reason = reason
+        self._last_error = str(error)
+
+    def _away(self, error: ModelAway) -> None:
+        """Let all jobs wait for the model; the one that is tried next shows whether it is back."""
+        wait = self._wait_s(self._away_tries)
+        self._away_tries += 1
+        self._away_until = self._clock() + timedelta(seconds=max(wait, error.after_s or 0.0))
+
+    def _after(self, tries: int) -> datetime:
+        return self._clock() + timedelta(seconds=self._wait_s(tries))
+
+    def _wait_s(self, tries: int) -> float:
+        return min(FIRST_WAIT_S * 2.0 ** min(tries, 16), LONGEST_WAIT_S)
+
+
+def _sizes(notes: Notes) -> tuple[int, int]:
+    return len(notes.memory()), len(notes.history())

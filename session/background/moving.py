@@ -1,0 +1,217 @@
+"""Moves a conversation to another key: lines, ended sessions, memory, files; a crash may follow every step.
+
+What the new key has already comes behind. The merged file carries the session's ULID before the old file
+goes: by it a second try knows that the lines are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from durable import make_folder, replacing, sync_folder, write_all, write_lines
+from session.disk.layout import Layout, read_file
+from session.disk.state import replace_file
+from session.disk.threads import start_thread
+from session.errors import StoreError
+from session.store.change import SessionChange, changing
+from session.store.fence import Held, Wait
+from session.store.split import recent_ids
+from session.store.store import Store, Writers
+from session.store.vectors import forget
+from session.store.writer import Changed, TranscriptWriter, again, merged
+from session.transcript import archive
+from session.transcript.journal import ANY, Entry
+from session.transcript.key import SessionKey
+from session.transcript.line import naive
+from session.transcript.transcript import Transcript, decode, dump
+
+_JOINED = ("MEMORY.md", "HISTORY.md", "USER.md", "facts.jsonl")
+
+
+async def move(store: Store, old: SessionKey, new: SessionKey) -> tuple[str, str]:
+    """Let ``new`` go on where ``old`` was; a turn of ``new`` that runs begins again on the merged lines.
+
+    Returns:
+        The names of both keys' files.
+
+    Raises:
+        Fenced, NewerFormat, StoreError: call it again, what was done stays done.
+    """
+    old_stem, new_stem = await store.both(old, new, _move_lines)
+    layout = store.layout
+    await start_thread(lambda: _move_folders(layout, old_stem, new_stem, new), name="disk-move")
+    return old_stem, new_stem
+
+
+def _move_lines(first: Writers, second: Writers, wait: Wait) -> tuple[str, str]:
+    (old, old_journal), (new, new_journal) = first, second
+    old_epoch = old.claim(wait)
+    old_journal.refresh()
+    new_epoch = new.claim(wait, anew=old.exists)
+    new_journal.refresh()
+
+    def once() -> None:
+        with changing(old, old_journal, old_epoch, wait) as change:
+            if change.fd is None:
+                forget(old.layout, old.stem)
+                return
+            with new.writing(new_epoch, wait) as (new_held, new_fd):
+                if not _is_merged(old, new):
+                    change.keep_original()
+                    _merge(old.transcript, new, new_held, new_fd)
+            # The lines are in their new place, durable, before the old ones go.
+            change.journal(_ended(change))
+            change.remove()
+            forget(old.layout, old.stem)
+
+    again(once)
+    old.refresh()
+    return old.stem, new.stem
+
+
+def _is_merged(old: TranscriptWriter, new: TranscriptWriter) -> bool:
+    session_id = old.transcript.session_id
+    if new.exists and new.transcript.session_id == session_id:
+        return True
+    return archive.find(new.layout, session_id, stem=new.stem) is not None
+
+
+def _merge(old: Transcript, new: TranscriptWriter, held: Held, fd: int | None) -> None:
+    """Put a file with the old lines and then the new ones in the place of the new key's."""
+    own = new.transcript
+    if fd is not None and own.needs_copy:
+        new.keep_original(held, fd)
+    metadata = {**own.metadata, **old.metadata, "key": new.key}
+    if old.created_at is not None:
+        metadata["created_at"] = naive(old.created_at)
+    inner = merged(own.inner, {**old.inner, "session_id": old.session_id})
+    offset = old.last_consolidated
+    if offset == len(old.messages):
+        offset += own.last_consolidated
+    records = set(own.index.records)
+    more = [_shifted(raw, len(old.messages)) if at in records else raw for at, raw in enumerate(own.messages)]
+    make_folder(new.path.parent)
+    head = Transcript(new.stem, metadata=metadata).head(now=new.clock(), inner=inner, offset=offset)
+    try:
+        with held.replacing(new.path, new=fd is None) as target:
+            write_all(target, head)
+            write_lines(target, old.messages)
+            write_lines(target, more)
+    except FileExistsError:
+        new.forget()
+        raise Changed from None
+    held.check()
+    new.forget()
+    new.refresh()
+
+
+def _shifted(raw: bytes, by: int) -> bytes:
+    """Let one of our own records point at the same lines behind ``by`` others."""
+    line = decode(raw)
+    for name in ("first_kept", "from"):
+        if type(line.get(name)) is int:
+            line[name] += by
+    return dump(line)
+
+
+def _ended(change: SessionChange) -> Entry:
+    """Say in the old key's journal how its messages ended, since they may come again under it."""
+    return {
+        **change.entry("ended"),
+        "session": change.transcript.session_id,
+        "next": ANY,
+        "archive": "",
+        "seq": change.seq,
+        "ids": recent_ids(change.transcript, change.journal_state, change.now),
+    }
+
+
+# -- what lies beside the transcript -----------------------------------------------------------------
+
+
+def _move_folders(layout: Layout, old_stem: str, new_stem: str, new_key: str) -> None:
+    try:
+        _move_archives(layout, old_stem, new_stem, new_key)
+        for name in ("memory", "files"):
+            chats = layout.workspace / name / "chats"
+            _move_tree(chats / old_stem, chats / new_stem, join=name == "memory")
+    except OSError as error:
+        raise StoreError(
+            f"a conversation could not be moved: {error.strerror}", hint="look at the disk; it is tried again"
+        ) from error
+
+
+def _move_archives(layout: Layout, old_stem: str, new_stem: str, new_key: str) -> None:
+    source, folder = layout.archive(old_stem), layout.archive(new_stem)
+    for found in archive.of_stem(layout, old_stem):
+        data = read_file(found.path)
+        if data is None:
+            continue
+        make_folder(folder)
+        temp = folder / f".{found.path.name}.moving"
+        with replacing(folder / found.path.name, temp=temp) as target:
+            write_all(target, _rekeyed(data[0], new_key))
+        found.path.unlink(missing_ok=True)
+    _drop_empty(source)
+
+
+def _rekeyed(data: bytes, key: str) -> bytes:
+    """Name the key in line 1; a file whose line 1 is not the usual one stays as it is."""
+    first, newline, rest = data.partition(b"\n")
+    try:
+        head: Any = decode(first)
+    except (ValueError, RecursionError):
+        return data
+    if not isinstance(head, Mapping) or head.get("_type") != "metadata":
+        return data
+    return dump({**head, "key": key}) + newline + rest
+
+
+def _move_tree(source: Path, target: Path, *, join: bool) -> None:
+    """Move a folder, into the other one where that is there already; nothing is written over."""
+    if source.is_symlink() or not source.is_dir():
+        return
+    make_folder(target.parent)
+    if not os.path.lexists(target):
+        source.rename(target)
+        sync_folder(target.parent)
+        return
+    for entry in sorted(source.iterdir()):
+        place = target / entry.name
+        if not os.path.lexists(place):
+            entry.rename(place)
+        elif entry.is_dir() and not entry.is_symlink() and place.is_dir():
+            _move_tree(entry, place, join=join)
+        elif join and entry.name in _JOINED and entry.is_file() and place.is_file():
+            _join(entry, place)
+        else:
+            entry.rename(_free_name(place))
+    sync_folder(target)
+    _drop_empty(source)
+
+
+def _join(entry: Path, place: Path) -> None:
+    """Put the older notes before the newer ones."""
+    older, newer = entry.read_bytes(), place.read_bytes()
+    if older and not older.endswith(b"\n"):
+        older += b"\n"
+    if not newer.startswith(older):
+        replace_file(place, older + newer)
+    entry.unlink()
+
+
+def _free_name(place: Path) -> Path:
+    number = 1
+    while os.path.lexists(found := place.with_name(f"{place.stem}~{number}{place.suffix}")):
+        number += 1
+    return found
+
+
+def _drop_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        sync_folder(folder.parent)

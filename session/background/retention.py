@@ -1,0 +1,251 @@
+"""Lets go of what is old: ended sessions are deleted, active ones that nobody uses are archived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from session.background.job_files import JobFiles
+from session.background.passing import Passing
+from session.disk.threads import start_thread
+from session.errors import SessionError, StoreError
+from session.store import archived, switch_session
+from session.store.enclosed import let_go, named_in_files
+from session.store.fence import Fence
+from session.store.idle import fresh_at
+from session.store.listing import last_message_at, transcripts
+from session.store.store import Store
+from session.store.unnamed import UNKNOWN, AwaitedFiles, sweep
+from session.transcript import archive
+from session.transcript.archive import Archived
+from session.transcript.key import SessionKey
+from session.transcript.loading import load
+from session.transcript.transcript import Transcript, decode
+
+log = structlog.get_logger("retention")
+
+EVERY_S = 24 * 3600.0
+# How long a file of media/ stays that no line and no letter names.
+UNNAMED_FOR = timedelta(days=7)
+# How long an ended session that memory does not have yet is kept beyond its age.
+AWAITED_S = 7 * EVERY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One session that is too old: an ended one to ``delete``, or an active one to ``archive``."""
+
+    do: Literal["delete", "archive"]
+    session_id: str
+    key: str
+    stem: str
+    since: datetime
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what other programs see."""
+        return {"id": self.session_id, "key": self.key, "do": self.do, "since": self.since.isoformat()}
+
+
+class Retention:
+    """Keeps a workspace at the age that ``session.retention_days`` names.
+
+    ``awaited`` may be set later by whoever has the queue.
+
+    Args:
+        store: the conversations.
+        days: how old an ended session, how idle an active one may become; 0: any.
+        left: makes the background work for a session durable that was archived.
+        remembers: whether a model works ended sessions into memory; without one nothing waits for that.
+        sleep: waits that many seconds.
+        passing: says whether the clock is to be believed; None: always.
+        awaited: names the files of letters that wait or are parked; None: nobody can say, and files that no
+            line names are left alone.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        days: float,
+        left: Callable[[str, str], Awaitable[bool]],
+        remembers: bool = True,
+        sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
+        passing: Passing | None = None,
+        awaited: Callable[[], Awaitable[AwaitedFiles]] | None = None,
+    ) -> None:
+        self._store = store
+        self._days = days
+        self._left = left
+        self._remembers = remembers
+        self._sleep = sleep
+        self._passing = passing
+        self.awaited = awaited
+        self._jobs = JobFiles(store.layout.workspace / "state")
+
+    async def run(self) -> None:
+        """Prune now and every 24 hours, until cancelled; without a limit of age there is nothing to do."""
+        while self._days > 0:
+            try:
+                steps = await self.prune()
+                if steps:
+                    log.info("sessions.pruned", count=len(steps))
+            except SessionError as error:
+                log.warning("sessions.unpruned", error=str(error), hint=error.hint)
+            # A fault in one round must not end those to come.
+            except Exception:
+                log.exception("retention.crashed")
+            await self._sleep(EVERY_S)
+
+    async def prune(self, *, dry_run: bool = False) -> list[Step]:
+        """Archive, then delete what is too old; return what was done, or would be, in this order.
+
+        A session that is archived ended with its last message: where that is old enough, and memory need not
+        take it in first, it is deleted right away.
+
+        Raises:
+            NotNow: the clock leapt; nothing is concluded from it yet.
+            StoreError: the folders cannot be read. One session that resists is logged and left.
+        """
+        if self._days <= 0:
+            return []
+        if self._passing is not None:
+            passing, now = self._passing, self._store.clock()
+            await start_thread(lambda: passing.believe(now), name="disk-prune")
+        oldest = self._store.clock() - timedelta(days=self._days)
+        steps = await start_thread(lambda: self._idle(oldest), name="disk-prune")
+        if dry_run:
+            return await start_thread(lambda: self._foreseen(steps, oldest), name="disk-prune")
+        done = [step for step in steps if await self._take(step, oldest)]
+        # The letters before the lines: one whose line is written meanwhile is found among the lines.
+        awaited = await self.awaited() if self.awaited is not None else UNKNOWN
+        old = await start_thread(lambda: self._old(oldest), name="disk-prune")
+        done += [step for step in old if await self._take(step, oldest, awaited)]
+        before = self._store.clock() - UNNAMED_FOR
+        await start_thread(lambda: sweep(self._store.layout, awaited, before=before), name="disk-prune")
+        return done
+
+    def _foreseen(self, idle: list[Step], oldest: datetime) -> list[Step]:
+        """Say what would be done if these sessions were archived."""
+        old = self._old(oldest, closed=[step.stem for step in idle])
+        for step in idle:
+            transcript = _read_at(self._store.layout.transcript(step.stem), step.stem)
+            if transcript is None or self._is_owed(transcript):
+                continue
+            ended_at = last_message_at(transcript)
+            if ended_at is not None and ended_at < oldest:
+                old.append(replace(step, do="delete", since=ended_at))
+        return [*idle, *sorted(old, key=lambda step: (step.stem, step.since))]
+
+    def _idle(self, oldest: datetime) -> list[Step]:
+        """Plan which active sessions are archived."""
+        steps: list[Step] = []
+        layout = self._store.layout
+        for path in transcripts(layout):
+            transcript = _read_at(path, path.stem)
+            if transcript is None:
+                continue
+            since = fresh_at(transcript)
+            if since is not None and since < oldest:
+                session_id = transcript.session_id
+                steps.append(Step("archive", session_id, transcript.key, path.stem, since))
+        return steps
+
+    def _old(self, oldest: datetime, *, closed: Collection[str] = ()) -> list[Step]:
+        """Plan which ended sessions are deleted; those of ``closed`` stems have no open session any more."""
+        steps: list[Step] = []
+        layout = self._store.layout
+        named: dict[str, frozenset[str]] = {}
+        for found in archive.everywhere(layout):
+            if found.ended_at < oldest:
+                if found.stem not in named:
+                    named[found.stem] = self._named(found.stem) if found.stem not in closed else frozenset()
+                if found.session_id not in named[found.stem]:
+                    steps.append(self._delete(found))
+        return [step for step in steps if not self._awaited(step)]
+
+    def _delete(self, found: Archived) -> Step:
+        transcript = _read_at(found.path, found.stem)
+        key = transcript.key if transcript is not None else ""
+        return Step("delete", found.session_id, key, found.stem, found.ended_at)
+
+    def _named(self, stem: str) -> frozenset[str]:
+        """Return the ULIDs that the open session of a stem still needs, its own among them."""
+        transcript = _read_at(self._store.layout.transcript(stem), stem)
+        return frozenset(named_by(transcript)) if transcript is not None else frozenset()
+
+    async def _take(self, step: Step, oldest: datetime, awaited: AwaitedFiles = UNKNOWN) -> bool:
+        try:
+            if step.do == "archive":
+                return await self._archive(step, oldest)
+            return await start_thread(lambda: self._remove(step, awaited), name="disk-prune")
+        except SessionError as error:
+            log.warning("session.unpruned", key=step.key, id=step.session_id, error=str(error))
+            return False
+
+    async def _archive(self, step: Step, oldest: datetime) -> bool:
+        async with self._store.open(SessionKey(step.key)) as session:
+            since = fresh_at(session.transcript)
+            if session.session_id != step.session_id or since is None or since >= oldest:
+                return False
+            closed = await session.change(
+                lambda *writers: switch_session.close(*writers, of=step.session_id, ended=self._ended_at)
+            )
+        if closed is None:
+            return False
+        await self._left(step.key, closed)
+        return True
+
+    def _remove(self, step: Step, awaited: AwaitedFiles) -> bool:
+        store = self._store
+        fence = Fence(store.layout, step.stem, owner=store.owner)
+        paths = [each.path for each in archive.of_stem(store.layout, step.stem)]
+        files = named_in_files(path for path in paths if step.session_id in path.name)
+        gone = archived.delete(
+            fence,
+            store.layout,
+            step.stem,
+            step.session_id,
+            unless=lambda: step.session_id in self._named(step.stem) or self._awaited(step),
+        )
+        if gone:
+            let_go(store.layout, files, awaited=awaited.names)
+        return gone
+
+    def _awaited(self, step: Step) -> bool:
+        """Whether its work into memory lies ahead still: the model was away, or the budget used up."""
+        return self._remembers and self._jobs.awaits(step.key, step.session_id, for_s=AWAITED_S)
+
+    def _is_owed(self, transcript: Transcript) -> bool:
+        """Whether memory will have to take something in before a session can be deleted."""
+        return self._remembers and transcript.last_consolidated < len(transcript.messages)
+
+    def _ended_at(self, transcript: Transcript) -> datetime | None:
+        last = last_message_at(transcript)
+        return None if last is None else min(last, self._store.clock())
+
+
+def named_by(transcript: Transcript) -> Iterator[str]:
+    """Yield the ULIDs of the sessions that an open one needs: its own, the one before, one it continues."""
+    yield transcript.session_id
+    previous = transcript.inner.get("previous_session")
+    if isinstance(previous, str):
+        yield previous
+    for at in transcript.index.records:
+        name = archive.previous_in(decode(transcript.messages[at]))
+        if name is not None:
+            yield archive.session_in(name)
+
+
+def _read_at(path: Path, stem: str) -> Transcript | None:
+    try:
+        read = load(path, stem)
+    except StoreError as error:
+        log.warning("session.unreadable", file=path.name, error=str(error))
+        return None
+    return read[0] if read is not None else None

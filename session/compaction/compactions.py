@@ -1,0 +1,325 @@
+"""Compacts conversations, so that they stay within what their model takes.
+
+The summary is asked for over a snapshot; it is stored only where the transcript has done nothing since but
+grow. Until then nothing has changed, whatever dies or is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from session.bounded_dict import BoundedDict
+from session.compaction.compactor import Compactor, Summary
+from session.compaction.counting import Counts
+from session.compaction.plan import Plan
+from session.compaction.rules import CompactionRules
+from session.compaction.snapshot import Snapshot, apart, weight
+from session.context.request import compact_line
+from session.errors import ContextTooLong, NotCompacted, SessionError
+from session.models.model import Meter
+from session.models.tokens import estimate
+from session.store.end_for_compaction import roll_over
+from session.store.store import Session
+from session.transcript.history import is_record, summary_text
+from session.transcript.line import is_ulid, make_line
+from session.transcript.transcript import Transcript
+
+log = structlog.get_logger("compaction")
+
+# Compactions in the background, side by side.
+AT_ONCE = 4
+KNOWN_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did: turns that left, and tokens of the history before and after, as estimated."""
+
+    turns: int
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What a compaction is for.
+
+    ``by`` is the id of the command that asks for it, ``focus`` what it asked to stress. ``asked``: no
+    cooldown holds it up. ``background``: its calls count against that budget. ``forced``: the provider found
+    the request too long, or counted more than we estimate, so that at most half is kept. ``due``: asked once
+    the conversation was looked at, whether it still has to be; None: it has.
+    """
+
+    by: str = ""
+    focus: str = ""
+    asked: bool = False
+    background: bool = False
+    forced: bool = False
+    due: Callable[[], bool] | None = None
+
+
+class Compactions:
+    """Compacts conversations: before a call that must wait for it, in the background, or for a person.
+
+    Args:
+        compactor: writes the summaries.
+        rules: the numbers in force; found once, since the model's window may have to be looked up.
+        left: makes the consolidation of a session durable that has ended (key and ULID).
+        now: the timestamp of a line that is written now.
+    """
+
+    def __init__(
+        self,
+        compactor: Compactor,
+        *,
+        rules: Callable[[], Awaitable[CompactionRules]],
+        left: Callable[[str, str], Awaitable[bool]],
+        now: Callable[[], str],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.counts = Counts()
+        self.rules = rules
+        self.clock = clock
+        self._compactor = compactor
+        self._left = left
+        self._now = now
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        # Sessions whose archive is in memory's hands, or about to be.
+        self._followed: BoundedDict[str, None] = BoundedDict(KNOWN_MAX)
+        # Conversations whose last summary failed because the model was away.
+        self._away: BoundedDict[str, None] = BoundedDict(KNOWN_MAX)
+
+    async def run(self) -> None:
+        """Compact in the background until cancelled; a summary that is not there by then is dropped."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
+
+    def was_away(self, key: str) -> bool:
+        """Say whether the last summary of a conversation failed because the model was away."""
+        return key in self._away
+
+    async def follow(self, session: Session) -> None:
+        """See that what a compaction archived goes into memory, once for each session of this process.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        id_, transcript = session.session_id, session.transcript
+        if id_ in self._followed:
+            return
+        # Before the first await, so that whoever comes meanwhile does not do it as well.
+        self._followed[id_] = None
+        previous = transcript.inner.get("previous_session")
+        try:
+            if is_ulid(previous) and compact_line(transcript) is not None:
+                await self._left(session.key, str(previous))
+        except BaseException:
+            self._followed.pop(id_, None)
+            raise
+
+    async def compact(
+        self, session: Session, rules: CompactionRules, occasion: Occasion, *, meter: Meter | None = None
+    ) -> bool:
+        """Compact a conversation; ``meter`` is that of the turn which pays for it, also where it fails.
+
+        Returns:
+            False where it is not due, nothing would leave, or the transcript became another meanwhile;
+            nothing was written.
+
+        Raises:
+            NotCompacted: there is no summary; nothing was written.
+            Fenced, StoreError: as an append.
+        """
+        begun = asyncio.get_running_loop().time()
+        snapshot, decided = await apart(len(session), lambda: _decided(session, rules, occasion))
+        if decided is None:
+            return False
+        if not decided.worth:
+            raise NotCompacted("no summary is shorter than what would leave", reason="little")
+        # A compaction may end the session: what an earlier one archived is owed before that is out of sight.
+        await self.follow(session)
+        try:
+            summary = await self._compactor.summarise(
+                decided,
+                rules,
+                key=session.key,
+                focus=occasion.focus,
+                asked=occasion.asked,
+                background=occasion.background,
+                meter=meter,
+            )
+        except NotCompacted as error:
+            if error.reason != "resting":
+                self._away.pop(session.key, None)
+            if error.reason == "away":
+                self._away[session.key] = None
+            raise
+        self._away.pop(session.key, None)
+        done = await self._commit(session, rules, snapshot, summary, occasion.by)
+        log.info(
+            "compaction.done" if done else "compaction.overtaken",
+            key=session.key,
+            preset=rules.preset,
+            turns=summary.compacted_turns,
+            tokens_before=summary.tokens_before,
+            tokens=estimate(summary.text, chars_per_token=rules.chars_per_token),
+            duration_ms=round((asyncio.get_running_loop().time() - begun) * 1000),
+        )
+        return done
+
+    async def _commit(
+        self, session: Session, rules: CompactionRules, snapshot: Snapshot, summary: Summary, by: str
+    ) -> bool:
+        first = summary.first_kept
+        counted = {"compacted_turns": summary.compacted_turns, "tokens_before": summary.tokens_before}
+        if summary.replaced_tokens:
+            counted["replaced_tokens"] = summary.replaced_tokens
+        fields: dict[str, Any] = {**counted, "message_id": by or None}
+
+        def still(transcript: Transcript) -> bool:
+            return snapshot.still(transcript, first)
+
+        if rules.strategy == "overlay":
+            files = {
+                "read_files": list(summary.read_files),
+                "modified_files": list(summary.modified_files),
+            }
+            line = make_line(
+                "system", summary.text, self._now(), kind="overlay", first_kept=first, **fields, **files
+            )
+            return await session.append_if([line], still) is not None
+
+        def record(archive: str, kept: int) -> Mapping[str, Any]:
+            more = {"type": "compact", "previousSession": archive}
+            told = {**fields, "kept": kept or None, "metadata": more}
+            return make_line("system", summary.text, self._now(), kind="compact", **told)
+
+        ended = await session.change(
+            lambda *hands: roll_over(*hands, first_kept=first, record=record, still=still)
+        )
+        if ended is None:
+            return False
+        if session.transcript.inner.get("previous_session") == ended:
+            await self.follow(session)
+        else:  # a person was quick, and has ended the new one
+            await self._left(session.key, ended)
+        return True
+
+    # -- in the background ---------------------------------------------------------------------------
+
+    def after_turn(self, session: Session, *, due: Callable[[], bool], forced: bool = False) -> None:
+        """Compact a conversation behind its turn; its next one need not wait for that.
+
+        Args:
+            session: the conversation.
+            due: whether that is still to be done when its time has come.
+            forced: the provider counted more than we estimate.
+        """
+        key = session.key
+        # A task that has ended stands here until the loop runs its callback: it does not count as running.
+        before = self._tasks.get(key)
+        runs = before is not None and not before.done()
+        if self._group is None or runs or self._compactor.rests_s(key) > 0:
+            return
+        occasion = Occasion(background=True, due=due, forced=forced)
+        task = self._group.create_task(self._behind(session, occasion), name=f"compaction {key}")
+        self._tasks[key] = task
+        task.add_done_callback(lambda ended: self._forget(key, ended))
+
+    def _forget(self, key: str, ended: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is ended:
+            del self._tasks[key]
+
+    async def _behind(self, session: Session, occasion: Occasion) -> None:
+        try:
+            async with self._gate:
+                await self.compact(session, await self.rules(), occasion)
+        except NotCompacted:
+            # Logged where it failed, and tried again after the cooldown.
+            pass
+        except SessionError as error:
+            log.warning("compaction.unstored", key=session.key, error=str(error), hint=error.hint)
+        except Exception:
+            # The work of one conversation ends here: the others' goes on.
+            log.exception("compaction.crashed", key=session.key)
+
+    async def settled(self, key: str, *, cancel: bool = False) -> bool:
+        """Wait for a compaction of ``key`` in the background, or end it; False where there is none."""
+        task = self._tasks.get(key)
+        if task is None:
+            return False
+        if cancel:
+            task.cancel()
+        await asyncio.wait([task])
+        return True
+
+    # -- for a person --------------------------------------------------------------------------------
+
+    async def asked(self, session: Session, focus: str, by: str) -> Compacted | None:
+        """Compact at once, whatever trigger and cooldown say; doing it twice for one command does it once.
+
+        What the preset keeps stays; less, at most half, where the newest message was set aside because the
+        provider found the conversation too long.
+
+        Returns:
+            What it did; None where nothing would leave.
+
+        Raises:
+            NotCompacted, Fenced, StoreError: nothing was written.
+        """
+        rules = await self.rules()
+        done = await self.done_by(session, by, rules)
+        if done is not None:
+            return done
+        await self.settled(session.key, cancel=True)
+        occasion = Occasion(by=by, focus=focus, asked=True, forced=was_too_long(session))
+        if not await self.compact(session, rules, occasion):
+            return None
+        return await self.done_by(session, by, rules)
+
+    async def done_by(
+        self, session: Session, by: str, rules: CompactionRules | None = None
+    ) -> Compacted | None:
+        """Say what the command with this id did to the conversation; None where it did nothing yet."""
+        lines = [session.line(at) for at in session.records()]
+        own = [
+            line for line in lines if line["kind"] in ("overlay", "compact") and line.get("message_id") == by
+        ]
+        if not own:
+            return None
+        line = own[-1]
+        numbers = rules or await self.rules()
+        after = await apart(len(session), lambda: weight(session.transcript, numbers))
+        replaced, text = int(line.get("replaced_tokens", 0)), str(line["content"])
+        if line["kind"] == "overlay" and not replaced:
+            text = summary_text(text)
+        kept = after - estimate(text, chars_per_token=numbers.chars_per_token)
+        return Compacted(int(line["compacted_turns"]), kept + int(line["tokens_before"]) + replaced, after)
+
+
+def _decided(session: Session, rules: CompactionRules, occasion: Occasion) -> tuple[Snapshot, Plan | None]:
+    snapshot = Snapshot.of(session)
+    # Asked after the snapshot was taken: what the snapshot holds is what counts.
+    if occasion.due is not None and not occasion.due():
+        return snapshot, None
+    return snapshot, snapshot.plan(rules, forced=occasion.forced)
+
+
+def was_too_long(session: Session) -> bool:
+    """Say whether the newest message got no answer because the provider found the request too long."""
+    numbers = reversed(range(len(session)))
+    newest = next((line for line in map(session.line, numbers) if not is_record(line)), {})
+    known = session.journal.known(str(newest.get("message_id")))
+    return known is not None and (known.kind, known.reason) == ("parked", ContextTooLong.reason)

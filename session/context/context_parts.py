@@ -1,0 +1,100 @@
+"""Gathers what a model is told about a message: files of the workspace, the clock, what has ended before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime, tzinfo
+from pathlib import Path
+
+import structlog
+
+from session.context import context
+from session.context.context import Part, Recent
+from session.context.recent import RecentSessions
+from session.context.request import Request
+from session.context.scopes import Scope
+from session.disk.threads import DiskThreads
+from session.errors import StoreError
+from session.library.file_cache import FileCache, text
+from session.library.library import Library
+from session.store.store import Session
+
+log = structlog.get_logger(__name__)
+
+PERSONA_FILES = ("AGENTS.md", "instructions.md")
+PROFILE_FILE = "USER.md"
+THREADS = 4
+
+
+class ContextParts:
+    """Builds the parts of a request once for each turn, so that they stay the same over its tool rounds."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        library: Library,
+        recent: RecentSessions,
+        zone: tzinfo,
+        zone_name: str,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._workspace = workspace
+        self._library = library
+        self._recent = recent
+        self._zone = zone
+        self._zone_name = zone_name
+        self._clock = clock
+        self._texts: FileCache[str] = FileCache(text)
+        self._threads = DiskThreads(threads=THREADS)
+
+    async def parts(
+        self, session: Session, request: Request, scope: Scope, *, notes: str, tools: Collection[str]
+    ) -> list[Part]:
+        """Gather the parts, without the summary that the transcript itself holds.
+
+        Args:
+            session: whose turn it is.
+            request: the message.
+            scope: what the conversation may see.
+            notes: MEMORY.md of the scope.
+            tools: the names of the tools on offer.
+        """
+        now = self._clock()
+        metadata, stem, active = session.metadata, session.stem, session.session_id
+
+        def gather() -> list[Part]:
+            return [
+                context.preamble(tools),
+                *context.persona(self._persona(), metadata.get("instructions")),
+                context.profile(self._texts.get(scope.memory / PROFILE_FILE) or ""),
+                context.memory(notes),
+                context.date_and_time(now.astimezone(self._zone), self._zone_name),
+                context.chat(request.key, group=scope.group, sender=request.sender),
+                context.recent_sessions(self._ended(request.key, stem, active, now)),
+                context.playbooks([(book.name, book.body) for book in self._library.matched(request.text)]),
+                self._skills(tools),
+            ]
+
+        return await self._threads.start(gather)
+
+    def close(self) -> None:
+        """End the threads, and the process that searches."""
+        self._threads.close()
+        self._library.close()
+
+    def _persona(self) -> str:
+        texts = (self._texts.get(self._workspace / name) or "" for name in PERSONA_FILES)
+        return next((found for found in texts if found.strip()), "")
+
+    def _ended(self, key: str, stem: str, active: str, now: datetime) -> list[Recent]:
+        try:
+            return self._recent.of(key, stem, active=active, now=now)
+        except (StoreError, OSError) as error:
+            # A turn goes on without the files that cannot be read.
+            log.warning("recent.unread", key=key, error=str(error))
+            return []
+
+    def _skills(self, tools: Collection[str]) -> Part:
+        known = self._library.skills() if "skill_read" in tools else ()
+        return context.skills([(skill.name, skill.description) for skill in known])

@@ -1,0 +1,228 @@
+"""What the model is asked for a letter: the message, what it is told besides, and the history before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from session.context import context
+from session.context.embeddings import Embeddings
+from session.context.relevance import Relevance, chosen, comparable, compared
+from session.context.scopes import Chat
+from session.models.model import Message, Meter, Model, Prompt
+from session.store.store import Session
+from session.tools import Toolbox, ToolPlace
+from session.transcript.attachments import Album, Attachment
+from session.transcript.history import (
+    HistoryWindow,
+    Select,
+    SummaryRole,
+    before_turn,
+    is_record,
+    kept_from,
+    visible,
+)
+from session.transcript.key import SessionKey
+from session.transcript.line import decode
+from session.transcript.transcript import Transcript
+
+Line = Mapping[str, Any]
+
+# From so many messages on the request is built in a thread.
+LONG_HISTORY = 500
+_POINTERS = ("first_kept", "from")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message as the session package sees it.
+
+    ``id`` is the inbound id, ``platform_id`` the platform's own, ``sender`` its stored form. ``chat`` is what
+    the message itself says of its chat, ``answer_to`` another chat that reads the answer.
+    """
+
+    id: str
+    key: SessionKey
+    text: str
+    platform_id: str | None = None
+    sender: Mapping[str, str] = field(default_factory=dict)
+    chat: Chat | None = None
+    answer_to: str = ""
+    source: str = "interactive"
+    cron_job_id: str | None = None
+    attachments: Sequence[Attachment] = ()
+    received_at: datetime | None = None
+    typed: str = ""  # where the text is not what was typed: what was
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What a turn has around it: what the model is told, its files, the tools on offer."""
+
+    parts: Sequence[context.Part]
+    files: Path
+    tools: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """What bounds a turn."""
+
+    turn_timeout_s: float = 600
+    max_tool_rounds: int = 25
+    max_output_tokens: int | None = None
+    full_tool_results: int = 2
+    changing_parts: context.ChangingParts = "end"
+    window: HistoryWindow | None = None  # how much of the history is sent (mode ``last``)
+    relevance: Relevance | None = None  # what of it is sent (mode ``relevant``); without both: all
+    summary_role: SummaryRole = "user"  # whose message the summary of an overlay is
+
+
+class Asking:
+    """Builds the requests of one turn; what it is told besides the history stays the same over its rounds."""
+
+    def __init__(
+        self,
+        session: Session,
+        request: Request,
+        around: TurnContext,
+        *,
+        model: Model,
+        toolbox: Toolbox,
+        limits: TurnLimits,
+        workspace: Path | None,
+        embeddings: Embeddings | None,
+        meter: Meter,
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._around = around
+        self._model = model
+        self._toolbox = toolbox
+        self._limits = limits
+        self._embeddings = embeddings
+        self._meter = meter
+        self._select: Select | None = None
+        self.album = Album(workspace, model)
+        self.summary_role = limits.summary_role
+        # The last request began as if the model had said something: some providers want the person to begin.
+        self._spoken = False
+
+    async def prompt(self, pending: Line | None) -> Prompt:
+        """Build the request, ``pending`` being the user line as long as it is not stored."""
+        if self._model.plain:
+            return Prompt(messages=[{"role": "user", "content": self._request.text}])
+        await self._compare()
+        transcript = self._session.transcript
+        first = sent_from(transcript)
+        slow = len(transcript.messages) - first > LONG_HISTORY or self._holds_files(transcript, first)
+        messages = (
+            await asyncio.to_thread(self._messages, transcript, first, pending)
+            if slow
+            else self._messages(transcript, first, pending)
+        )
+        tools = self._toolbox.specs(self._around.tools, self.place())
+        return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
+
+    def place(self) -> ToolPlace:
+        """Say where a tool acts; a compaction within the turn leaves an archive behind."""
+        session = self._session
+        return ToolPlace(self._around.files, self._request.key, session.stem, session.previous_archive)
+
+    def summary_as_user(self) -> bool:
+        """Let a summary be told by the person, since some providers want one to begin; False where it is."""
+        if not self._spoken or self.summary_role == "user":
+            return False
+        self.summary_role = "user"
+        return True
+
+    async def _compare(self) -> None:
+        """Settle once for the turn how near the old exchanges are, so that its rounds send the same ones."""
+        rules = self._limits.relevance
+        if rules is None or self._select is not None:
+            return
+        similarity = None
+        if self._embeddings is not None:
+            transcript = self._session.transcript
+            still = partial(self._session.is_still, transcript.session_id)
+            texts = await asyncio.to_thread(self._compared, transcript, rules)
+            question = comparable(self._request.text)
+            stem = self._session.stem
+            similarity = await self._embeddings.similarity(stem, question, texts, self._meter, still=still)
+        self._select = partial(chosen, rules=rules, similarity=similarity)
+
+    def _compared(self, transcript: Transcript, rules: Relevance) -> list[str]:
+        first = sent_from(transcript)
+        offset = transcript.history_start - first
+        lines = lines_from(transcript, first)
+        return compared(before_turn(lines, last_consolidated=offset, running_id=self._request.id), rules)
+
+    def _messages(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
+        limits = self._limits
+        lines = lines_from(transcript, first)
+        history = visible(
+            [*lines, pending] if pending is not None else lines,
+            last_consolidated=transcript.history_start - first,
+            running_id=self._request.id,
+            keep_results=limits.full_tool_results,
+            show=self.album.show(),
+            window=limits.window,
+            summary_role=self.summary_role,
+            select=self._select,
+        )
+        self._spoken = bool(history) and history[0]["role"] == "assistant"
+        opening = compact_line(transcript)
+        parts = [*self._around.parts, context.earlier([opening] if opening is not None else [])]
+        return context.request(parts, history, changing=limits.changing_parts)
+
+    def _holds_files(self, transcript: Transcript, first: int) -> bool:
+        """Say whether files may have to be read for the request."""
+        lines = transcript.messages[first:]
+        return bool(self._request.attachments) or any(b'"attachments"' in raw for raw in lines)
+
+
+def sent_from(transcript: Transcript) -> int:
+    """Say where the history begins, so that nothing before it is read; a few lines too early does no harm.
+
+    That is ``first_kept`` of the newest overlay, else the user line at or before ``history_start``.
+    """
+    messages = transcript.messages
+    for at in reversed(transcript.index.records):
+        if b'"overlay"' in messages[at] and (kept := kept_from(decode(messages[at]), at)) is not None:
+            return kept
+    first = transcript.history_start
+    while 0 < first < len(messages) and decode(messages[first])["role"] != "user":
+        first -= 1
+    return first
+
+
+def lines_from(transcript: Transcript, first: int) -> list[Line]:
+    """Read the message lines from ``first`` on; the indexes in our own records count from there, too."""
+    lines: list[Line] = [decode(raw) for raw in transcript.messages[first:]]
+    for at in reversed(transcript.index.records if first else ()):
+        if at < first:
+            break
+        line = lines[at - first]
+        moved = {name: max(line[name] - first, 0) for name in _POINTERS if type(line.get(name)) is int}
+        if moved and is_record(line):
+            lines[at - first] = {**line, **moved}
+    return lines
+
+
+def compact_line(transcript: Transcript) -> Line | None:
+    """Return the summary with which the session opens; None where it has none, or a later one took it in."""
+    messages = transcript.messages
+    for at in reversed(transcript.index.records):
+        if b'"compact"' not in messages[at] and b'"overlay"' not in messages[at]:
+            continue
+        line = decode(messages[at])
+        if line.get("kind") == "compact":
+            return line
+        if kept_from(line, at) is not None:
+            return None
+    return None

@@ -1,0 +1,1 @@
+"""Where the files of a workspace lie, their small versioned state, and the threads that touch them."""

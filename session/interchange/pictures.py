@@ -1,0 +1,49 @@
+"""Images that stand in a session file as base64: taken out, named by their content as media are."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from session.interchange.conversation import Losses
+
+_EXTENSIONS: Final = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+}
+
+
+class Pictures:
+    """Collects the images of one session; ``files`` is their content by its path in a workspace."""
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
+        self.files: dict[str, bytes] = {}
+
+    def take(self, blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return images as the attachments of a line; one that cannot be read is counted as lost."""
+        found = []
+        for block in blocks:
+            mime, data = str(block.get("mimeType", "")), _bytes(block.get("data"))
+            if not data or mime not in _EXTENSIONS:
+                self._losses.add("images that are no base64 of PNG, JPEG, GIF or WebP")
+                continue
+            digest = hashlib.sha256(data).hexdigest()
+            extension = _EXTENSIONS[mime]
+            ref = f"media/{digest[:2]}/{digest}{extension}"
+            self.files[ref] = data
+            named = {"kind": "photo", "name": f"photo{extension}", "mime": mime}
+            found.append({**named, "size": len(data), "ref": ref})
+        return found
+
+
+def _bytes(text: object) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError):
+        return b""

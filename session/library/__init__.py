@@ -1,0 +1,1 @@
+"""What people put into a workspace for the model: playbooks, skills; searches that cannot hang."""

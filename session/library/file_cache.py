@@ -1,0 +1,64 @@
+"""Small files that people edit, read when they have changed; for threads."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from session.bounded_dict import BoundedDict
+from session.disk.layout import Seen
+
+T = TypeVar("T")
+
+MAX_BYTES = 256 * 1024  # of one file; what is longer is cut
+KEPT = 2_000
+# A file this young may change again without a new time: clocks of file systems are coarse.
+YOUNG_NS = 2 * 10**9
+
+
+class FileCache(Generic[T]):
+    """Keeps what ``read`` makes of a file's bytes as long as its (inode, size, mtime_ns) stay."""
+
+    def __init__(self, read: Callable[[Path, bytes], T], *, max_bytes: int = MAX_BYTES) -> None:
+        self._read = read
+        self._max_bytes = max_bytes
+        self._kept: BoundedDict[Path, tuple[Seen, T]] = BoundedDict(KEPT)
+        self._lock = threading.Lock()
+
+    def get(self, path: Path) -> T | None:
+        """Return what the file is; None where there is no regular file that can be read."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return None
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            now: Seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+            with self._lock:
+                known = self._kept.use(path)
+                if known is not None and known[0] == now:
+                    return known[1]
+            try:
+                data = file.read(self._max_bytes)
+            except OSError:
+                return None
+        value = self._read(path, data)
+        if time.time_ns() - found.st_mtime_ns > YOUNG_NS:
+            self._keep(path, now, value)
+        return value
+
+    def _keep(self, path: Path, now: Seen, value: T) -> None:
+        with self._lock:
+            self._kept[path] = (now, value)
+
+
+def text(path: Path, data: bytes) -> str:
+    """Read a file as text, odd bytes replaced."""
+    return data.decode("utf-8", "replace").removeprefix("\ufeff")

@@ -1,0 +1,192 @@
+"""The playbooks and skills of a workspace; what cannot be read is left out, and said. For threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from session.library import frontmatter
+from session.library.file_cache import FileCache, text
+from session.library.frontmatter import Broken
+from session.library.patterns import PatternResult, Searcher
+
+log = structlog.get_logger(__name__)
+
+MAX_SEARCHED_CHARS = 20_000  # of a message
+PATTERN_S = 0.5
+# For so long a pattern that ran too long is not tried again.
+ASIDE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """Instructions for messages in which one of the patterns is found."""
+
+    path: Path
+    name: str
+    patterns: tuple[str, ...]
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """Instructions that the model reads when it needs them; ``path`` is its SKILL.md."""
+
+    path: Path
+    name: str
+    description: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A playbook or skill that is left out, and why."""
+
+    path: Path
+    problem: str
+
+
+class Library:
+    """Reads ``playbooks/*.md`` and ``skills/<name>/SKILL.md`` of a workspace when they have changed."""
+
+    def __init__(self, workspace: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._workspace = workspace
+        self._clock = clock
+        self._searcher = Searcher()
+        self._playbooks: FileCache[Playbook | Bad] = FileCache(read_playbook)
+        self._skills: FileCache[Skill | Bad] = FileCache(read_skill)
+        self._aside: dict[str, float] = {}
+        self._said: set[Bad] = set()
+        self._lock = threading.Lock()
+
+    def matched(self, message: str) -> list[Playbook]:
+        """Return the playbooks whose patterns are found in the message, by file name."""
+        known = []
+        for playbook in self._all_playbooks():
+            if isinstance(playbook, Playbook):
+                known.append(playbook)
+            else:
+                self._say(playbook)
+        patterns = list(dict.fromkeys(pattern for playbook in known for pattern in playbook.patterns))
+        now = self._clock()
+        with self._lock:
+            self._aside = {pattern: until for pattern, until in self._aside.items() if until > now}
+            patterns = [pattern for pattern in patterns if pattern not in self._aside]
+        if not patterns or not message.strip():
+            return []
+        try:
+            found = self._searcher.search(patterns, message[:MAX_SEARCHED_CHARS], limit_s=PATTERN_S)
+        except OSError as error:
+            log.warning("playbooks.unsearched", error=str(error))
+            return []
+        outcome = dict(zip(patterns, found, strict=True))
+        for playbook in known:
+            self._note(playbook, outcome)
+        broken = {pattern for pattern, one in outcome.items() if one.problem and not one.slow}
+        return [
+            playbook
+            for playbook in known
+            if broken.isdisjoint(playbook.patterns)
+            and any(outcome.get(pattern, PatternResult()).hit for pattern in playbook.patterns)
+        ]
+
+    def skills(self) -> list[Skill]:
+        """Return the skills by folder name; of two with one name the first."""
+        skills: dict[str, Skill] = {}
+        for one in self._all_skills():
+            if isinstance(one, Skill):
+                skills.setdefault(one.name, one)
+            else:
+                self._say(one)
+        return list(skills.values())
+
+    def problems(self) -> Iterator[Bad]:
+        """Yield what is left out, each with its reason."""
+        for playbook in self._all_playbooks():
+            if isinstance(playbook, Bad):
+                yield playbook
+            else:
+                searched = self._searcher.search(playbook.patterns, "", limit_s=PATTERN_S)
+                for pattern, found in zip(playbook.patterns, searched, strict=True):
+                    if found.problem:
+                        yield Bad(playbook.path, f"the pattern {pattern!r}: {found.problem}")
+        first: dict[str, Path] = {}
+        for skill in self._all_skills():
+            if isinstance(skill, Bad):
+                yield skill
+            elif first.setdefault(skill.name, skill.path) != skill.path:
+                yield Bad(skill.path, f"{first[skill.name].parent.name} has the same name, {skill.name}")
+
+    def close(self) -> None:
+        """End the process that searches."""
+        self._searcher.close()
+
+    def _all_playbooks(self) -> Iterator[Playbook | Bad]:
+        for path in _sorted(self._workspace / "playbooks"):
+            if path.suffix == ".md" and not path.name.startswith("."):
+                found = self._playbooks.get(path)
+                yield found if found is not None else Bad(path, "it is no file that can be read")
+
+    def _all_skills(self) -> Iterator[Skill | Bad]:
+        for folder in _sorted(self._workspace / "skills"):
+            if folder.is_dir() and not folder.name.startswith("."):
+                found = self._skills.get(folder / "SKILL.md")
+                yield (
+                    found if found is not None else Bad(folder / "SKILL.md", "it is no file that can be read")
+                )
+
+    def _note(self, playbook: Playbook, outcome: dict[str, PatternResult]) -> None:
+        """Set aside patterns that ran too long, and say what is wrong with a playbook."""
+        for pattern in playbook.patterns:
+            found = outcome.get(pattern, PatternResult())
+            if found.slow:
+                with self._lock:
+                    self._aside[pattern] = self._clock() + ASIDE_S
+                log.warning("playbook.slow", file=playbook.path.name, aside_s=ASIDE_S)
+            elif found.problem:
+                self._say(Bad(playbook.path, f"a pattern: {found.problem}"))
+
+    def _say(self, bad: Bad) -> None:
+        with self._lock:
+            new = bad not in self._said
+            self._said.add(bad)
+        if new:
+            name = str(bad.path.relative_to(self._workspace))
+            log.warning("instructions.skipped", file=name, problem=bad.problem)
+
+
+def read_playbook(path: Path, data: bytes) -> Playbook | Bad:
+    """Read a playbook."""
+    try:
+        head, body = frontmatter.split(text(path, data), ("name", "patterns"))
+        name = frontmatter.text_of(head, "name")
+        given = head.get("patterns", ())
+        patterns = (given,) if isinstance(given, str) else tuple(given)
+        if not patterns or not all(patterns):
+            raise Broken("patterns is missing, or holds an empty one")
+        if not body:
+            raise Broken("nothing stands below its head")
+    except Broken as error:
+        return Bad(path, str(error))
+    return Playbook(path, name, patterns, body)
+
+
+def read_skill(path: Path, data: bytes) -> Skill | Bad:
+    """Read a SKILL.md."""
+    try:
+        head, body = frontmatter.split(text(path, data), ("name", "description"))
+        return Skill(path, frontmatter.text_of(head, "name"), frontmatter.text_of(head, "description"), body)
+    except Broken as error:
+        return Bad(path, str(error))
+
+
+def _sorted(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,400 @@
+"""Moves what matters from old messages into MEMORY.md and HISTORY.md.
+
+The order in which one run of unconsolidated messages is stored, each step durable before the next::
+
+    answer ──▶ state/memory/<scope>.json ──▶ HISTORY.md ──▶ MEMORY.md ──▶ last_consolidated ──▶ state cleared
+
+After a crash at any point the stored answer is put through again from the start: HISTORY.md knows it
+by its mark, MEMORY.md by what it was before and shall be. The model is not asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+
+import structlog
+
+from session.bounded_dict import BoundedDict
+from session.compaction import nearest_cut
+from session.context.scopes import Reader, Scope, Scopes
+from session.disk.layout import Seen, seen
+from session.errors import (
+    BadAnswer,
+    ContextTooLong,
+    ModelError,
+    ModelRefused,
+    NewerFormat,
+    NotNow,
+    SessionError,
+    StoreError,
+)
+from session.memory import consolidation_prompt as wording
+from session.memory.budget import Budget
+from session.memory.notes import MEMORY, Mark, Notes
+from session.memory.scope_state import Failure, ScopeState, ScopeStates, Stored, content_digest
+from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
+from session.models.model import Answer, CostMeter, Model, Prompt
+from session.store.store import Store
+
+log = structlog.get_logger("memory")
+
+# After so many failures in a row, with these waits between them, the messages are kept as they are.
+TRIES = 3
+BACK_OFF_S = (60.0, 600.0)
+EDITED_S = 30.0
+# Of a request's conversation; below it no smaller one is tried.
+MIN_CHARS = 2_000
+CACHED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """The figures of ``[memory]`` and ``[limits]`` that bound consolidation.
+
+    ``max_chars`` is the most conversation in one request; what is longer goes in several.
+    """
+
+    window: int = 100
+    max_bytes: int = 32 * 1024
+    small_model: str = ""
+    calls_per_hour: int = 60
+    calls_per_day: int = 500
+    max_chars: int = 160_000
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a consolidation did: messages moved, those of them kept raw, calls of the model, its scope."""
+
+    messages: int = 0
+    raw: int = 0
+    calls: int = 0
+    scope: Scope | None = None
+
+
+class MemoryNotes:
+    """The notes of all scopes: read by turns, written by consolidation.
+
+    Args:
+        notes: opens the two files of a scope's folder.
+        purse: pays for the calls; None: they cost nothing.
+    """
+
+    def __init__(
+        self,
+        scopes: Scopes,
+        *,
+        store: Store,
+        model: Model,
+        rules: MemoryRules,
+        zone: tzinfo,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        notes: Callable[[Path], Notes] = Notes,
+        purse: CostMeter | None = None,
+    ) -> None:
+        state = scopes.workspace / "state"
+        self.scopes = scopes
+        self.model = model
+        self.rules = rules
+        self.clock = clock
+        self.unconsolidated = UnconsolidatedReader(store)
+        self.budget = Budget(
+            state / "budget.json",
+            per_hour=rules.calls_per_hour,
+            per_day=rules.calls_per_day,
+            clock=clock,
+            purse=purse,
+        )
+        self._purse = purse
+        self.totals = {"messages": 0, "raw": 0, "failures": 0}
+        self.zone = zone
+        self._notes = notes
+        self.scope_states = ScopeStates(state / "memory", clock=clock)
+        self._cache: BoundedDict[Path, tuple[Seen | None, str]] = BoundedDict(CACHED)
+
+    async def ask(self, key: str, prompt: Prompt) -> Answer:
+        """Ask the model for the background of a conversation, after ``budget.take``; its cost counts at once.
+
+        Raises:
+            ModelError: as of ``Model.ask``.
+        """
+        answer = await self.model.ask(prompt)
+        if self._purse is not None and answer.usage is not None:
+            self._purse.pay(key, answer.usage)
+        return answer
+
+    async def text(self, scope: Scope) -> str:
+        """Return MEMORY.md of a scope, read when it has changed; empty where none can be read."""
+        path = scope.memory / MEMORY
+        now = _seen(path)
+        known = self._cache.use(path)
+        if known is None or known[0] != now:
+            known = self._cache[path] = (now, await asyncio.to_thread(self._read, scope))
+        return known[1]
+
+    def _read(self, scope: Scope) -> str:
+        try:
+            return self._notes(scope.memory).memory().decode("utf-8", "replace")
+        except StoreError as error:
+            # A turn goes on without its notes; a consolidation does not.
+            log.warning("memory.unreadable", scope=scope.name, error=str(error), hint=error.hint)
+            return ""
+
+    async def scope_of(self, key: str) -> Scope:
+        """Return the scope of a conversation, by what its sessions know of the chat."""
+        stem, chat = await self.unconsolidated.chat(key)
+        return self.scopes.of(Reader(key, chat), stem=stem)
+
+    async def consolidate(self, key: str, *, session_id: str | None = None, asked: bool = False) -> Done:
+        """Move what is due of one session into memory; on return it is in the files, or nothing was due.
+
+        Args:
+            key: the conversation.
+            session_id: an ended session of it, which goes in whole; None means the active one, of which the
+                newest ``window // 2`` messages stay.
+            asked: a person waits for it: neither window, back-off nor the number of calls hold it up.
+
+        Raises:
+            NotNow: it has to wait: back-off, budget, cost, another process, or MEMORY.md is being edited.
+            ModelAway: the model cannot be reached.
+            StoreError: the disk refused; what was answered is kept and goes on from there.
+        """
+        if self.model.plain:
+            raise SessionError("no language model is configured", hint="set model.name in the configuration")
+        first = await self.unconsolidated.load(key, session_id)
+        if first is None:
+            return Done()
+        scope = self._scope(first)
+        async with self.scope_states.open(scope.name) as scope_state:
+            work = _Work(self, scope_state, self._notes(scope.memory), asked)
+            await work.put_through()
+            return replace(await work.run(key, session_id), scope=scope)
+
+    async def settle(self) -> None:
+        """Put through the answers that earlier processes left; one about what is gone is dropped.
+
+        Raises:
+            NewerFormat: a newer version wrote one.
+        """
+        for name in await self.scope_states.waiting():
+            try:
+                async with self.scope_states.open(name) as scope_state:
+                    notes = self._notes(self.scopes.named(name).memory)
+                    await _Work(self, scope_state, notes, False).put_through()
+            except NotNow:
+                # Another process is at work on this scope.
+                continue
+            except NewerFormat:
+                raise
+            except SessionError as error:
+                log.warning("memory.unsettled", scope=name, error=str(error), hint=error.hint)
+
+    def due(self, unconsolidated: Unconsolidated, *, asked: bool) -> int:
+        """Return how many unconsolidated messages may go: all of an ended session, else up to a legal cut."""
+        count = len(unconsolidated.lines)
+        if unconsolidated.ended:
+            return count
+        if count < self.rules.window and not asked:
+            return 0
+        target = count - self.rules.window // 2
+        return nearest_cut(unconsolidated.lines, target) if target > 0 else 0
+
+    def now(self) -> datetime:
+        """Return the time in the user's zone."""
+        return self.clock().astimezone(self.zone)
+
+    def _scope(self, unconsolidated: Unconsolidated) -> Scope:
+        return self.scopes.of(Reader(unconsolidated.key, unconsolidated.chat), stem=unconsolidated.stem)
+
+
+class _Work:
+    """One consolidation, while the state of its scope is ours."""
+
+    def __init__(self, memory: MemoryNotes, scope_state: ScopeState, notes: Notes, asked: bool) -> None:
+        self._memory = memory
+        self._scope_state = scope_state
+        self._notes = notes
+        self._asked = asked
+        self._done = Done()
+
+    async def run(self, key: str, session_id: str | None) -> Done:
+        """Consolidate what is due now, piece by piece; messages that come meanwhile wait for another."""
+        unconsolidated = await self._memory.unconsolidated.load(key, session_id)
+        if unconsolidated is None:
+            return self._done
+        end = unconsolidated.start + self._memory.due(unconsolidated, asked=self._asked)
+        edits = 0
+        while unconsolidated is not None and unconsolidated.start < end:
+            before, stored = unconsolidated.start, await self._piece(unconsolidated, end)
+            edits += not stored
+            if edits >= TRIES:
+                raise self._edited()
+            unconsolidated = await self._memory.unconsolidated.load(key, unconsolidated.session_id)
+            if stored and unconsolidated is not None and unconsolidated.start <= before:
+                raise StoreError("last_consolidated did not move", hint="does another program write here?")
+        return self._done
+
+    async def put_through(self) -> bool:
+        """Store the answer of the scope's state in the files, all of it or what a crash left to do.
+
+        Returns:
+            False where MEMORY.md was edited since: the model has to be asked again.
+        """
+        answer, reader = self._scope_state.answer, self._memory.unconsolidated
+        if answer is None:
+            return True
+        fresh: bool | None = None
+        if await reader.holds(answer.key, answer.mark):
+            fresh = await reader.while_there(answer.key, answer.session_id, lambda: self._to_files(answer))
+        if fresh:
+            await reader.move_pointer(answer.key, answer.mark)
+            self._scope_state.forget(answer.session_id, self._memory.clock())
+        if fresh is None:
+            # The messages were cleared meanwhile: nothing of them is kept.
+            log.info("memory.dropped", key=answer.key, session=answer.session_id)
+        self._scope_state.answer = None
+        await self._scope_state.save()
+        return fresh is not False
+
+    def _to_files(self, answer: Stored) -> bool:
+        """Write HISTORY.md, then MEMORY.md; False where somebody edited that since the answer was made."""
+        notes = self._notes
+        notes.add_history(answer.entry, answer.mark)
+        if answer.memory is None:
+            return True
+        found = notes.memory()
+        if content_digest(found) == answer.base:
+            notes.write_memory(answer.memory)
+            return True
+        return found == answer.memory.encode("utf-8", "replace")
+
+    async def _piece(self, unconsolidated: Unconsolidated, end: int) -> bool:
+        """Consolidate the first of these messages, as many as fit into one request; False after an edit."""
+        now = self._memory.clock()
+        failure = self._scope_state.failure(unconsolidated.session_id, unconsolidated.start)
+        if failure.until > now.timestamp() and not self._asked:
+            until = datetime.fromtimestamp(failure.until, UTC)
+            raise NotNow("the last try failed", reason="failed", until=until)
+        lines = unconsolidated.lines[: end - unconsolidated.start]
+        limit, recorded = self._memory.rules.max_chars, await self._recorded(unconsolidated)
+        while True:
+            mark = recorded
+            if mark is None:
+                mark = await asyncio.to_thread(self._cut, unconsolidated, lines, limit)
+            try:
+                answer = await self._answer(unconsolidated, mark)
+            except ContextTooLong as error:
+                limit //= 2
+                if limit >= MIN_CHARS and recorded is None:
+                    continue
+                answer = await self._failed(unconsolidated, mark, error)
+            except (BadAnswer, ModelRefused) as error:
+                answer = await self._failed(unconsolidated, mark, error)
+            return await self._store(answer)
+
+    def _cut(self, unconsolidated: Unconsolidated, lines: Sequence[wording.Line], limit: int) -> Mark:
+        return unconsolidated.mark(wording.chunk_end(lines, zone=self._memory.zone, max_chars=limit))
+
+    async def _recorded(self, unconsolidated: Unconsolidated) -> Mark | None:
+        """Find a paragraph of HISTORY.md that stands for these messages, from their first on."""
+        end = unconsolidated.start + len(unconsolidated.lines)
+
+        def look() -> Mark | None:
+            return next(
+                (
+                    mark
+                    for mark in self._notes.marks()
+                    if mark.session_id == unconsolidated.session_id
+                    and mark.start == unconsolidated.start < mark.stop <= end
+                    and mark == unconsolidated.mark(mark.stop - mark.start)
+                ),
+                None,
+            )
+
+        return await asyncio.to_thread(look)
+
+    async def _answer(self, unconsolidated: Unconsolidated, mark: Mark) -> Stored:
+        """Ask the model until MEMORY.md is the same before and after the call; not at all about silence."""
+        memory = self._memory
+        rules, zone = memory.rules, memory.zone
+        spoken = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
+        for _ in range(TRIES):
+            base = await asyncio.to_thread(self._notes.memory)
+            text = base.decode("utf-8", "replace")
+            prompt = wording.prompt(
+                spoken, memory=text, zone=zone, max_bytes=rules.max_bytes, model=rules.small_model
+            )
+            if prompt is None:
+                return _stored(unconsolidated, mark)
+            await memory.budget.take(unasked=not self._asked)
+            self._done = replace(self._done, calls=self._done.calls + 1)
+            answer = await memory.ask(unconsolidated.key, prompt)
+            update = wording.read(answer, memory=text, max_bytes=rules.max_bytes, now=memory.now())
+            if await asyncio.to_thread(self._notes.memory) == base:
+                return _stored(unconsolidated, mark, update=update, base=content_digest(base))
+        raise self._edited()
+
+    def _edited(self) -> NotNow:
+        until = self._memory.clock() + timedelta(seconds=EDITED_S)
+        return NotNow(
+            "MEMORY.md is being edited", reason="edited", until=until, hint="close it and try again"
+        )
+
+    async def _failed(self, unconsolidated: Unconsolidated, mark: Mark, error: ModelError) -> Stored:
+        """Count a failure; after the third in a row return what is kept of the messages themselves.
+
+        Raises:
+            NotNow: it was the first or the second; the next try comes later.
+        """
+        memory, scope_state = self._memory, self._scope_state
+        memory.totals["failures"] += 1
+        count = scope_state.failure(unconsolidated.session_id, unconsolidated.start).count + 1
+        log.warning("memory.failed", key=unconsolidated.key, tries=count, error=str(error))
+        if count >= TRIES:
+            lines = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
+            entry = wording.raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
+            return _stored(unconsolidated, mark, raw=entry)
+        until = memory.clock() + timedelta(seconds=BACK_OFF_S[count - 1])
+        failure = Failure(unconsolidated.start, count, until.timestamp())
+        scope_state.failures[unconsolidated.session_id] = failure
+        await scope_state.save()
+        raise NotNow(f"the model's answer cannot be used: {error}", reason="failed", until=until) from error
+
+    async def _store(self, answer: Stored) -> bool:
+        memory, count = self._memory, answer.stop - answer.start
+        raw = count if answer.entry and answer.memory is None else 0
+        self._scope_state.answer = answer
+        await self._scope_state.save()
+        if not await self.put_through():
+            return False
+        self._done = replace(self._done, messages=self._done.messages + count, raw=self._done.raw + raw)
+        memory.totals["messages"] += count
+        memory.totals["raw"] += raw
+        log.info("memory.consolidated", key=answer.key, session=answer.session_id, messages=count, raw=raw)
+        return True
+
+
+def _seen(path: Path) -> Seen | None:
+    try:
+        return seen(path)
+    except OSError:
+        return None
+
+
+def _stored(
+    of: Unconsolidated, mark: Mark, *, update: wording.Update | None = None, base: str = "", raw: str = ""
+) -> Stored:
+    return Stored(
+        key=of.key,
+        session_id=mark.session_id,
+        start=mark.start,
+        stop=mark.stop,
+        digest=mark.digest,
+        entry=update.history_entry if update is not None else raw,
+        memory=update.memory_update if update is not None else None,
+        base=base,
+    )

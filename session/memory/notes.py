@@ -1,0 +1,107 @@
+"""The two files of a scope's memory: MEMORY.md is replaced whole, HISTORY.md only grows."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ulid import ULID
+
+from session.disk.layout import read_file, seen
+from session.disk.state import replace_file
+from session.errors import StoreError
+
+MEMORY, HISTORY = "MEMORY.md", "HISTORY.md"
+_MARK = re.compile(rb"^<!-- session ([0-9A-Z]{26}) messages (\d+)-(\d+) ([0-9a-f]{8}) -->\r?$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Which messages of which session a paragraph of HISTORY.md stands for; ``stop`` is one past the last."""
+
+    session_id: str
+    start: int
+    stop: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"<!-- session {self.session_id} messages {self.start}-{self.stop - 1} {self.digest} -->"
+
+
+class Notes:
+    """MEMORY.md and HISTORY.md of one folder, for one writer at a time. Used from threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.memory_path = folder / MEMORY
+        self.history_path = folder / HISTORY
+
+    def memory(self) -> bytes:
+        """Read MEMORY.md; empty where there is none.
+
+        Raises:
+            StoreError: it cannot be read, or is no regular file.
+        """
+        return _read(self.memory_path)
+
+    def history(self) -> bytes:
+        """Read HISTORY.md; empty where there is none.
+
+        Raises:
+            StoreError: as ``memory``.
+        """
+        return _read(self.history_path)
+
+    def write_memory(self, text: str) -> None:
+        """Replace MEMORY.md; bytes that are no UTF-8, which no model could keep, stay beside it in a copy."""
+        old = self.memory()
+        new = text.encode("utf-8", "replace")
+        if old == new:
+            return
+        if old and not _is_utf8(old):
+            _replace(self.memory_path.with_name(f"{MEMORY}.corrupt-{ULID()}"), old)
+        _replace(self.memory_path, new)
+
+    def marks(self) -> list[Mark]:
+        """List what HISTORY.md holds, as its paragraphs say."""
+        return [
+            Mark(found[1].decode(), int(found[2]), int(found[3]) + 1, found[4].decode())
+            for found in _MARK.finditer(self.history())
+        ]
+
+    def add_history(self, entry: str, mark: Mark) -> bool:
+        """Append a paragraph with its mark; return False where it is there already, or says nothing."""
+        if not entry:
+            return False
+        old = self.history()
+        line = str(mark).encode()
+        if line in old:
+            return False
+        gap = b"" if not old or old.endswith(b"\n\n") else b"\n" if old.endswith(b"\n") else b"\n\n"
+        _replace(
+            self.history_path, b"".join((old, gap, entry.encode("utf-8", "replace"), b"\n", line, b"\n\n"))
+        )
+        return True
+
+
+def _replace(path: Path, data: bytes) -> None:
+    # A link that the operator made stays one: the file that it points to is replaced.
+    replace_file(Path(os.path.realpath(path)), data)
+
+
+def _read(path: Path) -> bytes:
+    if seen(path) is None:
+        return b""
+    if not path.is_file():
+        raise StoreError(f"{path.name} is no regular file", hint=f"look at {path}")
+    found = read_file(path)
+    return found[0] if found is not None else b""
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

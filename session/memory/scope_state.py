@@ -1,0 +1,173 @@
+"""What a scope's memory remembers between its steps: an answer that is being stored, and what has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from session.disk.state import let_go, read_state, try_lock, write_state
+from session.disk.threads import start_thread
+from session.errors import NotNow
+from session.memory.notes import Mark
+
+BUSY_S = 10.0
+FAILURES_KEPT = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An answer on its way into the files: stored before the first of them is touched, gone after the last.
+
+    ``base`` is the digest of the MEMORY.md that it was made from; ``memory`` is None where that stays.
+    """
+
+    key: str
+    session_id: str
+    start: int
+    stop: int
+    digest: str
+    entry: str
+    memory: str | None
+    base: str
+
+    @property
+    def mark(self) -> Mark:
+        """What its paragraph in HISTORY.md is known by."""
+        return Mark(self.session_id, self.start, self.stop, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How often a session's messages from ``start`` on failed in a row, and when to try them again."""
+
+    start: int
+    count: int
+    until: float
+
+
+@dataclass
+class ScopeState:
+    """The state of one scope, while its lock is ours."""
+
+    path: Path
+    answer: Stored | None = None
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    async def save(self) -> None:
+        """Write the state; on return it survives a power cut."""
+        content = {
+            "answer": asdict(self.answer) if self.answer is not None else None,
+            "failures": {session: asdict(failure) for session, failure in self.failures.items()},
+        }
+        await start_thread(lambda: write_state(self.path, content), name="scope-state")
+
+    def failure(self, session_id: str, start: int) -> Failure:
+        """Return the failures of the messages from ``start`` on; a session that got further has none."""
+        known = self.failures.get(session_id)
+        return known if known is not None and known.start == start else Failure(start, 0, 0.0)
+
+    def forget(self, session_id: str, now: datetime) -> None:
+        """Strike out the failures of a session, and those of sessions that nobody asked for in a month."""
+        oldest = (now - FAILURES_KEPT).timestamp()
+        self.failures = {
+            session: failure
+            for session, failure in self.failures.items()
+            if session != session_id and failure.until >= oldest
+        }
+
+
+class ScopeStates:
+    """Opens the states of scopes, each for one writer at a time over all processes."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[ScopeState]:
+        """Hold the state of a scope for the block; whoever else of this process wants it waits in line.
+
+        Raises:
+            NotNow: another process holds it.
+            NewerFormat, StoreError: its file cannot be used.
+        """
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        path = self._folder / f"{name}.json"
+        async with lock:
+            taking = start_thread(lambda: self._take(path), name="scope-state")
+            try:
+                fd, scope_state = await taking
+            except asyncio.CancelledError:
+                # The thread ends all the same, and may hold the lock: it is let go, or the scope stays shut
+                # for good.
+                if taking.done() and taking.exception() is None:
+                    let_go(taking.result()[0])
+                raise
+            try:
+                yield scope_state
+            finally:
+                let_go(fd)
+
+    async def waiting(self) -> list[str]:
+        """Name the scopes in whose states an answer waits.
+
+        Raises:
+            NewerFormat, StoreError: a file cannot be used.
+        """
+
+        def look() -> list[str]:
+            paths = sorted(self._folder.rglob("*.json"))
+            found = [path for path in paths if _read(path).answer is not None]
+            return [path.relative_to(self._folder).as_posix().removesuffix(".json") for path in found]
+
+        return await asyncio.to_thread(look)
+
+    def _take(self, path: Path) -> tuple[int, ScopeState]:
+        fd = try_lock(path.with_suffix(".lock") if path.suffix else path)
+        if fd is None:
+            until = self._clock() + timedelta(seconds=BUSY_S)
+            raise NotNow(
+                "another process works on this memory",
+                reason="busy",
+                until=until,
+                hint="try again in a while",
+            )
+        try:
+            return fd, _read(path)
+        except BaseException:
+            let_go(fd)
+            raise
+
+
+def content_digest(data: bytes) -> str:
+    """Return what tells one MEMORY.md from another."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read(path: Path) -> ScopeState:
+    content = read_state(path)
+    failures = content.get("failures")
+    return ScopeState(
+        path,
+        _read_as(Stored, content.get("answer")),
+        {
+            str(session): failure
+            for session, raw in (failures if isinstance(failures, dict) else {}).items()
+            if (failure := _read_as(Failure, raw)) is not None
+        },
+    )
+
+
+def _read_as(kind: Callable[..., Any], raw: object) -> Any:
+    """Build a dataclass from its own fields; None where they are not all there."""
+    names = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    if not isinstance(raw, Mapping) or any(name not in raw for name in names):
+        return None
+    return kind(**{name: raw[name] for name in names})

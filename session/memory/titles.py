@@ -1,0 +1,249 @@
+"""Writes into line 1 what a session was about once it has ended, and a name after its first exchange.
+
+One at a time for each scope, as consolidation, and over all processes. A model's answer that is of no use is
+asked for again a minute and ten minutes later; after the third the session goes without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from session.disk.threads import start_thread
+from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, NotNow
+from session.memory import title_prompt
+from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
+from session.memory.scope_state import Failure, ScopeState
+from session.models.model import Answer, Prompt
+from session.store import archived
+from session.store.fence import Fence, Wait
+from session.store.journal_file import JournalFile
+from session.store.store import Store
+from session.store.writer import TranscriptWriter, again, merged
+from session.transcript import archive
+from session.transcript.key import SessionKey
+from session.transcript.transcript import Transcript, decode, read_time
+
+log = structlog.get_logger("chronicle")
+
+AGAIN_S = 15.0
+# Among so many lines the first exchange of a session is looked for.
+FIRST_LINES = 40
+
+Ask = Callable[[int], Prompt | None]
+Read = Callable[[Answer], str]
+
+
+class SessionTitles:
+    """Summaries and names of sessions, made by the model for background work within its budget."""
+
+    def __init__(self, memory: MemoryNotes, store: Store) -> None:
+        self._memory = memory
+        self._store = store
+        self.totals = {"summaries": 0, "names": 0, "failures": 0}
+
+    async def summarise(self, key: str, session_id: str) -> None:
+        """Give an ended session its summary; one that has one, needs none or is active again stays as it is.
+
+        Raises:
+            NotNow: it has to wait: back-off, budget, cost, another process, or it was opened in the meantime.
+            ModelAway: the model cannot be reached.
+            StoreError: the disk refused.
+        """
+        view = await self._store.look(SessionKey(key))
+        if view.session_id == session_id:
+            return
+        async with self._memory.scope_states.open((await self._memory.scope_of(key)).name) as scope_state:
+            transcript = await asyncio.to_thread(self._to_summarise, key, view.stem, session_id)
+            if transcript is None:
+                return
+            prompt = await asyncio.to_thread(self._question, transcript)
+            text = await self._asked(
+                scope_state, f"summary:{session_id}", prompt, title_prompt.read_summary, key=key
+            )
+            if not text:
+                return
+            if await self._write_summary(view.stem, session_id, text, count=len(transcript.messages)):
+                self.totals["summaries"] += 1
+                log.info("session.summarised", key=key, session=session_id, chars=len(text))
+
+    async def name(self, key: str, session_id: str) -> None:
+        """Give a session a name by its first exchange, also one that has ended since.
+
+        One that has a name keeps it, whoever gave it.
+
+        Raises:
+            NotNow, ModelAway, StoreError: as for a summary.
+        """
+        view = await self._store.look(SessionKey(key))
+        if view.session_id != session_id:
+            lines = await asyncio.to_thread(self._to_name, key, view.stem, session_id)
+        else:
+            lines = [] if view.metadata.get("name") else view.lines(0, FIRST_LINES)
+        if not lines:
+            return
+        async with self._memory.scope_states.open((await self._memory.scope_of(key)).name) as scope_state:
+
+            def prompt(_: int) -> Prompt | None:
+                return title_prompt.name_prompt(lines, model=self._memory.rules.small_model)
+
+            name = await self._asked(
+                scope_state, f"name:{session_id}", prompt, title_prompt.read_name, key=key
+            )
+        if name and await self._give_name(key, view.stem, session_id, name):
+            self.totals["names"] += 1
+            log.info("session.named", key=key, session=session_id)
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    async def _asked(
+        self, scope_state: ScopeState, subject: str, prompt: Ask, read: Read, *, key: str
+    ) -> str:
+        """Ask until the answer can be used; empty where there is nothing to ask, or it was asked in vain."""
+        memory = self._memory
+        failure = scope_state.failure(subject, 0)
+        if failure.count >= TRIES:
+            return ""
+        if failure.until > memory.clock().timestamp():
+            until = datetime.fromtimestamp(failure.until, UTC)
+            raise NotNow("the last try failed", reason="failed", until=until)
+        limit = memory.rules.max_chars
+        while (question := await asyncio.to_thread(prompt, limit)) is not None:
+            await memory.budget.take()
+            try:
+                text = read(await memory.ask(key, question))
+            except ContextTooLong as error:
+                limit //= 2
+                if limit < MIN_CHARS or subject.startswith("name:"):
+                    return await self._failed(scope_state, subject, error)
+            except (BadAnswer, ModelRefused) as error:
+                return await self._failed(scope_state, subject, error)
+            else:
+                if failure.count:
+                    scope_state.forget(subject, memory.clock())
+                    await scope_state.save()
+                return text
+        return ""
+
+    async def _failed(self, scope_state: ScopeState, subject: str, error: ModelError) -> str:
+        """Count a failure, over restarts; the third is the last.
+
+        Raises:
+            NotNow: it was the first or the second; the next try comes later.
+        """
+        clock = self._memory.clock
+        count = scope_state.failure(subject, 0).count + 1
+        wait = BACK_OFF_S[count - 1] if count < TRIES else 0.0
+        until = clock() + timedelta(seconds=wait)
+        scope_state.forget(subject, clock())
+        scope_state.failures[subject] = Failure(0, count, until.timestamp())
+        await scope_state.save()
+        self.totals["failures"] += 1
+        log.warning("chronicle.failed", subject=subject, tries=count, error=str(error))
+        if count >= TRIES:
+            return ""
+        raise NotNow(f"the model's answer cannot be used: {error}", reason="failed", until=until) from error
+
+    # -- reading and writing ---------------------------------------------------------------------------------
+
+    def _to_summarise(self, key: str, stem: str, session_id: str) -> Transcript | None:
+        found = archived.find(self._store.layout, stem, session_id)
+        if found is None or found[1].key != key or found[1].inner.get("summary"):
+            # The session is gone, or a crash came after its summary was stored, or another process was
+            # quicker.
+            return None
+        return None if self._compacted(stem, session_id) else found[1]
+
+    def _to_name(self, key: str, stem: str, session_id: str) -> Sequence[Mapping[str, Any]]:
+        """Read how an ended session began; nothing where it is gone or has a name."""
+        found = archive.find(self._store.layout, session_id, stem=stem)
+        head = archived.read_beginning(found.path, stem) if found is not None else None
+        if head is None or head.key != key or head.inner.get("name"):
+            return ()
+        return [decode(raw) for raw in head.messages[:FIRST_LINES]]
+
+    def _question(self, transcript: Transcript) -> Ask:
+        rules, zone = self._memory.rules, self._memory.zone
+        records = [decode(transcript.messages[at]) for at in transcript.index.records]
+        start, earlier = title_prompt.beginning(records, len(transcript.messages))
+        lines = [decode(raw) for raw in transcript.messages[start:]]
+
+        def prompt(max_chars: int) -> Prompt | None:
+            return title_prompt.summary_prompt(
+                lines, start=start, earlier=earlier, zone=zone, max_chars=max_chars, model=rules.small_model
+            )
+
+        return prompt
+
+    def _compacted(self, stem: str, session_id: str) -> bool:
+        """Say whether a session ended by a compaction: the one behind it opens with what it was about."""
+        layout = self._store.layout
+        others = [found.path for found in reversed(archive.of_stem(layout, stem))]
+        for path in (layout.transcript(stem), *others):
+            head = archived.read_beginning(path, stem)
+            if head is not None and head.inner.get("previous_session") == session_id:
+                return any(decode(raw).get("kind") == "compact" for raw in head.messages[:1])
+        return False
+
+    async def _write_summary(self, stem: str, session_id: str, text: str, *, count: int) -> bool:
+        """Write the summary of ``count`` messages into an ended session; False where it is none any more.
+
+        Raises:
+            NotNow: it was opened again and has ended with other messages.
+            StoreError: it could not be written.
+        """
+        grown = False
+
+        def head_of(transcript: Transcript) -> bytes | None:
+            nonlocal grown
+            grown = len(transcript.messages) != count
+            changes = {"summary": text, "last_words": None}
+            return None if grown else _head(transcript, changes, self._store.clock())
+
+        there = await self._renew(stem, session_id, head_of)
+        if grown:
+            until = self._memory.clock() + timedelta(seconds=AGAIN_S)
+            raise NotNow("the session went on meanwhile", reason="busy", until=until)
+        return there
+
+    async def _renew(self, stem: str, session_id: str, head_of: archived.HeadOf) -> bool:
+        layout = self._store.layout
+        fence = Fence(layout, stem, owner=self._store.owner)
+        return await start_thread(
+            lambda: archived.renew_head(fence, layout, stem, session_id, head_of), name="archive"
+        )
+
+    async def _give_name(self, key: str, stem: str, session_id: str, name: str) -> bool:
+        """Write the name where there is none, under the lock; into the archive of one that has ended."""
+
+        def unnamed(transcript: Transcript) -> bool:
+            return transcript.session_id == session_id and not transcript.inner.get("name")
+
+        def job(scribe: TranscriptWriter, _book: JournalFile, epoch: int, wait: Wait | None) -> bool:
+            def once() -> bool:
+                with scribe.writing(epoch, wait) as (held, fd):
+                    found = fd is not None and unnamed(scribe.transcript)
+                    if found:
+                        scribe.renew(held, fd, inner=merged(scribe.transcript.inner, {"name": name}))
+                    return found
+
+            return again(once)
+
+        def head_of(transcript: Transcript) -> bytes | None:
+            changes = {"name": name}
+            return _head(transcript, changes, self._store.clock()) if unnamed(transcript) else None
+
+        async with self._store.open(SessionKey(key)) as session:
+            if session.session_id == session_id and await session.change(job):
+                return True
+        return await self._renew(stem, session_id, head_of)
+
+
+def _head(transcript: Transcript, changes: Mapping[str, Any], now: datetime) -> bytes:
+    """Write line 1 anew with these changes; ``now`` stands only where it says no time."""
+    updated = read_time(transcript.metadata.get("updated_at")) or now
+    return transcript.head(now=updated, inner=merged(transcript.inner, changes))

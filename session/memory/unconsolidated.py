@@ -1,0 +1,188 @@
+"""Messages of a session that memory does not hold yet, of an active session or of an ended one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from session.context.audience import chat_in
+from session.context.scopes import Chat
+from session.disk.layout import Layout
+from session.disk.threads import start_thread
+from session.memory import consolidation_prompt
+from session.memory.notes import Mark
+from session.store import archived
+from session.store.fence import Fence, Wait
+from session.store.store import Store, View
+from session.transcript import archive
+from session.transcript.archive import Archived
+from session.transcript.key import SessionKey
+from session.transcript.line import is_ulid
+from session.transcript.loading import load
+from session.transcript.transcript import Transcript, decode, read_time
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unconsolidated:
+    """The messages of a session from ``start`` (its ``last_consolidated``) to its end, at one moment.
+
+    ``ended`` says that no more will come; ``chat`` what is known of the chat; ``before`` names the session
+    whose compaction opened this one.
+    """
+
+    key: str
+    stem: str
+    session_id: str
+    ended: bool
+    chat: Chat | None
+    start: int
+    lines: Sequence[Mapping[str, Any]]
+    before: str | None = None
+
+    def mark(self, count: int) -> Mark:
+        """Name the first ``count`` messages of it."""
+        return Mark(
+            self.session_id, self.start, self.start + count, consolidation_prompt.digest(self.lines[:count])
+        )
+
+
+class UnconsolidatedReader:
+    """Reads messages without owning their keys; moves ``last_consolidated`` behind what memory holds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def load(self, key: str, session_id: str | None = None) -> Unconsolidated | None:
+        """Read what is left of a session; None where it has no message, or is gone.
+
+        Args:
+            key: the conversation.
+            session_id: which of its sessions, the active one included; None means the active one.
+
+        Raises:
+            NewerFormat, StoreError: the files cannot be read.
+        """
+        view = await self._store.look(SessionKey(key))
+        if session_id is None or view.session_id == session_id:
+            transcript, has_ended = view.transcript, False
+        else:
+            found = await asyncio.to_thread(self._archived, view.stem, session_id)
+            if found is None:
+                return None
+            transcript, has_ended = found[1], True
+        if not transcript.messages:
+            return None
+        return await asyncio.to_thread(self._behind, key, view, transcript, has_ended)
+
+    async def chat(self, key: str) -> tuple[str, Chat | None]:
+        """Return the stem of a conversation, and what its sessions know of the chat, the newest first."""
+        view = await self._store.look(SessionKey(key))
+        return view.stem, await asyncio.to_thread(lambda: known_chat(view, self._store.layout))
+
+    async def holds(self, key: str, mark: Mark) -> bool:
+        """Say whether the marked messages still stand in their session, unchanged."""
+        view = await self._store.look(SessionKey(key))
+
+        def look() -> bool:
+            transcript: Transcript | None = view.transcript
+            if view.session_id != mark.session_id:
+                found = self._archived(view.stem, mark.session_id)
+                transcript = found[1] if found is not None else None
+            raw = transcript.messages[mark.start : mark.stop] if transcript is not None else []
+            return (
+                len(raw) == mark.stop - mark.start
+                and consolidation_prompt.digest(map(decode, raw)) == mark.digest
+            )
+
+        return await asyncio.to_thread(look)
+
+    async def while_there(self, key: str, session_id: str, job: Callable[[], T]) -> T | None:
+        """Run a disk job under the lock of ``key``: its session can neither be cleared nor deleted meanwhile.
+
+        Returns:
+            What the job does; None where the session is gone, and it was not run.
+
+        Raises:
+            StoreError: the lock cannot be had, or as the job.
+        """
+        layout, owner = self._store.layout, self._store.owner
+        stem = await self._store.stem(SessionKey(key))
+
+        def work() -> T | None:
+            with Fence(layout, stem, owner=owner).hold(Wait()):
+                return job() if archived.is_there(layout, stem, session_id) else None
+
+        return await start_thread(work, name="notes")
+
+    async def move_pointer(self, key: str, mark: Mark) -> None:
+        """Let the session say that memory holds the marked messages; one that is gone says nothing.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        view = await self._store.look(SessionKey(key))
+        active = view.session_id == mark.session_id
+        if active and (view.last_consolidated >= mark.stop or await self._move_active(key, mark)):
+            return
+        # An ended session is renewed without owning its key: another daemon may be in the middle of a turn.
+        await start_thread(lambda: self._renew(view.stem, mark), name="archive")
+
+    async def _move_active(self, key: str, mark: Mark) -> bool:
+        async with self._store.open(SessionKey(key)) as session:
+            return await session.checkpoint(last_consolidated=mark.stop, of=mark.session_id)
+
+    def _archived(self, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
+        return archived.find(self._store.layout, stem, session_id)
+
+    def _behind(self, key: str, view: View, transcript: Transcript, has_ended: bool) -> Unconsolidated:
+        start = transcript.last_consolidated
+        return Unconsolidated(
+            key=key,
+            stem=view.stem,
+            session_id=transcript.session_id,
+            ended=has_ended,
+            chat=chat_in(transcript) or known_chat(view, self._store.layout),
+            start=start,
+            lines=[decode(raw) for raw in transcript.messages[start:]],
+            before=_before(transcript),
+        )
+
+    def _renew(self, stem: str, mark: Mark) -> None:
+        """Renew line 1 of an ended session, under the lock of its key."""
+        store = self._store
+        fence = Fence(store.layout, stem, owner=store.owner)
+
+        def head_of(transcript: Transcript) -> bytes | None:
+            # A compaction may have taken some of these messages away.
+            stop = min(mark.stop, len(transcript.messages))
+            if transcript.last_consolidated >= stop:
+                return None
+            last = read_time(transcript.metadata.get("updated_at")) or store.clock()
+            return transcript.head(now=last, offset=stop)
+
+        archived.renew_head(fence, store.layout, stem, mark.session_id, head_of)
+
+
+def _read(found: Archived) -> Transcript | None:
+    read = load(found.path, found.stem)
+    return read[0] if read is not None else None
+
+
+def _before(transcript: Transcript) -> str | None:
+    previous, opening = transcript.inner.get("previous_session"), decode(transcript.messages[0])
+    return str(previous) if opening.get("kind") == "compact" and is_ulid(previous) else None
+
+
+def known_chat(view: View, layout: Layout) -> Chat | None:
+    """Return what the active session of a key, else the newest ended one that knows, says of the chat."""
+    known = chat_in(view.transcript)
+    for found in reversed(archive.of_stem(layout, view.stem)) if known is None else ():
+        transcript = _read(found)
+        known = chat_in(transcript) if transcript is not None else None
+        if known is not None:
+            break
+    return known

@@ -1,0 +1,34 @@
+"""Ids of tool calls as providers take them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from session.models.model import Message
+
+# Longer ids of a tool call come from the files of other providers.
+MAX_ID_CHARS = 40
+
+
+def legal_ids(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Shorten tool call ids that no provider of this kind could have given, on both sides alike.
+
+    Ids in which LiteLLM carries a thought signature (Gemini) are long by nature and stay.
+    """
+    legal = []
+    for message in messages:
+        changed = dict(message)
+        if message.get("tool_calls"):
+            changed["tool_calls"] = [{**call, "id": _short(call["id"])} for call in message["tool_calls"]]
+        if message.get("tool_call_id"):
+            changed["tool_call_id"] = _short(message["tool_call_id"])
+        legal.append(changed)
+    return legal
+
+
+def _short(call_id: str) -> str:
+    if len(call_id) <= MAX_ID_CHARS or "__thought__" in call_id:
+        return call_id
+    return "call_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:24]

@@ -1,0 +1,76 @@
+"""Which environment variable holds the key of a model: known before LiteLLM, whose import takes seconds.
+
+Only providers that ask for one plain key are listed. Of all others (clouds with logins of their own, servers
+at home) nothing is said here: their own answer decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from session.errors import ModelAway
+
+# By provider as LiteLLM writes it; any one of the names is enough, the first is the one to be told.
+VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "openai": ("OPENAI_API_KEY",),
+        "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+        "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "mistral": ("MISTRAL_API_KEY", "MISTRAL_AZURE_API_KEY"),
+        "groq": ("GROQ_API_KEY",),
+        "openrouter": ("OPENROUTER_API_KEY", "OR_API_KEY", "OPENROUTER_KEY"),
+        "deepseek": ("DEEPSEEK_API_KEY",),
+        "xai": ("XAI_API_KEY",),
+        "cohere": ("COHERE_API_KEY", "CO_API_KEY"),
+        "cohere_chat": ("COHERE_API_KEY", "CO_API_KEY"),
+        "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_AI_TOKEN"),
+        "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
+        "fireworks_ai": (
+            "FIREWORKS_AI_API_KEY",
+            "FIREWORKS_API_KEY",
+            "FIREWORKSAI_API_KEY",
+            "FIREWORKS_AI_TOKEN",
+        ),
+        "cerebras": ("CEREBRAS_API_KEY",),
+        "deepinfra": ("DEEPINFRA_API_KEY",),
+        "nvidia_nim": ("NVIDIA_NIM_API_KEY",),
+    }
+)
+# Names without a provider in front that LiteLLM gives to one.
+_FAMILIES = (
+    ("gpt-", "openai"),
+    ("chatgpt-", "openai"),
+    ("o1", "openai"),
+    ("o3", "openai"),
+    ("o4", "openai"),
+    ("claude-", "anthropic"),
+)
+
+
+def variables(model: str) -> tuple[str, ...]:
+    """Return the variables of which any one may hold the key of ``model``; empty where that is not known."""
+    provider, slash, _ = model.partition("/")
+    if not slash:
+        provider = next((owner for start, owner in _FAMILIES if model.startswith(start)), "")
+    return VARIABLES.get(provider, ())
+
+
+def lacks_key(model: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Say whether ``model`` needs a key from the environment for certain, and there is none."""
+    names = variables(model)
+    return bool(names) and not any(environment.get(name, "").strip() for name in names)
+
+
+def cure(model: str) -> str:
+    """Say where a valid key of ``model`` belongs."""
+    names = variables(model)
+    return f"set {names[0]}, or model.api_key_file" if names else "set model.api_key_file to the key's file"
+
+
+def no_key(model: str) -> ModelAway:
+    """Make the error of a request for ``model`` that would go out without a key."""
+    error = ModelAway(f"{model}: there is no key for it", cause="credentials", hint=cure(model))
+    error.brief = str(error)
+    return error

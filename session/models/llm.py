@@ -1,0 +1,387 @@
+"""Language models through LiteLLM: one request in, one answer out, every failure one of ours.
+
+LiteLLM retries nothing here, prints nothing, loads no file from the network and keeps no log of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused
+from session.models.assembly import Assembly, Chunk
+from session.models.call_ids import legal_ids
+from session.models.credentials import lacks_key, no_key
+from session.models.failure import classified, cleaned
+from session.models.model import Answer, Embedded, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.models.similarity import unit_vectors
+
+CONNECT_S = 10.0
+EMBEDDING_THREADS = 4
+_ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the price map of the package, not of the network
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_MODE": "PRODUCTION",  # reads no .env of the folder that it is started in
+}
+# A server of one's own asks for no key; the client insists on one.
+_DUMMY_KEY = "none"
+_loading = threading.Lock()
+_library: Any = None
+
+
+class LiteLLM:
+    """A model that LiteLLM knows by name, with others to fall back on."""
+
+    plain = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        api_base: str = "",
+        api_key: str = "",
+        timeout_s: float = 120.0,
+        max_output_tokens: int = 4096,
+        fallbacks: Sequence[str] = (),
+        small: str = "",
+    ) -> None:
+        """Keep the values; nothing is imported or connected yet.
+
+        Args:
+            name: as LiteLLM writes it, ``provider/model``.
+            api_base: the server's address; with ``api_key`` it serves every model of ``name``'s provider,
+                never one of another provider.
+            api_key: empty means the provider's own environment variable, or a dummy with ``api_base``.
+            timeout_s: how long one request may take in all, and how long the server may be silent.
+            max_output_tokens: where the prompt names none.
+            fallbacks: asked in this order when the model before is away or refuses.
+            small: a cheaper model for background work; empty means ``name``.
+        """
+        self.name = name
+        self.small = small or name
+        self.fallbacks = tuple(fallbacks)
+        self._api_base = api_base
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+        self._max_output_tokens = max_output_tokens
+        self._supported: dict[str, frozenset[str]] = {}
+        self._priced: dict[str, bool] = {}
+
+    def trouble(self) -> ModelAway | None:
+        """Return why no request can succeed, where that is known without one: nowhere is there a key."""
+        if all(self._lacks_key(model) for model in (self.name, *self.fallbacks)):
+            return no_key(self.name)
+        return None
+
+    async def warm(self) -> None:
+        """Import LiteLLM in a thread, once per process; takes seconds and stalls the loop now and then.
+
+        Without a key no request will be made, so nothing is imported.
+        """
+        if not all(self._lacks_key(model) for model in (self.name, self.small, *self.fallbacks)):
+            await _import()
+
+    async def close(self) -> None:
+        """Close the connections that LiteLLM keeps for this process."""
+        if _library is not None:
+            await _disconnect(_library)
+
+    async def context_window(self, name: str = "") -> int:
+        """Return how many tokens a model takes, 0 where LiteLLM's table does not know it.
+
+        Args:
+            name: empty means the one that is configured.
+        """
+        await self.warm()
+        if _library is None:
+            return 0
+        try:
+            info = _library.get_model_info(name or self.name)
+        except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
+            return 0
+        return int(info.get("max_input_tokens") or 0)
+
+    def takes(self, part: PartKind) -> bool:
+        """Say what LiteLLM's table knows of the model; imports LiteLLM, which takes seconds at first."""
+        _load()
+        asked = _library.supports_vision if part == "image" else _library.utils.supports_pdf_input
+        try:
+            return bool(asked(model=self.name))
+        except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
+            return False
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        """Answer ``prompt``; see ``Model``. Cancelling closes the connection to the server at once."""
+        first: ModelError | None = None
+        for model in (prompt.model or self.name, *self.fallbacks):
+            written = _Written(on_delta)
+            try:
+                if self._lacks_key(model):
+                    raise no_key(model)
+                await _import()
+                return await self._ask_one(model, prompt, written)
+            except (ModelAway, ModelRefused) as error:
+                # The chat has seen half of an answer: a second one would be written behind it.
+                if written.any:
+                    raise
+                if first is None or (isinstance(first, ModelRefused) and isinstance(error, ModelAway)):
+                    first = error
+        assert first is not None
+        raise first
+
+    def _lacks_key(self, model: str) -> bool:
+        own = provider_of(model) == provider_of(self.name)
+        return not (own and (self._api_base or self._api_key)) and lacks_key(model)
+
+    async def _ask_one(self, model: str, prompt: Prompt, written: _Written) -> Answer:
+        if not prompt.force_tool:
+            return await self._request(model, prompt, written, "auto" if prompt.tools else None)
+        forced = {"type": "function", "function": {"name": prompt.force_tool}}
+        try:
+            return await self._request(model, prompt, written, forced)
+        except ModelRefused:
+            return await self._request(model, prompt, written, "auto")
+
+    async def _request(self, model: str, prompt: Prompt, written: _Written, choice: Any) -> Answer:
+        arguments = self._arguments(model, prompt, choice)
+        answer = Assembly()
+        try:
+            async with asyncio.timeout(self._timeout_s), _streamed(arguments) as stream:
+                async for chunk in _pieces(stream):
+                    if text := answer.add(chunk):
+                        written(text)
+                answer.check_ended(ended=_ended(stream, answer))
+        except TimeoutError as error:
+            raise ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable") from error
+        except ModelError as error:
+            error.brief = f"{model}: {error}"
+            error.args = (self._clean(f"{model}: {error}"),)
+            raise
+        except Exception as error:
+            raise classified(error, model=model, secrets=(self._api_key,)) from error
+        return answer.answer(self._cost(model, answer.usage))
+
+    def _arguments(self, model: str, prompt: Prompt, choice: Any) -> dict[str, Any]:
+        """Build the call; what the provider does not know is left out instead of refused."""
+        supported = self._supports(model)
+        max_tokens = prompt.max_tokens or self._max_output_tokens
+        wanted: dict[str, Any] = {"max_tokens": max_tokens, "stream_options": {"include_usage": True}}
+        if prompt.tools:
+            wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": choice}
+        arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
+        # Without the last one LiteLLM imports a package, not installed here, to look for tools of its own.
+        arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+        arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": True}
+        arguments["timeout"] = _timeouts(self._timeout_s)
+        if provider_of(model) == provider_of(self.name):
+            arguments |= _access(self._api_base, self._api_key)
+        return arguments
+
+    def _supports(self, model: str) -> frozenset[str]:
+        if model not in self._supported:
+            try:
+                known = _library.get_supported_openai_params(model=model) or ()
+            except Exception:  # noqa: BLE001 - an unknown provider is told by the request itself
+                known = ()
+            self._supported[model] = frozenset(known)
+        return self._supported[model]
+
+    def _cost(self, model: str, usage: Any) -> float:
+        """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
+        if usage is None or not self._priced.get(model, True):
+            return 0.0
+        try:
+            parts = _library.cost_per_token(model=model, usage_object=usage)
+        except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
+            self._priced[model] = False
+            return 0.0
+        return float(sum(parts))
+
+    def _clean(self, text: str) -> str:
+        return cleaned(text, secrets=(self._api_key,))
+
+
+class LiteLLMEmbedder:
+    """An embedding model that LiteLLM knows by name."""
+
+    def __init__(self, *, name: str, api_base: str = "", api_key: str = "", timeout_s: float) -> None:
+        """Keep the values; nothing is imported or connected yet.
+
+        Args:
+            name: as LiteLLM writes it, ``provider/model``.
+            api_base: the server's address, empty for the provider's own.
+            api_key: as of ``LiteLLM``.
+            timeout_s: how long the server may be silent; whoever asks bounds the whole.
+        """
+        self.name = f"{name} {api_base}".strip()
+        self._model = name
+        self._api_base = api_base
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embedding")
+
+    async def warm(self) -> None:
+        """Import LiteLLM, as ``LiteLLM.warm`` does."""
+        await _import()
+
+    async def close(self) -> None:
+        """End the threads; a request that still runs in one is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """Embed ``texts``; see ``Embedder``. In a thread, since reading an answer takes 4 ms a vector."""
+        await self.warm()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._embed, list(texts))
+
+    def _embed(self, texts: list[str]) -> Embedded:
+        arguments: dict[str, Any] = {"model": self._model, "input": texts, "timeout": self._timeout_s}
+        arguments |= {"num_retries": 0, "max_retries": 0, **_access(self._api_base, self._api_key)}
+        try:
+            answer = _library.embedding(**arguments)
+        except Exception as error:
+            raise classified(error, model=self._model, secrets=(self._api_key,)) from error
+        try:
+            vectors = unit_vectors(answer.data, len(texts))
+        except ValueError as error:
+            raise BadAnswer(f"{self._model}: {error}") from error
+        tokens = int(getattr(answer.usage, "prompt_tokens", 0) or 0)
+        return Embedded(vectors, Usage(prompt=tokens, cost_usd=self._cost(tokens)))
+
+    def _cost(self, tokens: int) -> float:
+        """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
+        try:
+            return float(_library.cost_per_token(model=self._model, prompt_tokens=tokens)[0])
+        except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
+            return 0.0
+
+
+class _Written:
+    """Passes the text on and remembers whether there was any."""
+
+    def __init__(self, on_delta: OnDelta | None) -> None:
+        self.any = False
+        self._on_delta = on_delta
+
+    def __call__(self, text: str) -> None:
+        if self._on_delta is not None:
+            self.any = True
+            self._on_delta(text)
+
+
+def _described(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def provider_of(model: str) -> str:
+    """Return the part of a model's name before the first slash."""
+    return model.partition("/")[0] if "/" in model else ""
+
+
+def _access(api_base: str, api_key: str) -> dict[str, str]:
+    """Build the arguments that say where a model is served, and the key; none for the provider's own."""
+    if not api_base:
+        return {"api_key": api_key} if api_key else {}
+    return {"api_base": api_base, "api_key": api_key or _DUMMY_KEY}
+
+
+@asynccontextmanager
+async def _streamed(arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
+    """Open the stream and close its connection in the end, however that comes."""
+    stream = await _library.acompletion(**arguments)
+    try:
+        yield stream
+    finally:
+        await stream.aclose()
+
+
+def _ended(stream: Any, answer: Assembly) -> bool:
+    """Say whether the provider gave a reason to end, or a count; LiteLLM hands on made-up ones as well."""
+    if _is_wrapped(stream):
+        return bool(stream.received_finish_reason or stream.intermittent_finish_reason)
+    return bool(answer.finish or answer.usage)
+
+
+def _is_wrapped(stream: Any) -> bool:
+    return type(stream.completion_stream).__module__.partition(".")[0] != "openai"
+
+
+async def _pieces(stream: Any) -> AsyncIterator[Chunk]:
+    """Yield the pieces of an answer.
+
+    Those of the OpenAI client have the right shape already: what LiteLLM does to each of them costs
+    more than the rest of the call. Those of other providers get their shape from LiteLLM.
+    """
+    if not _is_wrapped(stream):
+        async for chunk in stream.completion_stream:
+            yield chunk
+        return
+    async for chunk in stream:
+        yield chunk
+
+
+def _timeouts(seconds: float) -> Any:
+    import httpx
+
+    return httpx.Timeout(seconds, connect=min(CONNECT_S, seconds))
+
+
+async def _import() -> None:
+    if _library is None:
+        await asyncio.to_thread(_load)
+
+
+def _load() -> None:
+    """Import and quieten LiteLLM."""
+    global _library  # noqa: PLW0603 - one import per process
+    with _loading:
+        if _library is not None:
+            return
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import litellm
+
+        library = cast("Any", litellm)
+        library.suppress_debug_info = True
+        library.telemetry = False
+        library.num_retries = None
+        # An embedding that names no number of retries gets this one.
+        library.DEFAULT_MAX_RETRIES = 0
+        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+            logger = logging.getLogger(name)
+            # The library's own handler would go around the log of the process.
+            logger.handlers.clear()
+            logger.setLevel(logging.WARNING)
+        asyncio.run(_rehearse(library))
+        _library = library
+
+
+async def _rehearse(library: Any) -> None:
+    """Answer once without a network and fail once at an address that nobody can have, in this thread.
+
+    The first calls load as much as the import does.
+    """
+    arguments = {"model": "openai/rehearsal", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    arguments |= {"api_base": "http://127.0.0.1:0/v1", "api_key": _DUMMY_KEY, "timeout": _timeouts(1.0)}
+    arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+    with suppress(Exception):
+        library.get_supported_openai_params(model="openai/rehearsal")
+        library.cost_per_token(model="gpt-4o-mini", prompt_tokens=1, completion_tokens=1)
+        async for _ in await library.acompletion(**arguments, mock_response="x"):
+            pass
+    with suppress(Exception):
+        await library.acompletion(**arguments)
+    await _disconnect(library)
+
+
+async def _disconnect(library: Any) -> None:
+    """Close LiteLLM's connections, and have it forget them: a later request would be given a closed one."""
+    await library.close_litellm_async_clients()
+    library.in_memory_llm_clients_cache.flush_cache()

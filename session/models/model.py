@@ -1,0 +1,215 @@
+"""What a language model is to this package: one Protocol, and ``echo``, the model without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from session.errors import ModelAway
+
+Message = Mapping[str, Any]  # provider shape: role, content, tool_calls | tool_call_id, name
+OnDelta = Callable[[str], None]
+PartKind = Literal["image", "pdf"]  # what else than text a message may hold
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it; ``parameters`` is a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request: messages oldest first, the tools on offer, and whether one of them is forced by name."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    force_tool: str = ""
+    max_tokens: int | None = None
+    model: str = ""  # empty: the configured one; background work names the small one
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model wrote it; ``arguments`` is its JSON text, unchecked."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request as the provider counted them, and its price."""
+
+    prompt: int = 0
+    completion: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the lines of a session: exchanges that people opened, tokens and price."""
+
+    turns: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+class Meter:
+    """Adds up what the requests of a turn cost, so that it is known however the turn ends."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+
+    def add(self, prompt: int, completion: int, cost_usd: float) -> None:
+        """Add one request."""
+        sums = self.usage
+        self.usage = Usage(sums.prompt + prompt, sums.completion + completion, sums.cost_usd + cost_usd)
+
+
+class CostMeter(Protocol):
+    """What pays for calls that are no turn's own."""
+
+    def pay(self, key: str, usage: Usage) -> None:
+        """Count what a call for a conversation cost; as no turn."""
+        ...
+
+    async def afford(self) -> None:
+        """See that a call may still be paid today.
+
+        Raises:
+            NotNow: what may be spent is used up; ``reason`` is ``cost``.
+            NewerFormat: a newer version counts.
+        """
+        ...
+
+    def closed_until(self) -> datetime | None:
+        """Return when calls may be paid again; None where they may now, as far as this process knows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. ``extra`` holds fields of the assistant message to keep (``reasoning_content`` …)."""
+
+    text: str
+    tool_calls: Sequence[ToolCall] = ()
+    usage: Usage | None = None
+    finish: Literal["stop", "tool_calls", "length"] = "stop"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Model(Protocol):
+    """A language model: ask it with messages, get one answer."""
+
+    @property
+    def name(self) -> str:
+        """The name it is configured by."""
+        ...
+
+    @property
+    def plain(self) -> bool:
+        """Whether it needs no history, tools or background work (``echo``)."""
+        ...
+
+    def takes(self, part: PartKind) -> bool:
+        """Say whether a user message may hold such parts; it may block, so it is asked in a thread."""
+        return False
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        """Answer ``prompt``; ``on_delta`` receives the text piece by piece as it is written.
+
+        Raises:
+            ModelAway: unreachable, rate-limited, or credentials or quota refused.
+            ModelRefused: this request is refused for good.
+            ContextTooLong: it does not fit the window.
+            BadAnswer: neither text nor a tool call came back.
+        """
+        ...
+
+
+@runtime_checkable
+class Warms(Protocol):
+    """What a model may do besides: load what its first request needs before that request's time counts."""
+
+    async def warm(self) -> None:
+        """Load it, which may take seconds; at once where that is done."""
+        ...
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """What a model may do besides: say without a request that none can succeed."""
+
+    def trouble(self) -> ModelAway | None:
+        """Return why, as a request would raise it; None where only a request can tell."""
+        ...
+
+
+Vector = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A vector of length 1 for each text that was asked, in their order, and what they cost."""
+
+    vectors: Sequence[Vector]
+    usage: Usage = Usage()
+
+
+class Embedder(Protocol):
+    """An embedding model: texts in, one vector each out; similar texts have similar vectors."""
+
+    @property
+    def name(self) -> str:
+        """The name it is configured by, and where it is served: vectors of two names are never compared."""
+        ...
+
+    async def warm(self) -> None:
+        """Load what the first request needs, which may take seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds; nothing is asked afterwards."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """Embed ``texts``; one request, no second try.
+
+        Raises:
+            ModelAway: unreachable, rate-limited, or credentials or quota refused.
+            ModelRefused, ContextTooLong: these texts are refused for good.
+            BadAnswer: not one sound vector for each text, all of one length.
+        """
+        ...
+
+
+class Echo:
+    """Repeats the newest message as ``echo: <text>`` after ``delay_s`` seconds, without a network."""
+
+    name = "echo"
+    plain = True
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self._delay_s = delay_s
+
+    def takes(self, part: PartKind) -> bool:
+        """Take nothing but text."""
+        return False
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        """Answer with the last message's text."""
+        if self._delay_s > 0:
+            await asyncio.sleep(self._delay_s)
+        text = f"echo: {prompt.messages[-1]['content']}"
+        if on_delta is not None:
+            on_delta(text)
+        return Answer(text)

@@ -1,0 +1,59 @@
+"""How long a text is for a model, estimated without a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from session.models.model import Message, ToolSpec
+
+CHARS_PER_TOKEN = 4.0
+IMAGE_CHARS = 4_800  # what one picture weighs: about 1,200 tokens with the large providers
+
+
+def estimate(text: str, *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
+    """Return ``ceil(chars / chars_per_token)``, the number of tokens that ``text`` is taken for."""
+    return ceil(len(text) / chars_per_token)
+
+
+def estimate_messages(messages: Iterable[Message], *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
+    """Sum the estimates of ``messages``, each rounded up, so that the sum is additive."""
+    return sum(ceil(chars_of(message) / chars_per_token) for message in messages)
+
+
+def estimate_tools(tools: Sequence[ToolSpec], *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
+    """Estimate what the descriptions of ``tools`` take in a request."""
+    return sum(
+        ceil(
+            (len(tool.name) + len(tool.description) + len(json.dumps(dict(tool.parameters))))
+            / chars_per_token
+        )
+        for tool in tools
+    )
+
+
+def chars_of(message: Message) -> int:
+    """Count the characters of a message that a model reads: content, and names and arguments of calls."""
+    return _content_chars(message.get("content")) + sum(map(_call_chars, message.get("tool_calls") or ()))
+
+
+def _content_chars(content: object) -> int:
+    if isinstance(content, str):
+        return len(content)
+    if not isinstance(content, list):
+        return 0
+    return sum(
+        len(text) if isinstance(text := block.get("text"), str) else IMAGE_CHARS
+        for block in content
+        if isinstance(block, Mapping)
+    )
+
+
+def _call_chars(call: Any) -> int:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return 0
+    return len(str(function.get("name") or "")) + len(str(function.get("arguments") or ""))

@@ -1,0 +1,116 @@
+"""Changes ended sessions under the lock of their key, without owning it: a turn may run there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ulid import ULID
+
+from durable import write_all, write_lines
+from session.disk.layout import Layout
+from session.errors import StoreError
+from session.store.fence import Fence, Held, Wait
+from session.store.vectors import forget
+from session.transcript import archive
+from session.transcript.archive import Archived
+from session.transcript.loading import load
+from session.transcript.transcript import Transcript, parse
+
+BEGINNING_BYTES = 256 * 1024
+HeadOf = Callable[[Transcript], bytes | None]
+
+
+def find(layout: Layout, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
+    """Read an ended session; None where it is gone."""
+    found = archive.find(layout, session_id, stem=stem)
+    read = load(found.path, stem) if found is not None else None
+    return (found, read[0]) if found is not None and read is not None else None
+
+
+def read_beginning(path: Path, stem: str) -> Transcript | None:
+    """Read line 1 and the first whole messages of a session, active or ended; None where it is gone.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(BEGINNING_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path.name} cannot be read: {error.strerror}") from error
+    return parse(data[: data.rfind(b"\n") + 1], stem=stem)
+
+
+def is_there(layout: Layout, stem: str, session_id: str) -> bool:
+    """Say whether a session is the active one of its file, or lies in the archive.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    active = read_beginning(layout.transcript(stem), stem)
+    if active is not None and active.session_id == session_id:
+        return True
+    return archive.find(layout, session_id, stem=stem) is not None
+
+
+def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> bool:
+    """Give an ended session the line 1 that ``head_of`` makes of it; None leaves it as it is.
+
+    Returns:
+        Whether there is such a session.
+
+    Raises:
+        StoreError: the disk refused; the file is as it was.
+    """
+    with fence.hold(Wait()) as held:
+        found = find(layout, stem, session_id)
+        head = head_of(found[1]) if found is not None else None
+        if found is not None and head is not None:
+            _replace(held, *found, head)
+        return found is not None
+
+
+def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes) -> None:
+    path: Path = archived.path
+    try:
+        if transcript.needs_copy:
+            os.link(path, path.with_name(f"{path.name}.corrupt-{ULID()}"))
+        with held.replacing(path) as fd:
+            write_all(fd, head)
+            write_lines(fd, transcript.messages)
+    except OSError as error:
+        raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
+
+
+def delete(
+    fence: Fence, layout: Layout, stem: str, session_id: str, *, unless: Callable[[], bool] = lambda: False
+) -> bool:
+    """Remove an ended session for good, with what was kept of it when it was repaired.
+
+    ``unless`` is asked under the lock, when nothing can change any more.
+
+    Returns:
+        Whether it was removed.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    with fence.hold(Wait()) as held:
+        gone = False
+        if unless():
+            return False
+        forget(layout, stem)
+        try:
+            for found in archive.of_stem(layout, stem):
+                if found.session_id == session_id:
+                    held.remove(found.path)
+                    gone = True
+            for path in layout.archive(stem).glob(f"*-{session_id}.jsonl.corrupt-*") if gone else ():
+                held.remove(path)
+        except OSError as error:
+            raise StoreError(f"an ended session could not be removed: {error.strerror}") from error
+        return gone

@@ -1,0 +1,114 @@
+"""What is kept of the conversations between turns: those used last, bounded in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from session.store.indexer import Indexer
+from session.store.journal_file import JournalFile
+from session.store.writer import TranscriptWriter
+from session.transcript.key import SessionKey
+from session.transcript.lines import Lines
+from session.transcript.loading import WHOLE_BYTES
+
+# Transcripts that read from an open file while nobody uses them.
+MAX_FILES = 64
+
+
+class Handle:
+    """The writers of one key, and who uses them."""
+
+    def __init__(self, key: SessionKey) -> None:
+        self.key = key
+        self.pins = 0
+        # Its share in the sum of the handles.
+        self.weighed = 0
+        # Whether it was counted among those that hold a file open.
+        self.reads = False
+        # One disk job at a time.
+        self.turn = asyncio.Lock()
+        self.writer: TranscriptWriter | None = None
+        self.journal_file: JournalFile | None = None
+
+    def current(self) -> bool:
+        """Say whether what is held is what the files hold; a few calls that touch no disk."""
+        if self.turn.locked() or self.writer is None or self.journal_file is None:
+            return False
+        return self.journal_file.current() and self.writer.current()
+
+    def owned(self) -> int | None:
+        """Return the epoch if nothing must be read or claimed before the next turn.
+
+        The transcript is looked at, since a person may edit it; the journal is written by owners alone, and
+        another owner shows in the lock.
+        """
+        if self.turn.locked() or self.writer is None or self.journal_file is None:
+            return None
+        return self.writer.owned() if self.journal_file.is_read and self.writer.current() else None
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        held = 0 if self.writer is None else self.writer.transcript.weight
+        return 2048 + held + (0 if self.journal_file is None else 2 * self.journal_file.ledger.size)
+
+    @property
+    def reads_from_file(self) -> bool:
+        """Whether its transcript holds a file open to read older lines from."""
+        return self.writer is not None and isinstance(self.writer.transcript.messages, Lines)
+
+    def slim(self) -> None:
+        """Have a transcript that grew big in memory read anew, which leaves its newest lines there alone."""
+        if self.writer is not None and self.writer.transcript.line_bytes > 2 * WHOLE_BYTES:
+            transcript = self.writer.transcript
+            if transcript.size > WHOLE_BYTES and not transcript.whole:
+                self.writer.forget()
+
+
+class Handles:
+    """The handles of a store; those used longest ago are given up first, never one in use."""
+
+    def __init__(self, max_bytes: int, *, max_files: int = MAX_FILES) -> None:
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._handles: OrderedDict[SessionKey, Handle] = OrderedDict()
+        self.indexer = Indexer()
+        self.weight = 0
+        self._files = 0
+
+    def get(self, key: SessionKey) -> Handle | None:
+        """Look at a handle without using it."""
+        return self._handles.get(key)
+
+    def enter(self, key: SessionKey) -> Handle:
+        """Begin to use a handle."""
+        handle = self._handles.setdefault(key, Handle(key))
+        self._handles.move_to_end(key)
+        handle.pins += 1
+        return handle
+
+    def leave(self, handle: Handle) -> None:
+        """End one use of a handle; give up others while they are too heavy together."""
+        handle.pins -= 1
+        if handle.pins == 0 and handle.writer is not None:
+            self.indexer.offer(handle.writer)
+            handle.slim()
+        self._count(handle, handle.weight, reads=handle.reads_from_file)
+        for key in list(self._handles) if self._is_full() else ():
+            if not self._is_full():
+                return
+            if self._handles[key].pins == 0:
+                self._count(self._handles.pop(key), 0, reads=False)
+
+    def close(self) -> None:
+        """Wait until what is being written is written."""
+        self.indexer.close()
+
+    def _is_full(self) -> bool:
+        return self.weight > self._max_bytes or self._files > self._max_files
+
+    def _count(self, handle: Handle, weight: int, *, reads: bool) -> None:
+        self.weight += weight - handle.weighed
+        self._files += reads - handle.reads
+        handle.weighed, handle.reads = weight, reads

@@ -1,0 +1,110 @@
+"""Files of ``media/`` that conversations name: counted over all, and let go with the last that does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from session.disk.layout import Layout
+from session.transcript.line import decode, read_time
+
+log = structlog.get_logger("media")
+
+_REF = re.compile(rb'"media/[^"\\]{1,200}"')
+_BLOCK_BYTES = 2**20
+_OVERLAP = 256
+Named = dict[str, datetime]
+
+
+def named_in(messages: Iterable[bytes]) -> Named:
+    """Return the files that message lines name, each with the time of its newest line."""
+    found: Named = {}
+    for raw in messages:
+        if b'"media/' not in raw:
+            continue
+        at = read_time(decode(raw).get("timestamp"))
+        if at is None:
+            continue
+        for ref in _REF.findall(raw):
+            name = ref[1:-1].decode("utf-8", "replace")
+            found[name] = max(at, found.get(name, at))
+    return found
+
+
+def named_in_files(paths: Iterable[Path]) -> Named:
+    """Return the files that transcripts name; one that cannot be read names none."""
+    found: Named = {}
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                for name, at in named_in(_lines(file)).items():
+                    found[name] = max(at, found.get(name, at))
+        except OSError as error:
+            log.warning("session.unread", file=path.name, error=str(error.strerror))
+    return found
+
+
+def let_go(layout: Layout, gone: Mapping[str, datetime], *, awaited: Collection[str] = ()) -> int:
+    """Delete files that were named by lines that are no more, unless another conversation names them too.
+
+    A file is written when a message brings it, and the line of that message is later. One that comes again is
+    dated two days ahead: the letter that brought it first, or last, may still wait in a queue, its line yet
+    to be written. A file that is younger than the lines that named it stays, and so does one of ``awaited``:
+    letters that wait or are parked name it.
+
+    Returns:
+        How many were deleted.
+    """
+    found = {name: path for name in gone if (path := within(layout.workspace, name)) is not None}
+    if not found:
+        return 0
+    wanted = still_named(layout, set(found))
+    count = 0
+    for name, path in found.items():
+        if name in wanted or name in awaited:
+            continue
+        try:
+            if path.stat().st_mtime <= gone[name].timestamp():
+                path.unlink()
+                count += 1
+        except OSError as error:
+            log.warning("media.kept", file=name, error=str(error.strerror))
+    if count:
+        log.info("media.deleted", count=count)
+    return count
+
+
+def still_named(layout: Layout, names: set[str]) -> set[str]:
+    """Look through everything below ``sessions/``: also what is damaged, or kept aside."""
+    wanted: set[str] = set()
+    for path in layout.sessions.rglob("*"):
+        if not path.is_file() or wanted == names:
+            continue
+        try:
+            with path.open("rb") as file:
+                tail = b""
+                while block := file.read(_BLOCK_BYTES):
+                    text = tail + block
+                    wanted |= {ref[1:-1].decode("utf-8", "replace") for ref in _REF.findall(text)} & names
+                    tail = text[-_OVERLAP:]
+        except OSError:
+            # Another conversation may name them in the file that cannot be read: nothing is deleted.
+            return names
+    return wanted
+
+
+def within(workspace: Path, name: str) -> Path | None:
+    """Return the regular file of ``media/`` that a line names; None for everything else."""
+    path = workspace / name
+    if ".." in path.parts or path.is_symlink() or not path.is_file():
+        return None
+    home = (workspace / "media").resolve()
+    return path if path.resolve().is_relative_to(home) else None
+
+
+def _lines(file: Iterable[bytes]) -> Iterable[bytes]:
+    return (line.rstrip(b"\r\n") for line in file)

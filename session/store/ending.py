@@ -1,0 +1,137 @@
+"""Ends a session: archived and begun anew, or deleted; a crash may follow every step. Runs in threads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ulid import ULID
+
+from session.store.change import SessionChange, changing
+from session.store.enclosed import Named, let_go, named_in, named_in_files
+from session.store.fence import Wait
+from session.store.journal_file import JournalFile
+from session.store.line1_fields import for_the_next
+from session.store.original import originals_of
+from session.store.split import Parted, ended_before, recent_ids
+from session.store.vectors import forget
+from session.store.writer import TranscriptWriter, again
+from session.transcript import archive
+from session.transcript.journal import ANY, Entry
+from session.transcript.transcript import Transcript, fresh
+
+
+def end(
+    writer: TranscriptWriter,
+    journal_file: JournalFile,
+    epoch: int,
+    wait: Wait | None,
+    *,
+    metadata: Mapping[str, Any] | None,
+    ended: Callable[[Transcript], datetime | None] = lambda _: None,
+) -> Path | None:
+    """Archive the session and begin a fresh one; return the archive, None where there was no message.
+
+    ``ended``, asked under the lock, says of one in which no turn runs when it ended; None is now.
+
+    The archive is whole on disk first, then the journal knows the ended ids, then the fresh file takes the
+    transcript's place in one rename. Done again after a crash in between, it replaces its own archive. The
+    lines of a turn that still runs go over into the fresh session, where it goes on.
+
+    Raises:
+        Busy, Fenced, StoreError.
+    """
+
+    def once() -> Path | None:
+        with changing(writer, journal_file, epoch, wait) as change:
+            transcript = change.transcript
+            stop = ended_before(transcript, change.journal_state, change.now)
+            if change.fd is None or not stop:
+                return None
+            at = ended(transcript) if stop == len(transcript.messages) else None
+            return _end(change, stop, metadata=metadata, ended_at=at)
+
+    return again(once)
+
+
+def _end(
+    change: SessionChange, stop: int, *, metadata: Mapping[str, Any] | None, ended_at: datetime | None
+) -> Path:
+    transcript, now = change.transcript, change.now
+    parted = Parted(transcript, stop)
+    path = change.archive(stop, metadata=metadata, ended_at=ended_at, more=parted.left_behind)
+    following = str(ULID.from_datetime(now))
+    change.journal(change.ended(path, stop=stop, following=following))
+    inner = for_the_next(transcript.inner)
+    inner |= {"session_id": following, "previous_session": transcript.session_id}
+    change.begin_anew(fresh(transcript.stem, change.writer.key, now=now, inner=inner), more=parted.moved)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """What is to be cleared: the arguments of ``Store.clear``."""
+
+    ids: Sequence[str]
+    of: str | None
+    everything: bool
+
+
+def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *, wait: Wait) -> bool:
+    """Delete the active transcript: recent ids and given ones are journalled as cleared, the epoch is raised.
+
+    Raises:
+        Moved, NewerFormat, StoreError.
+    """
+    epoch = writer.claim(wait, anew=True)
+
+    def once() -> bool:
+        with changing(writer, journal_file, epoch, wait) as change:
+            if what.of is not None and change.transcript.session_id != what.of:
+                return False
+            # No turn of an older epoch keeps a vector from here on: a write asks for the session first.
+            forget(writer.layout, writer.stem)
+            files = _named_by(writer) if what.everything else {}
+            if what.everything:
+                _remove_the_rest(writer, journal_file)
+            _journal_cleared(change, what)
+            if change.fd is not None:
+                for copy in originals_of(writer.path):
+                    change.held.remove(copy)
+                change.remove()
+            let_go(writer.layout, files)
+            return change.fd is not None
+
+    return again(once)
+
+
+def _journal_cleared(change: SessionChange, what: Clearing) -> None:
+    cleared = dict.fromkeys([*recent_ids(change.transcript, change.journal_state, change.now), *what.ids])
+    entries: list[Entry] = [{**change.entry("end"), "id": id_, "kind": "cleared"} for id_ in cleared]
+    if change.fd is not None:
+        entries.append(change.base(ANY, finals=0))
+    if entries:
+        # With everything the old journal is gone, open as it may still be: the entries begin another.
+        fd = None if what.everything else change.journal_fd
+        change.journal_file.write(change.held, fd, *entries)
+
+
+def _named_by(writer: TranscriptWriter) -> Named:
+    """Return the files of ``media/`` that all sessions of a chat name, for when their lines are gone."""
+    ended = named_in_files(found.path for found in archive.of_stem(writer.layout, writer.stem))
+    active = named_in(writer.transcript.messages)
+    return {name: max(part[name] for part in (ended, active) if name in part) for name in ended | active}
+
+
+def _remove_the_rest(writer: TranscriptWriter, journal_file: JournalFile) -> None:
+    """Delete all else of a chat but its lines; who renews an ended session waits for our lock."""
+    layout, chat = writer.layout, Path("memory") / "chats" / writer.stem
+    files = layout.workspace / "files" / "chats" / writer.stem
+    for folder in (layout.archive(writer.stem), layout.workspace / chat, files):
+        shutil.rmtree(folder, ignore_errors=True)
+    (layout.workspace / "state" / f"{chat}.json").unlink(missing_ok=True)
+    journal_file.discard()

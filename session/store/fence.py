@@ -1,0 +1,383 @@
+"""The lock of a key: who may write, under which epoch, and what happens to a writer that froze.
+
+A lock file is never deleted, and replaced only to overtake a frozen holder. Every file of the key is opened
+before the lock is taken, and every temporary file is named by the epoch: so a writer that wakes after it was
+overtaken holds files that nobody reads any more, and names that are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from durable import (
+    discard,
+    make_folder,
+    make_private,
+    new_file,
+    open_private,
+    replacing,
+    sync_folder,
+    try_lock,
+)
+from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, copy_rest, opened, seen
+from session.errors import Fenced, StoreError
+from session.store.lock_record import LockRecord, read_record, write_record
+
+log = structlog.get_logger(__name__)
+# How long a process that does not move may hold a lock.
+FREEZE_S = 30.0
+_POLL_S = 0.005
+# So many looks at least, before a holder is taken for frozen.
+_LOOKS = 4
+_READ_BYTES = 65536
+
+
+class Busy(Exception):
+    """Another process holds the lock now; only raised for ``wait=None``."""
+
+
+@dataclass(slots=True)
+class Held:
+    """The lock while it is ours: until the end of the ``with`` block."""
+
+    fence: Fence
+    file: OpenFile
+    record: LockRecord
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fence.let_go(self.file)
+
+    def check(self) -> None:
+        """Make sure that nobody has replaced the lock under our feet.
+
+        Raises:
+            Fenced: somebody has; what was written since may lie in an orphaned file.
+        """
+        if not self.file.is_at(self.fence.name):
+            raise Fenced(
+                "the lock was replaced while it was held", hint="the process was stopped for too long"
+            )
+
+    def temp(self, folder: Path) -> Path:
+        """Name the temporary file of this epoch in ``folder``."""
+        return self.fence.temp(folder, self.record.epoch)
+
+    @contextlib.contextmanager
+    def replacing(self, path: Path, *, new: bool = False) -> Iterator[int]:
+        """Open a file for what is to stand under ``path``; when the block ends it is there, durable.
+
+        With ``new`` nothing may stand there yet.
+
+        Raises:
+            Fenced: another writer overtook us; it did not get its name.
+            FileExistsError: something stands there, and ``new`` is asked for.
+            OSError: the disk refused; what stood there does so still.
+        """
+        with replacing(path, temp=self.temp(path.parent), check=self.check, new=new) as fd:
+            yield fd
+
+    def remove(self, path: Path) -> None:
+        """Delete a file for good.
+
+        Raises:
+            Fenced: another writer overtook us; a file that it wrote still stands.
+            OSError: the disk refused.
+        """
+        self.check()
+        bin_ = self.temp(path.parent)
+        shutil.rmtree(bin_, ignore_errors=True)
+        make_private(bin_)
+        self.check()
+        # A writer may be overtaken between the check and this line. Its folder is taken away then, so the
+        # rename fails, and the file of the new owner stays.
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(bin_ / "gone")
+        sync_folder(path.parent)
+        shutil.rmtree(bin_, ignore_errors=True)
+        self.check()
+
+    def prove(self, epoch: int) -> None:
+        """Make sure that the writer with ``epoch`` still owns the key.
+
+        Raises:
+            Fenced: it does not; nothing was written.
+        """
+        record = self.record
+        if record.owner != self.fence.owner or record.epoch != epoch or record.renew:
+            raise Fenced(f"another process owns this key (epoch {record.epoch}, ours was {epoch})")
+
+    def claim(self, key: str, *, anew: bool = False) -> int:
+        """Own the key, raising the epoch where another owner held it (or always, with ``anew``).
+
+        Returns:
+            The epoch under which this process may write.
+        """
+        record = self.record
+        ours = self.fence.epoch_of(record, key)
+        if ours is not None and not anew:
+            return ours
+        for epoch in {*record.renew, record.epoch}:
+            self.fence.remove_temps(epoch)
+        self._put_record(LockRecord(key, self.fence.owner, record.epoch + 1, record.renew))
+        if record.renew:
+            self.renew()
+        self.check()
+        return self.record.epoch
+
+    def renew(self) -> None:
+        """Renew the files of overtaken writers, then call it done."""
+        for epoch in self.record.renew:
+            self.fence.remove_temps(epoch)
+        self.fence.renew_files(self)
+        self._put_record(replace(self.record, renew=()))
+
+    def _put_record(self, record: LockRecord) -> None:
+        write_record(self.file.fd, record)
+        self.record = record
+
+
+@dataclass(slots=True)
+class Wait:
+    """How long one waits for a lock: until it is free, its holder is found frozen, or ``abort`` is set."""
+
+    abort: threading.Event = field(default_factory=threading.Event)
+
+
+class Fence:
+    """The lock of one stem, for one process (``owner``). Used from threads, never on the event loop."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        stem: str,
+        *,
+        owner: str,
+        freeze_s: float = FREEZE_S,
+        kept: OpenFiles | None = None,
+    ) -> None:
+        """Touch nothing yet; with ``kept``, the key's lock and transcript stay open between two jobs."""
+        self.path = layout.lock(stem)
+        self.name = str(self.path)
+        self.owner = owner
+        self._layout = layout
+        self._stem = stem
+        self._freeze_s = freeze_s
+        self.kept = kept
+        self._read: tuple[bytes, LockRecord] = (b"", LockRecord())
+        self._peeked: tuple[Seen | None, LockRecord] = (None, LockRecord())
+        self._mark = hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    def temp(self, folder: Path, epoch: int) -> Path:
+        """Name the temporary file that only a writer with this epoch uses."""
+        return folder / f".{self._mark}.{epoch}.tmp"
+
+    def hold(self, wait: Wait | None) -> Held:
+        """Hold the lock for the ``with`` block that this opens.
+
+        Raises:
+            Busy: another process holds it, and ``wait`` is None.
+            NewerFormat: the lock file was written by a newer version.
+            StoreError: the folder refused, or waiting was aborted.
+        """
+        file = self._acquire(wait)
+        try:
+            return Held(self, file, self._record_in(file.fd))
+        except BaseException:
+            os.close(file.fd)
+            raise
+
+    def let_go(self, file: OpenFile) -> None:
+        """Unlock the lock file, and keep it open where that is wanted."""
+        if self.kept is None:
+            os.close(file.fd)
+            return
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_UN)
+        except BaseException:
+            os.close(file.fd)
+            raise
+        self.kept.put(self.name, file)
+
+    def peek(self) -> LockRecord | None:
+        """Read the lock file without holding it, or recall it where it looks as before; None: there is none.
+
+        Two owners within one tick of the file system's clock may look alike: it is a look before the turn,
+        and the proof under the lock, at each write, reads the file itself.
+        """
+        now = seen(self.name)
+        if now is None:
+            return None
+        if now != self._peeked[0]:
+            try:
+                fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            try:
+                self._peeked = (seen(fd), self._record_in(fd))
+            finally:
+                os.close(fd)
+        return self._peeked[1]
+
+    def proves(self, epoch: int) -> bool:
+        """Read the lock file anew, without holding it: does the writer with ``epoch`` own the key?"""
+        try:
+            raw = self.path.read_bytes()
+        except OSError:
+            return False
+        record = read_record(raw, self.path.name)
+        return record.owner == self.owner and record.epoch == epoch and not record.renew
+
+    def epoch_of(self, record: LockRecord, key: str) -> int | None:
+        """Return the epoch if ``record`` says that this process owns the key."""
+        ours = record.owner == self.owner and record.key == key and not record.renew
+        return record.epoch if ours else None
+
+    def _record_in(self, fd: int) -> LockRecord:
+        raw = os.pread(fd, _READ_BYTES, 0)
+        known, record = self._read
+        if raw != known:
+            record = read_record(raw, self.path.name)
+            self._read = (raw, record)
+        return record
+
+    def _acquire(self, wait: Wait | None) -> OpenFile:
+        while True:
+            file = self.kept.take(self.name) if self.kept is not None else None
+            if file is None:
+                file = self._open()
+            try:
+                if try_lock(file.fd):
+                    if file.is_at(self.name):
+                        return file
+                elif wait is None:
+                    raise Busy
+                elif self._is_frozen(file, wait) and (ours := self._overtake(file)) is not None:
+                    os.close(file.fd)
+                    return ours
+            except BaseException:
+                os.close(file.fd)
+                raise
+            os.close(file.fd)
+
+    def _open(self) -> OpenFile:
+        try:
+            try:
+                fd = open_private(self.path)
+            except FileNotFoundError:
+                make_folder(self.path.parent)
+                fd = open_private(self.path)
+            found = os.fstat(fd)
+        except OSError as error:
+            raise StoreError(
+                f"the lock cannot be opened: {error.strerror}", hint=f"look at {self.path}"
+            ) from error
+        return OpenFile(fd, found.st_dev, found.st_ino)
+
+    def _is_frozen(self, file: OpenFile, wait: Wait) -> bool:
+        """Wait until the lock is free or replaced (False), or nothing moved for too long (True).
+
+        Time in which this process stood still itself counts little: the holder may have done so, too.
+        """
+        fd = file.fd
+        signs, still_s, looked = self._signs(fd), 0.0, time.monotonic()
+        while True:
+            if _is_free(fd) or not file.is_at(self.name):
+                return False
+            if wait.abort.wait(_POLL_S):
+                raise StoreError("gave up waiting for the lock of this conversation")
+            now, last, looked = self._signs(fd), looked, time.monotonic()
+            if now != signs:
+                signs, still_s = now, 0.0
+                continue
+            still_s += min(looked - last, self._freeze_s / _LOOKS)
+            if still_s >= self._freeze_s:
+                return True
+
+    def _signs(self, fd: int) -> list[object]:
+        """Collect what a holder that still moves would change."""
+        layout = self._layout
+        epoch = self._record_in(fd).epoch
+        files = [layout.transcript(self._stem), layout.journal(self._stem), self.path]
+        return [seen(path) for path in (*files, *(self.temp(folder, epoch) for folder in self._folders()))]
+
+    def _folders(self) -> tuple[Path, ...]:
+        return (self._layout.sessions, self._layout.keys, self._layout.archive(self._stem))
+
+    def _overtake(self, frozen: OpenFile) -> OpenFile | None:
+        """Replace the lock of a frozen holder and renew the key's files; None where another was quicker."""
+        with _guard(self.path.parent) as alone:
+            if not alone or not frozen.is_at(self.name) or _is_free(frozen.fd):
+                return None
+            old = self._record_in(frozen.fd)
+            record = LockRecord(old.key, self.owner, old.epoch + 1, (*old.renew, old.epoch))
+            temp = self.temp(self.path.parent, record.epoch)
+            with new_file(temp) as fd:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                write_record(fd, record)
+                temp.rename(self.path)
+                # A copy of the descriptor shares the open file, and with it the lock.
+                ours = opened(os.dup(fd))
+        log.warning("lock.overtaken", lock=self.path.name, epoch=record.epoch, frozen=old.owner)
+        try:
+            sync_folder(self.path.parent)
+            Held(self, ours, record).renew()
+        except BaseException:
+            os.close(ours.fd)
+            raise
+        return ours
+
+    def remove_temps(self, epoch: int) -> None:
+        """Take away the temporary files of a writer that is dead or overtaken."""
+        for folder in self._folders():
+            discard(self.temp(folder, epoch))
+
+    def renew_files(self, held: Held) -> None:
+        """Copy transcript and journal over themselves, so that an overtaken writer wakes on orphans.
+
+        Raises:
+            Fenced: we were overtaken in turn.
+            StoreError: the disk refused; the next claim tries again.
+        """
+        for path in (self._layout.transcript(self._stem), self._layout.journal(self._stem)):
+            try:
+                source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                with held.replacing(path) as fd:
+                    copy_rest(source, fd, 0)
+            except OSError as error:
+                raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
+            finally:
+                os.close(source)
+
+
+@contextlib.contextmanager
+def _guard(folder: Path) -> Iterator[bool]:
+    """Let one process at a time replace locks in a workspace; yields whether it is this one."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield try_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_free(fd: int) -> bool:
+    if try_lock(fd):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return True
+    return False

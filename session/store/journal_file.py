@@ -1,0 +1,181 @@
+"""Writes a key's journal under the same fence and by the same rules as its transcript. Runs in threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from durable import make_folder, write_all
+from session.disk.layout import Layout, Seen, append_whole, read_file, seen
+from session.errors import StoreError
+from session.store.fence import Fence, Held, Wait
+from session.store.writer import Changed, again
+from session.transcript import journal
+from session.transcript.journal import Build, Entry, JournalState, SessionPlace
+
+
+class JournalFile:
+    """One journal: what it says, and how an entry is added. One job at a time, as with the transcript."""
+
+    def __init__(
+        self, layout: Layout, stem: str, key: str, *, fence: Fence, clock: Callable[[], datetime]
+    ) -> None:
+        self.path = layout.journal(stem)
+        self._name = str(self.path)
+        self.ledger = JournalState()
+        self._key = key
+        self._fence = fence
+        self._clock = clock
+        self._seen: Seen | None = None
+        self._unread = True
+        self._keep = 0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether what the file held was read, and every entry since went in whole."""
+        return not self._unread
+
+    def current(self) -> bool:
+        """Say whether the file is as we left it."""
+        return not self._unread and seen(self._name) == self._seen
+
+    def refresh(self) -> None:
+        """Read the journal if it is not as we left it.
+
+        Raises:
+            NewerFormat, StoreError.
+        """
+        if self.current():
+            return
+        found = read_file(self.path)
+        ledger = JournalState()
+        self._seen, self._keep = None, 0
+        if found is not None:
+            entries, self._keep = journal.read(found[0])
+            for entry, size in entries:
+                ledger.take(entry, size)
+            self._seen = found[1]
+        self.ledger = ledger
+        self._unread = False
+
+    def record(
+        self, epoch: int, build: Build, place: Callable[[], SessionPlace], wait: Wait | None
+    ) -> JournalState:
+        """Add what ``build`` makes of the journal as it is, in one synced write; None adds nothing.
+
+        Raises:
+            Busy, Fenced, NewerFormat, StoreError.
+        """
+
+        def once() -> JournalState:
+            with self.open() as fd, self._fence.hold(wait) as held:
+                held.prove(epoch)
+                self.compare(fd)
+                entry = build(self.ledger, place())
+                if entry:
+                    self.write(held, fd, *(entry if isinstance(entry, list) else [entry]))
+                    if self.ledger.overgrown(self._clock()):
+                        self._rewrite(held, place())
+                return self.ledger
+
+        return again(once)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[int | None]:
+        """Open the journal, before the lock is taken; None where there is none yet."""
+        try:
+            fd: int | None = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = None
+        except OSError as error:
+            raise StoreError(f"{self.path.name} cannot be opened: {error.strerror}") from error
+        try:
+            yield fd
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def compare(self, fd: int | None) -> None:
+        """Make sure, under the lock, that the open journal is the one we know.
+
+        Raises:
+            Changed: it was not, and has been read again.
+        """
+        opened = None if fd is None else seen(fd)
+        if self._unread or not opened == self._seen == seen(self.path):
+            self._unread = True
+            self.refresh()
+            raise Changed
+
+    def write(self, held: Held, fd: int | None, *entries: Entry) -> None:
+        """Add entries in one write while the lock is held.
+
+        Raises:
+            Fenced, StoreError: as for the transcript.
+        """
+        lines = [journal.write(entry) for entry in entries]
+        data = b"".join(lines)
+        try:
+            if fd is None:
+                self._create(held, journal.heading(self._key) + data)
+            else:
+                self._append(held, fd, data)
+        except (OSError, StoreError) as error:
+            self._unread = True
+            held.check()
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"the journal could not be written: {error.strerror}") from error
+        for entry, line in zip(entries, lines, strict=True):
+            self.ledger.take(entry, len(line))
+
+    def discard(self) -> None:
+        """Delete the journal while the lock is held; the next entry begins another.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self.path.unlink(missing_ok=True)
+        self._unread = True
+        self.refresh()
+
+    def _append(self, held: Held, fd: int, data: bytes) -> None:
+        assert self._seen is not None
+        size = self._seen[1]
+        if self._keep < size:
+            os.ftruncate(fd, self._keep)
+            size = self._keep
+        append_whole(fd, data, size=size)
+        os.fdatasync(fd)
+        held.check()
+        self._seen = seen(fd)
+        self._keep = size + len(data)
+
+    def _create(self, held: Held, data: bytes) -> None:
+        make_folder(self.path.parent)
+        with held.replacing(self.path, new=True) as fd:
+            write_all(fd, data)
+            written = seen(fd)
+        self._seen = written
+        held.check()
+        self._keep = len(data)
+
+    def _rewrite(self, held: Held, place: SessionPlace) -> None:
+        """Leave out what is older than 48 h."""
+        found = read_file(self.path)
+        if found is None:
+            return
+        now = self._clock()
+        kept = self.ledger.pruned([entry for entry, _ in journal.read(found[0])[0]], now, place)
+        data = journal.heading(self._key) + b"".join(journal.write(entry) for entry in kept)
+        try:
+            with held.replacing(self.path) as fd:
+                write_all(fd, data)
+        except OSError as error:
+            self._unread = True
+            held.check()
+            raise StoreError(f"the journal could not be renewed: {error.strerror}") from error
+        self._unread = True
+        self.refresh()

@@ -1,0 +1,239 @@
+"""Lists and checks the transcripts of a workspace; a bad file never hides a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Any
+
+from session.disk.layout import Layout, Seen, seen
+from session.errors import StoreError
+from session.models.model import Totals
+from session.transcript import archive
+from session.transcript.key import SessionKey
+from session.transcript.loading import load
+from session.transcript.transcript import Transcript, decode, read_time, stamp
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One session of the listing; times are ISO 8601 with offset, empty where nothing says them."""
+
+    id: str
+    key: str
+    stem: str
+    path: Path
+    name: str | None
+    created_at: str
+    last_message_at: str
+    updated_at: str
+    message_count: int
+    model: str | None
+    source: str
+    cron_job_id: str | None
+    active: bool
+    totals: Totals = field(default_factory=Totals)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that the listing shows to other programs."""
+        return {
+            "id": self.id,
+            "key": self.key,
+            "name": self.name,
+            "created_at": self.created_at or None,
+            "last_message_at": self.last_message_at or None,
+            "message_count": self.message_count,
+            "model": self.model,
+            "source": self.source,
+            "cron_job_id": self.cron_job_id,
+            "active": self.active,
+            "metrics": {
+                "prompt_tokens": self.totals.prompt_tokens,
+                "completion_tokens": self.totals.completion_tokens,
+                "cost_usd": self.totals.cost_usd,
+                "turns": self.totals.turns,
+            },
+        }
+
+
+class Listing:
+    """Makes rows, and keeps them as long as their files do not change."""
+
+    def __init__(self, layout: Layout, zone: tzinfo) -> None:
+        self._layout = layout
+        self._zone = zone
+        self._rows: dict[Path, tuple[Seen, SessionRow]] = {}
+
+    def rows(self, *, ended: bool = True) -> list[SessionRow]:
+        """List the sessions, newest message first; ended ones only where asked for."""
+        known = self._rows
+        fresh: dict[Path, tuple[Seen, SessionRow]] = {}
+        active: dict[str, SessionRow] = {}
+        rows: list[SessionRow] = []
+        for path in transcripts(self._layout):
+            row = self._row(path, path.stem, known, fresh, active=True)
+            if row is not None:
+                active[row.id] = row
+                rows.append(row)
+        for found in archive.everywhere(self._layout) if ended else ():
+            if found.session_id in active:
+                # A crash left this copy of the active session: its ending has not ended.
+                continue
+            row = self._row(found.path, found.stem, known, fresh, active=False)
+            if row is not None:
+                rows.append(row)
+        self._rows = fresh if ended else {**known, **fresh}
+        return sorted(rows, key=lambda row: _age(row.last_message_at), reverse=True)
+
+    def _row(
+        self,
+        path: Path,
+        stem: str,
+        known: dict[Path, tuple[Seen, SessionRow]],
+        fresh: dict[Path, tuple[Seen, SessionRow]],
+        *,
+        active: bool,
+    ) -> SessionRow | None:
+        now = seen(path)
+        old = known.get(path)
+        if old is not None and old[0] == now:
+            fresh[path] = old
+            return old[1]
+        try:
+            found = load(path, stem, self._layout.index(stem) if active else None)
+        except StoreError:
+            return None
+        if found is None:
+            return None
+        row = make_row(found[0], path, self._zone, active=active)
+        fresh[path] = (found[1], row)
+        return row
+
+
+def make_row(transcript: Transcript, path: Path, zone: tzinfo, *, active: bool) -> SessionRow:
+    """Describe one transcript."""
+    inner = transcript.inner
+    last = last_message_at(transcript)
+    written = _written_at(transcript, len(transcript.messages) - 1)
+    updated = read_time(transcript.metadata.get("updated_at"))
+    times = [at for at in (updated, written) if at is not None]
+    created = transcript.created_at
+    channel = transcript.key.partition(":")[0]
+    return SessionRow(
+        id=transcript.session_id,
+        key=transcript.key,
+        stem=transcript.stem,
+        path=path,
+        name=_text(inner.get("name")),
+        created_at=stamp(created, zone) if created else "",
+        last_message_at=stamp(last, zone) if last else "",
+        updated_at=stamp(max(times), zone) if times else "",
+        message_count=message_count(transcript),
+        model=_text(inner.get("model")),
+        source=_text(inner.get("source")) or ("cron" if channel == "cron" else "interactive"),
+        cron_job_id=_text(inner.get("cron_job_id")),
+        active=active,
+        totals=transcript.index.totals(),
+    )
+
+
+def message_count(transcript: Transcript) -> int:
+    """Count the messages of a session; our own records are none."""
+    return len(transcript.messages) - len(transcript.index.records)
+
+
+def last_message_at(transcript: Transcript) -> datetime | None:
+    """Return when the newest message was said, whatever records stand behind it; None where none says so."""
+    return _written_at(transcript, transcript.index.last_message())
+
+
+def _written_at(transcript: Transcript, at: int) -> datetime | None:
+    line = decode(transcript.messages[at]) if at >= 0 else {}
+    return read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+
+
+def transcripts(layout: Layout) -> Iterator[Path]:
+    """List the active transcripts by name."""
+    try:
+        paths = sorted(layout.sessions.iterdir())
+    except FileNotFoundError:
+        return
+    for path in paths:
+        if path.name.endswith(".jsonl") and path.is_file():
+            yield path
+
+
+_BETWEEN, _MORE = "; ", " more damaged lines"
+_SHOWN = 3
+Fix = Callable[[SessionKey, str], None]
+
+
+def verify(layout: Layout, fix: Fix | None) -> list[dict[str, Any]]:
+    """Report the transcripts with a problem; ``fix`` repairs an active one, by key and stem."""
+    report = []
+    for path in transcripts(layout):
+        row = _check(layout, path, path.stem, fix)
+        if row is not None:
+            report.append(row)
+    for found in archive.everywhere(layout):
+        row = _check(layout, found.path, found.stem, None)
+        if row is not None:
+            report.append(row)
+    return report
+
+
+def _check(layout: Layout, path: Path, stem: str, fix: Fix | None) -> dict[str, Any] | None:
+    row: dict[str, Any] = {"file": str(path.relative_to(layout.workspace)), "problem": "", "repaired": False}
+    try:
+        found = load(path, stem)
+        if found is None:
+            return None
+        transcript = found[0]
+        row["problem"] = _BETWEEN.join(problems(transcript))
+        if not row["problem"]:
+            return None
+        if fix is not None:
+            fix(SessionKey(transcript.key), stem)
+            row["repaired"] = True
+    except StoreError as error:
+        row["problem"] = row["problem"] or str(error)
+    return row
+
+
+def brief(problem: str) -> str:
+    """Shorten what ``verify`` says of a file to fit a table: three faults, and how many more there are."""
+    faults = problem.split(_BETWEEN)
+    left = faults[_SHOWN:]
+    if not left:
+        return problem
+    more = sum(int(fault.removesuffix(_MORE)) if fault.endswith(_MORE) else 1 for fault in left)
+    return _BETWEEN.join([*faults[:_SHOWN], f"and {more} more"])
+
+
+def problems(transcript: Transcript) -> list[str]:
+    """Say in words what a reader could stumble over."""
+    damage = transcript.damage
+    found = list(damage.problems)
+    if damage.unnamed:
+        found.append(f"{damage.unnamed}{_MORE}")
+    if transcript.torn:
+        found.append(
+            f"an unfinished line or NUL bytes at the end ({transcript.size - transcript.keep} bytes)"
+        )
+    if damage.nameless:
+        found.append(f"{damage.nameless} records that are no messages")
+    offset = transcript.metadata.get("last_consolidated", 0)
+    if type(offset) is not int or not 0 <= offset <= len(transcript.messages) + len(damage.strays):
+        found.append("last_consolidated is out of range, so it counts as 0")
+    return found
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _age(at: str) -> float:
+    time = read_time(at)
+    return time.timestamp() if time is not None else 0.0

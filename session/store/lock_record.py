@@ -1,0 +1,66 @@
+"""What a lock file says: whose conversation it is, who wrote last, and how often it changed hands."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from durable import check_version
+from session.errors import NewerFormat, StoreError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """What a lock file says; ``renew``: epochs of overtaken writers whose files must be renewed yet."""
+
+    key: str | None = None
+    owner: str = ""
+    epoch: int = 0
+    renew: tuple[int, ...] = ()
+
+
+def read_record(raw: bytes, name: str) -> LockRecord:
+    """Read what a lock file says; an unreadable one has an epoch above every one that was ever counted.
+
+    Raises:
+        NewerFormat: a newer version wrote it.
+    """
+    raw = raw.strip(b"\0 \n")
+    if not raw:
+        return LockRecord()
+    try:
+        body: dict[str, Any] = json.loads(raw)
+        version, epoch = body["v"], body["epoch"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return LockRecord(epoch=int(time.time()))
+    check_version(version, VERSION, name, error=NewerFormat)
+    key, owner, renew = body.get("key"), body.get("owner"), body.get("renew", [])
+    return LockRecord(
+        key if isinstance(key, str) else None,
+        owner if isinstance(owner, str) else "",
+        epoch if type(epoch) is int else int(time.time()),
+        tuple(item for item in renew if type(item) is int) if isinstance(renew, list) else (),
+    )
+
+
+def write_record(fd: int, record: LockRecord) -> None:
+    """Write in place, in one call, padded over what stood there.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    body: dict[str, Any] = {"v": VERSION, "key": record.key, "owner": record.owner, "epoch": record.epoch}
+    if record.renew:
+        body["renew"] = list(record.renew)
+    raw = json.dumps(body).encode()
+    old = os.fstat(fd).st_size
+    try:
+        if os.pwrite(fd, raw.ljust(old - 1) + b"\n", 0) < len(raw):
+            raise StoreError("the lock could not be written")
+    except OSError as error:
+        raise StoreError(f"the lock could not be written: {error.strerror}") from error

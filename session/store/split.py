@@ -1,0 +1,96 @@
+"""What of a session that ends stays in its archive, and what goes over into the next one; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from session.store.writer import Line
+from session.transcript.history import is_record
+from session.transcript.journal import KEPT, JournalState, SessionPlace
+from session.transcript.transcript import Transcript, decode, encode, read_time
+
+
+def place_of(transcript: Transcript) -> SessionPlace:
+    """Say where a session stands, for the journal's count."""
+    return SessionPlace(transcript.session_id, len(transcript.index.finals))
+
+
+class Parted:
+    """The lines of a session from ``first_kept`` on, as they stand in the next one behind ``behind`` lines.
+
+    Our own records count anew. A summary among them speaks of what stays behind and does so too, at the
+    archive's end; a withdrawal that reaches over the cut stands on both sides of it.
+    """
+
+    def __init__(self, old: Transcript, first_kept: int, *, behind: int = 0) -> None:
+        self.moved: list[Line] = []
+        self.left_behind: list[bytes] = []
+        # Where each line stands in the next session; for one that stays behind, the line that follows it.
+        places: list[int] = []
+        for at, raw in enumerate(old.messages[first_kept:], first_kept):
+            line, written = decode(raw), raw
+            places.append(len(self.moved) + behind)
+            if is_record(line) and line["kind"] in ("overlay", "compact"):
+                self.left_behind.append(raw)
+                continue
+            since = line.get("from")
+            if is_record(line) and line["kind"] == "undo" and type(since) is int and 0 <= since <= at:
+                if since < first_kept:
+                    self.left_behind.append(raw)
+                line = {**line, "from": places[max(since - first_kept, 0)]}
+                written = encode(line)
+            self.moved.append((written, line))
+        self._first = first_kept
+        self._before = [place - behind for place in [*places, len(self.moved) + behind]]
+
+    def before(self, stop: int) -> int:
+        """Count the moved lines that stood before ``stop``, which is no less than ``first_kept``."""
+        return self._before[stop - self._first]
+
+
+def ended_before(transcript: Transcript, ledger: JournalState, now: datetime) -> int:
+    """Return where a turn begins that has not ended, which is the number of messages where none runs."""
+    count = len(transcript.messages)
+    last = count - 1
+    for record in reversed(transcript.index.records):
+        if record != last:
+            break
+        # Our own records may come at any moment of a turn.
+        last -= 1
+    id_ = decode(transcript.messages[last]).get("message_id") if last >= 0 else None
+    found = transcript.index.find(id_) if isinstance(id_, str) else None
+    if found is None or id_ is None or found.final is not None or ledger.known(id_, now) is not None:
+        return count
+    return found.start
+
+
+def recent_ids(
+    transcript: Transcript, ledger: JournalState, now: datetime, *, stop: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Collect the ids of the last 48 h before ``stop`` with their replies, as the journal keeps them."""
+    place = place_of(transcript)
+    numbers = {at: ledger.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)}
+    ids: dict[str, dict[str, Any]] = {}
+
+    def is_recent(line: Mapping[str, Any]) -> bool:
+        at = read_time(line.get("timestamp"))
+        return at is None or now - at <= KEPT
+
+    for id_, found in transcript.index.ends(is_recent).items():
+        if stop is not None and found.start >= stop:
+            continue
+        end: dict[str, Any] = {"final": found.final is not None}
+        if found.final is not None:
+            line = decode(transcript.messages[found.final])
+            end["text"] = line.get("content") if isinstance(line.get("content"), str) else ""
+            # It was said before this session began, or was opened again.
+            before = ledger.known(id_, now)
+            seq = numbers.get(found.final) or (before and before.seq)
+            if line.get("message_id") == id_ and seq is not None:
+                end["seq"] = seq
+            if line.get("stopped") is True:
+                end["stopped"] = True
+        ids[id_] = end
+    return ids

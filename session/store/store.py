@@ -1,0 +1,297 @@
+"""The conversations of a workspace: opened under their fences, cached by bytes, read without a claim."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ulid import ULID
+
+from session.disk.layout import Layout, OpenFiles
+from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thread
+from session.errors import StoreError
+from session.store import ending, listing
+from session.store.cache import Handle, Handles
+from session.store.fence import FREEZE_S, Busy, Fence, Wait
+from session.store.journal_file import JournalFile
+from session.store.listing import SessionRow
+from session.store.naming import resolve
+from session.store.session import Session
+from session.store.view import View
+from session.store.writer import Moved, TranscriptWriter
+from session.transcript import archive
+from session.transcript.index import Exchange
+from session.transcript.journal import JournalState
+from session.transcript.key import SessionKey, needs_mark, plain_stem
+from session.transcript.loading import load
+
+__all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
+
+T = TypeVar("T")
+Writers = tuple[TranscriptWriter, JournalFile]
+_TRIES = 8
+
+
+def utc_now() -> datetime:
+    """Return the time now, in UTC."""
+    return datetime.now(UTC)
+
+
+def new_owner() -> str:
+    """Name this process as no other ever was."""
+    return f"{socket.gethostname()}:{os.getpid()}:{ULID()}"
+
+
+class Store:
+    """The conversations of one workspace, for one event loop of one process."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        zone: tzinfo,
+        clock: Callable[[], datetime] = utc_now,
+        cache_bytes: int = 256 * 2**20,
+        owner: str = "",
+        freeze_s: float = FREEZE_S,
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            workspace: its folder; made when first written.
+            zone: what listings write their times in.
+            clock: the time now, aware.
+            cache_bytes: how much of the transcripts may stay in memory while nobody uses them.
+            owner: the name of this process in lock files, unlike any other's; empty: one is made.
+            freeze_s: how long a lock may be held by a process that does not move.
+        """
+        self.layout = Layout(workspace)
+        self.clock = clock
+        self.owner = owner or new_owner()
+        self._zone = zone
+        self._freeze_s = freeze_s
+        self._handles = Handles(cache_bytes)
+        self._threads = DiskThreads()
+        self._kept = OpenFiles()
+        self._listing = listing.Listing(self.layout, zone)
+
+    @contextlib.asynccontextmanager
+    async def open(self, key: SessionKey) -> AsyncIterator[Session]:
+        """Hold a conversation open: owned by this process, and as its file is now.
+
+        Raises:
+            NewerFormat: lock or journal were written by a newer version.
+            StoreError: the files cannot be read or locked.
+        """
+        handle = self._handles.enter(key)
+        try:
+            epoch = handle.owned()
+            if epoch is None:
+                epoch = await self.run(handle, lambda wait: self._claim(handle, wait))
+            yield Session(handle, self, epoch, clock=self.clock)
+        finally:
+            self._handles.leave(handle)
+
+    async def run(
+        self, handle: Handle, job: Callable[[Wait | None], T | WriteThenSync[T]], *, slow: bool = False
+    ) -> T:
+        """Run one disk job of a key: beside those of others, or in its own thread where it may take long."""
+        async with handle.turn:
+            if not slow:
+                with contextlib.suppress(Busy):
+                    return await self._threads.start(lambda: job(None))
+            wait = Wait()
+            return await start_thread(lambda: job(wait), name="disk-slow", abort=wait.abort)
+
+    def beside(self, job: Callable[[], T]) -> DiskJob[T]:
+        """Run a short disk job that belongs to no key among those of the keys."""
+        return self._threads.start(job)
+
+    def _claim(self, handle: Handle, wait: Wait | None) -> int:
+        for _ in range(_TRIES):
+            writer, journal_file = self._writers_of(handle, quick=wait is None)
+            try:
+                epoch = writer.claim(wait)
+                journal_file.refresh()
+            except Moved:
+                handle.writer = handle.journal_file = None
+                continue
+            handle.writer, handle.journal_file = writer, journal_file
+            return epoch
+        raise StoreError("two conversations fight for one file name", hint=f"look at {self.layout.sessions}")
+
+    def _writers_of(self, handle: Handle, *, quick: bool = False) -> tuple[TranscriptWriter, JournalFile]:
+        """Return the writers of a key, new ones where nothing is held yet."""
+        if handle.writer is not None and handle.journal_file is not None:
+            return handle.writer, handle.journal_file
+        # Nearly always the file is simply there: it is then read once, not twice.
+        if not needs_mark(handle.key):
+            writer, journal_file = self._new_writers(handle.key, plain_stem(handle.key))
+            with contextlib.suppress(Moved):
+                writer.refresh(quick=quick)
+                if writer.exists:
+                    return writer, journal_file
+        return self._new_writers(handle.key, resolve(self.layout, handle.key))
+
+    def _new_writers(self, key: SessionKey, stem: str) -> tuple[TranscriptWriter, JournalFile]:
+        fence = Fence(self.layout, stem, owner=self.owner, freeze_s=self._freeze_s, kept=self._kept)
+        writer = TranscriptWriter(self.layout, stem, key, fence=fence, clock=self.clock)
+        return writer, JournalFile(self.layout, stem, key, fence=fence, clock=self.clock)
+
+    async def both(
+        self, first: SessionKey, second: SessionKey, job: Callable[[Writers, Writers, Wait], T]
+    ) -> T:
+        """Run a disk job that claims and writes one or two conversations, ``first``'s lock before.
+
+        Raises:
+            Fenced, NewerFormat, StoreError: as the job.
+        """
+        handles = [self._handles.enter(key) for key in (first, second)]
+
+        def work(wait: Wait | None) -> T:
+            for _ in range(_TRIES):
+                for handle in handles:
+                    handle.writer, handle.journal_file = self._writers_of(handle)
+                try:
+                    return job(self._writers_of(handles[0]), self._writers_of(handles[1]), wait or Wait())
+                except Moved:
+                    for handle in handles:
+                        handle.writer = handle.journal_file = None
+            raise StoreError("two conversations fight for one file name")
+
+        try:
+            async with handles[1].turn if second != first else contextlib.nullcontext():
+                return await self.run(handles[0], work, slow=True)
+        finally:
+            for handle in handles:
+                self._handles.leave(handle)
+
+    def cached_bytes(self) -> int:
+        """Return about how much memory the conversations take."""
+        return self._handles.weight
+
+    # -- reading without a claim ---------------------------------------------------------------------
+
+    async def look(self, key: SessionKey) -> View:
+        """Read a conversation as it is now, without owning it; empty where it has no file yet."""
+
+        def job() -> View:
+            writers = self._writers_of(Handle(key))
+            try:
+                return self._looked(*writers)
+            except Moved:
+                return self._view(*writers)
+
+        handle = self._handles.get(key)
+        if (
+            handle is not None
+            and handle.current()
+            and handle.writer is not None
+            and handle.journal_file is not None
+        ):
+            return self._view(handle.writer, handle.journal_file)
+        return await start_thread(job, name="disk-look")
+
+    async def look_up(self, session_id: str) -> View | None:
+        """Read a session by its ULID, active or ended; None where there is none."""
+
+        def job() -> View | None:
+            for row in self._listing.rows(ended=False):
+                if row.id == session_id:
+                    return self._looked(*self._new_writers(SessionKey(row.key), row.stem))
+            found = archive.find(self.layout, session_id)
+            return None if found is None else self._archived(found)
+
+        return await start_thread(job, name="disk-look")
+
+    def _archived(self, found: archive.Archived) -> View | None:
+        read = load(found.path, found.stem)
+        if read is None:
+            return None
+        transcript = read[0]
+        key = SessionKey(transcript.key)
+        return View(
+            lambda: transcript, JournalState, None, self.clock, key=key, stem=found.stem, path=found.path
+        )
+
+    def _looked(self, writer: TranscriptWriter, journal_file: JournalFile) -> View:
+        """Read both files, and leave an index behind where it spares the next look a long time."""
+        journal_file.refresh()
+        writer.refresh()
+        self._handles.indexer.offer(writer)
+        return self._view(writer, journal_file)
+
+    def _view(self, writer: TranscriptWriter, journal_file: JournalFile) -> View:
+        transcript, ledger = writer.transcript, journal_file.ledger
+        return View(
+            lambda: transcript,
+            lambda: ledger,
+            None,
+            self.clock,
+            key=writer.key,
+            stem=writer.stem,
+            path=writer.path,
+        )
+
+    async def stem(self, key: SessionKey) -> str:
+        """Return the name under which a key's files lie, suffix included."""
+        return await start_thread(lambda: resolve(self.layout, key), name="disk-look")
+
+    async def rows(self) -> list[SessionRow]:
+        """List every active and ended session; a file that cannot be read hides no other."""
+        return await start_thread(self._listing.rows, name="disk-list")
+
+    async def verify(self, *, repair: bool = False) -> list[dict[str, Any]]:
+        """Check every transcript; report those with a problem, and repair them where asked to."""
+
+        def fix(key: SessionKey, stem: str) -> None:
+            writer, _ = self._new_writers(key, stem)
+            wait = Wait()
+            writer.checkpoint(writer.claim(wait), inner=None, offset=None, wait=wait)
+
+        return await start_thread(
+            lambda: listing.verify(self.layout, fix if repair else None), name="disk-verify"
+        )
+
+    async def clear(
+        self, key: SessionKey, *, ids: Iterable[str] = (), of: str | None = None, everything: bool = False
+    ) -> bool:
+        """Delete the active transcript without a trace but its ids; running turns of the key end unwritten.
+
+        Args:
+            key: the conversation.
+            ids: messages whose turn runs and may not have stored a line yet.
+            of: the ULID that the active session must still have, else nothing is deleted.
+            everything: ended sessions, journal and the chat's own memory go as well.
+
+        Returns:
+            Whether there was a transcript.
+        """
+        handle = self._handles.enter(key)
+        what = ending.Clearing(list(ids), of, everything)
+
+        def job(wait: Wait | None) -> bool:
+            for _ in range(_TRIES):
+                writer, journal_file = self._writers_of(handle)
+                journal_file.refresh()
+                with contextlib.suppress(Moved):
+                    return ending.clear(writer, journal_file, what, wait=wait or Wait())
+                handle.writer = handle.journal_file = None
+            raise StoreError("two conversations fight for one file name")
+
+        try:
+            return await self.run(handle, job, slow=True)
+        finally:
+            self._handles.leave(handle)
+
+    async def aclose(self) -> None:
+        """End the threads; every change is on disk already."""
+        await asyncio.to_thread(self._threads.close)
+        await asyncio.to_thread(self._handles.close)
+        self._kept.close()

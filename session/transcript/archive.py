@@ -1,0 +1,106 @@
+"""Ended sessions on disk: their names, where they lie, and how one is found by its ULID."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from session.disk.layout import Layout
+from session.transcript.line import is_ulid
+
+COMPACTION = "compaction"  # ``ended_by`` in line 1
+MAX_HEAD_BYTES = 256 * 1024
+_NAME = re.compile(r"^(\d{8}T\d{6}Z)-([0-7][0-9A-HJKMNP-TV-Z]{25})\.jsonl$")
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """One ended session: its ULID, when it ended by its name, and the stem of its conversation."""
+
+    path: Path
+    stem: str
+    session_id: str
+    ended_at: datetime
+
+
+def name_of(ended_at: datetime, session_id: str) -> str:
+    """Name the archive of a session: when it ended, to the second in UTC, and its ULID."""
+    return f"{ended_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{session_id}.jsonl"
+
+
+def read_name(path: Path) -> Archived | None:
+    """Read an archive's path; None for files that are none."""
+    match = _NAME.match(path.name)
+    if match is None:
+        return None
+    try:
+        ended_at = datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return Archived(path, path.parent.name, match[2], ended_at)
+
+
+def previous_in(line: Mapping[str, Any]) -> str | None:
+    """Return the archive that a ``compact`` line names; None where it names none."""
+    more = line.get("metadata")
+    name = more.get("previousSession") if isinstance(more, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def session_in(name: str) -> str:
+    """Return the ULID in the name of an archive, which it keeps when it is renamed; empty without one."""
+    found = name.removesuffix(".jsonl").rpartition("-")[2]
+    return found if is_ulid(found) else ""
+
+
+def of_stem(layout: Layout, stem: str) -> list[Archived]:
+    """List the ended sessions of a conversation, oldest first."""
+    return sorted(_within(layout.archive(stem)), key=lambda found: (found.ended_at, found.session_id))
+
+
+def everywhere(layout: Layout) -> Iterator[Archived]:
+    """List the ended sessions of all conversations."""
+    try:
+        folders = sorted((layout.sessions / "archive").iterdir())
+    except FileNotFoundError:
+        return
+    for folder in folders:
+        if folder.is_dir():
+            yield from of_stem(layout, folder.name)
+
+
+def goes_on(found: Archived) -> bool:
+    """Say whether an ended session goes on in the one after it, because a compaction ended it."""
+    try:
+        with found.path.open("rb") as file:
+            head = orjson.loads(file.readline(MAX_HEAD_BYTES))
+    except (OSError, orjson.JSONDecodeError):
+        return False
+    inner = head.get("metadata") if isinstance(head, dict) else None
+    return isinstance(inner, dict) and inner.get("ended_by") == COMPACTION
+
+
+def find(layout: Layout, session_id: str, *, stem: str | None = None) -> Archived | None:
+    """Find an ended session by its ULID, the newest of that name; None where there is none."""
+    if not is_ulid(session_id):
+        return None
+    among = everywhere(layout) if stem is None else iter(of_stem(layout, stem))
+    found = [archived for archived in among if archived.session_id == session_id]
+    return max(found, key=lambda archived: archived.ended_at, default=None)
+
+
+def _within(folder: Path) -> Iterator[Archived]:
+    try:
+        paths = list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for path in paths:
+        archived = read_name(path)
+        if archived is not None:
+            yield archived

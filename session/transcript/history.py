@@ -1,0 +1,256 @@
+"""Which lines of a transcript a model sees, and in what shape; decisions without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from session.models.tokens import estimate_messages
+from session.transcript.attachments import Show, with_references
+from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_results
+
+Line = Mapping[str, Any]
+SummaryRole = Literal["user", "assistant"]
+Select = Callable[[Sequence[Line]], Iterable[int]]  # of the messages before a turn: the places of those sent
+
+FULL_TOOL_RESULTS = 2
+SUMMARY_HEAD = (
+    "The conversation history before this point was compacted into the following summary:\n<summary>\n"
+)
+SUMMARY_TAIL = "\n</summary>"
+_SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
+# Providers want these back within a turn.
+_SENT_RUNNING = (*_SENT, "reasoning_content", "thinking_blocks")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryWindow:
+    """How much of a history is sent in mode ``last``: so many messages beside the running turn.
+
+    ``tokens`` bounds both together.
+    """
+
+    messages: int = 50
+    tokens: int = 50_000
+
+
+def visible(
+    lines: Sequence[Line],
+    *,
+    last_consolidated: int,
+    running_id: str | None,
+    keep_results: int = FULL_TOOL_RESULTS,
+    show: Show | None = None,
+    window: HistoryWindow | None = None,
+    summary_role: SummaryRole = "user",
+    select: Select | None = None,
+) -> list[dict[str, Any]]:
+    """Turn the message lines of a transcript into the messages of a request.
+
+    Args:
+        lines: parsed lines, oldest first; what is no message is skipped and not counted.
+        last_consolidated: index over the messages; the history begins there, moved back to the user
+            line that opens the exchange, unless an overlay says where it begins.
+        running_id: ``message_id`` of the turn that runs. From its newest user line on nothing is
+            truncated.
+        keep_results: how many of the older tool results stay whole.
+        show: what turns the files of user messages into parts, asked from the newest back; None: they are
+            named in the text.
+        window: sends the newest messages that fit it, from a user line on, the running turn always whole
+            (mode ``last``); None: all of them (mode ``all``).
+        summary_role: whose message the summary of an overlay is.
+        select: chooses among the messages before the running turn (mode ``relevant``), see ``before_turn``.
+
+    Returns:
+        Provider messages, oldest first, repaired; before them the summary where an overlay has one, else
+        from a user message on, foreign system messages apart.
+    """
+    messages = [line for line in lines if is_message(line)]
+    running = _running_from(messages, running_id)
+    overlay = newest_overlay(messages)
+    opening: list[dict[str, Any]] = []
+    if overlay is not None:
+        opening = [summary_message(plain_text(overlay.get("content")), summary_role)]
+    sent = _since_start(messages, overlay, last_consolidated)
+    if select is not None:
+        sent = _selected(messages, sent, running, select)
+    count = len(sent)
+    if window is not None:
+        sent = _newest(sorted(sent), running, window.messages)
+    follows = overlay is not None and len(sent) == count  # what is kept may begin with the model's words
+    contents: dict[int, object] = {}
+    for i in sorted(sent, reverse=True):
+        contents[i] = _content(messages[i], show, newest=i >= running)
+    older = repair(
+        (_stripped(messages[i], contents[i], _SENT) for i in sorted(sent) if i < running),
+        more_follow=running < len(messages),
+    )
+    newer = repair(
+        (_stripped(messages[i], contents[i], _SENT_RUNNING) for i in sorted(sent) if i >= running),
+        taken=[call["id"] for message in older for call in message.get("tool_calls", ())],
+    )
+    shown = truncate_tool_results([*older, *newer], keep=keep_results, running_from=len(older))
+    if window is not None:
+        room = window.tokens - estimate_messages(opening)
+        shown = shown[_within(shown, len(older), room, whole=follows) :]
+    return opening + shown if opening else _from_a_user(shown)
+
+
+def before_turn(lines: Sequence[Line], *, last_consolidated: int, running_id: str | None) -> list[Line]:
+    """List the messages before the running turn that ``visible`` gives its ``select`` to choose from."""
+    messages = [line for line in lines if is_message(line)]
+    running = _running_from(messages, running_id)
+    sent = _since_start(messages, newest_overlay(messages), last_consolidated)
+    return [messages[i] for i in sorted(sent) if i < running]
+
+
+def is_message(line: Line) -> bool:
+    """Say whether a line counts: an object without ``_type`` whose role is one of the four."""
+    role = line.get("role")
+    return isinstance(role, str) and role in ROLES and "_type" not in line
+
+
+def is_record(line: Line) -> bool:
+    """Say whether a message line is one of our own records, which are never sent."""
+    return line.get("role") == "system" and isinstance(line.get("kind"), str)
+
+
+def newest_overlay(messages: Sequence[Line], *, start: int = 0) -> Line | None:
+    """Return the newest overlay that points at a message, with its ``first_kept`` as ``kept_from`` reads it.
+
+    Args:
+        messages: the session's, from ``start`` to its end.
+        start: index of ``messages[0]`` in the session.
+    """
+    for i in range(len(messages) - 1, -1, -1):
+        kept = kept_from(messages[i], start + i)
+        if kept is not None:
+            return {**messages[i], "first_kept": kept}
+    return None
+
+
+def kept_from(line: Line, at: int) -> int | None:
+    """Return from where on the messages are sent after an overlay that stands at ``at``.
+
+    Where it keeps nothing of what was before, it points at itself; imports once wrote the line behind it.
+
+    Returns:
+        An index up to ``at``; None where the line is no overlay, or points nowhere.
+    """
+    kept = line.get("first_kept")
+    if not is_record(line) or line["kind"] != "overlay" or not _is_index(kept, at + 1):
+        return None
+    return min(int(line["first_kept"]), at)
+
+
+def start_of(messages: Sequence[Line], last_consolidated: int) -> int:
+    """Return where the history begins: at ``last_consolidated``, moved back to the start of its exchange.
+
+    An offset that is no place in the file counts as 0. At the end of the file, or where only our own
+    records follow, nothing is left to send. Where no user line stands before, tool results move
+    back to the call they answer.
+    """
+    offset = last_consolidated if _is_index(last_consolidated, len(messages)) else 0
+    while offset < len(messages) and is_record(messages[offset]):
+        offset += 1
+    if offset in (0, len(messages)):
+        return offset
+    for place in range(offset, -1, -1):
+        if messages[place]["role"] == "user":
+            return place
+    while offset > 0 and messages[offset]["role"] == "tool":
+        offset -= 1
+    return offset
+
+
+def summary_text(summary: str) -> str:
+    """Wrap a summary in the words by which a model knows it for one."""
+    return SUMMARY_HEAD + summary + SUMMARY_TAIL
+
+
+def summary_message(summary: str, role: SummaryRole) -> dict[str, Any]:
+    """Make the message that opens the history after an overlay: told to the model, or as if it said it."""
+    if role == "user":
+        return {"role": role, "content": summary_text(summary)}
+    return {"role": role, "content": f"<summary>\n{summary}{SUMMARY_TAIL}"}
+
+
+def _since_start(messages: Sequence[Line], overlay: Line | None, last_consolidated: int) -> set[int]:
+    start = start_of(messages, last_consolidated) if overlay is None else overlay["first_kept"]
+    return set(sendable(messages)) & set(range(start, len(messages)))
+
+
+def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
+    """Yield the indexes of the lines that are neither our own records nor withdrawn by one.
+
+    Args:
+        messages: the session's, from ``start`` to its end, since an exchange is withdrawn by a later line.
+        start: index of ``messages[0]`` in the session.
+    """
+    withdrawn: set[int] = set()
+    for i, line in enumerate(messages, start):
+        if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
+            withdrawn.update(range(max(line["from"], start), i))
+    return (i for i, line in enumerate(messages, start) if i not in withdrawn and not is_record(line))
+
+
+def _selected(messages: Sequence[Line], sent: set[int], running: int, select: Select) -> set[int]:
+    """Return what ``select`` chooses of the places before the running turn, and all of the turn."""
+    earlier = sorted(i for i in sent if i < running)
+    chosen = {earlier[n] for n in select([messages[i] for i in earlier])}
+    return {i for i in sent if i >= running} | chosen
+
+
+def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:
+    """Return the last ``most`` places before the running turn, and all of the turn."""
+    newer = [i for i in sent if i >= running]
+    older = sent[: len(sent) - len(newer)]
+    return {*older[max(len(older) - most, 0) :], *newer}
+
+
+def _within(shown: Sequence[Line], running: int, room: int, *, whole: bool) -> int:
+    """Return the first user message from which on all fits ``room`` tokens; ``running`` where none does.
+
+    ``whole``: where all fits, it may begin with any message.
+    """
+    first, room = running, room - estimate_messages(shown[running:])
+    for i in range(running - 1, -1, -1):
+        room -= estimate_messages(shown[i : i + 1])
+        if room < 0:
+            break
+        if shown[i]["role"] == "user" or (whole and i == 0):
+            first = i
+    return first
+
+
+def _from_a_user(shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what the model said before any person did, which some providers refuse at the start."""
+    first = next((i for i, message in enumerate(shown) if message["role"] == "user"), len(shown))
+    return [message for i, message in enumerate(shown) if i >= first or message["role"] == "system"]
+
+
+def _running_from(messages: Sequence[Line], running_id: str | None) -> int:
+    for i in range(len(messages) - 1, -1, -1):
+        line = messages[i]
+        if running_id is not None and line["role"] == "user" and line.get("message_id") == running_id:
+            return i
+    return len(messages)
+
+
+def _content(line: Line, show: Show | None, *, newest: bool) -> object:
+    # A picture that is stored in the content is named, not sent again.
+    text = plain_text(line.get("content"))
+    if line["role"] != "user" or "attachments" not in line:
+        return text
+    return with_references(text, line) if show is None else show.content(text, line, newest=newest)
+
+
+def _stripped(line: Line, content: object, fields: Sequence[str]) -> dict[str, Any]:
+    message = {field: line[field] for field in fields if field in line}
+    message["content"] = content
+    return message
+
+
+def _is_index(value: object, end: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= end

@@ -1,0 +1,325 @@
+"""What a transcript shows of each message id, counted line by line; pure."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from session.models.model import Totals
+from session.transcript.line import decode
+from session.transcript.lines import walk
+
+# How a writer may spell an ASCII character that needs no escape.
+_SPELLED = re.compile(rb"\\u00[2-7]")
+# A number beyond it counts as 0.
+_MAX = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What the active transcript shows of one message id: its last occurrence.
+
+    ``start`` is the index of its user line and ``stop`` one past its last line; ``final`` is the index of the
+    line that answers it; ``tail`` says that no message of another id follows (our own records do not count)
+    and that it was not withdrawn.
+    """
+
+    start: int
+    stop: int
+    final: int | None
+    tail: bool
+
+
+@dataclass(slots=True)
+class Older:
+    """What is known of the first ``lines`` lines of a big transcript, in few bytes a line.
+
+    ``begins`` holds, sorted, a number for each place where an id may begin: the checksum of the id above, the
+    line below. Two ids may share a checksum, so that only the line itself says whose it is.
+    """
+
+    lines: int = 0
+    begins: array[int] = field(default_factory=lambda: array("Q"))
+    finals: array[int] = field(default_factory=lambda: array("I"))
+    records: array[int] = field(default_factory=lambda: array("I"))
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def weight(self) -> int:
+        """How many bytes of memory it takes."""
+        return 8 * len(self.begins) + 4 * (len(self.finals) + len(self.records))
+
+    def candidates(self, id_: str) -> Iterator[int]:
+        """Yield the lines where ``id_`` may begin, oldest first."""
+        sum_ = checksum(id_)
+        at = bisect_left(self.begins, sum_ << 32)
+        while at < len(self.begins) and self.begins[at] >> 32 == sum_:
+            yield self.begins[at] & 0xFFFFFFFF
+            at += 1
+
+
+def checksum(id_: str) -> int:
+    """Return 32 bits of an id."""
+    return zlib.crc32(id_.encode("utf-8", "surrogatepass"))
+
+
+class _Newest:
+    """The exchange at the end of a transcript, as long as nothing but its own lines comes in."""
+
+    __slots__ = ("final", "id", "shared", "stop")
+
+    def __init__(self, id_: str, at: int) -> None:
+        self.id, self.stop = id_, at
+        self.final: int | None = None
+        self.shared = False  # a line of it answers other ids too
+
+    def take(self, at: int, line: Mapping[str, Any]) -> None:
+        self.stop = at + 1
+        self.shared = self.shared or "answers" in line
+        if line.get("final") is True and line["role"] != "user":
+            self.final = at
+
+
+class _End:
+    """An exchange of which the last line is known, found line by line towards its beginning."""
+
+    __slots__ = ("begun", "final", "start", "stop")
+
+    def __init__(self, stop: int, final: int | None) -> None:
+        self.start, self.stop, self.final = stop, stop, final
+        self.begun = False  # its user line was found: what stands before is an older exchange
+
+    def go_back(self, at: int, line: Mapping[str, Any]) -> None:
+        if self.begun:
+            return
+        self.start, self.begun = at, line["role"] == "user"
+        if line.get("final") is True and not self.begun:
+            self.end_at(at)
+
+    def end_at(self, at: int) -> None:
+        if not self.begun and self.final is None:
+            self.final = at
+
+    def exchange(self) -> Exchange:
+        final = self.final if self.final is not None and self.final >= self.start else None
+        # What came before it answered no line of it.
+        return Exchange(self.start, self.stop, final, tail=False)
+
+
+class Index:
+    """Grows with the transcript; keeps where each id begins, and looks the rest up in the raw lines."""
+
+    __slots__ = ("_messages", "_newest", "_older", "_starts", "_summed", "_totals", "finals", "records")
+
+    def __init__(self, messages: Sequence[bytes], older: Older | None = None) -> None:
+        """Know nothing yet, or what ``older`` says of the first lines; it is taken over."""
+        # Lines that were sent as a reply.
+        self.finals: MutableSequence[int] = []
+        # Our own ``role: system`` lines: overlay, undo, note, compact.
+        self.records: MutableSequence[int] = []
+        self._messages = messages
+        self._starts: dict[str, int] = {}  # of the lines behind the older ones
+        self._newest: _Newest | None = None
+        self._totals = Totals()
+        self._summed = 0
+        self._older = older
+        if older is not None:
+            self.finals, self.records = older.finals, older.records
+            self._totals, self._summed = older.totals, older.lines
+
+    def add(self, at: int, line: Mapping[str, Any]) -> None:
+        """Take in message line ``at``; one without ``message_id`` that is no system line may be left out."""
+        role = line["role"]
+        if role == "system" and type(line.get("kind")) is str:
+            self.records.append(at)
+            if at == 0:
+                # What these lines cost stands in the archive that they are copies of.
+                self._summed = 1 + copies_behind(line)
+            return
+        id_ = line.get("message_id")
+        if type(id_) is not str:
+            return
+        newest = self._newest
+        if role == "user" or self._start(id_) is None:
+            self._starts[id_] = at
+            newest = self._newest = _Newest(id_, at)
+        elif newest is not None and (newest.id != id_ or newest.stop != at):
+            newest = self._newest = None
+        if newest is not None:
+            newest.take(at, line)
+        if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
+            self.finals.append(at)
+
+    def find(self, id_: str) -> Exchange | None:
+        """Return the newest exchange of a message id; None where no line begins one."""
+        start = self._start(id_)
+        if start is None:
+            return None
+        newest = self._newest
+        if (
+            newest is not None
+            and newest.id == id_
+            and newest.stop == len(self._messages)
+            and not newest.shared
+        ):
+            return Exchange(start, newest.stop, newest.final, tail=True)
+        stop, final = start + 1, None
+        needle = orjson.dumps(id_) if _is_plain(id_) else b'"message_id"'
+        for at, raw in enumerate(walk(self._messages, start), start):
+            if needle not in raw and not (b"\\u00" in raw and _SPELLED.search(raw)):
+                continue
+            line = decode(raw)
+            if line.get("role") == "system" and type(line.get("kind")) is str:
+                continue
+            if line.get("message_id") == id_:
+                stop = at + 1
+                if line.get("final") is True and line.get("role") != "user":
+                    final = at
+            answers = line.get("answers")
+            if isinstance(answers, list) and id_ in answers:
+                final = at
+        return Exchange(start, stop, final, self.last_message() < stop and not self._withdrawn(start))
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory the ids of a big transcript take."""
+        return 0 if self._older is None else self._older.weight + 150 * len(self._starts)
+
+    def snapshot(self) -> Callable[[], Older]:
+        """Copy what is known, while nothing grows; what is returned makes one of it, in any thread."""
+        begins = array("Q") if self._older is None else self._older.begins
+        newer, finals, records = dict(self._starts), array("I", self.finals), array("I", self.records)
+        messages, lines, totals, summed = self._messages, len(self._messages), self._totals, self._summed
+
+        def finish() -> Older:
+            more = sorted(checksum(id_) << 32 | at for id_, at in newer.items())
+            sums = sum_up(totals, islice(walk(messages, summed), max(lines - summed, 0)))
+            return Older(lines, array("Q", merge(begins, more)), finals, records, sums)
+
+        return finish
+
+    def _start(self, id_: str) -> int | None:
+        """Return where an id begins: at its newest user line, else at its first line."""
+        start = self._starts.get(id_)
+        if start is not None or self._older is None:
+            return start
+        for at in self._older.candidates(id_):
+            line = decode(self._messages[at])
+            if line.get("message_id") == id_ and (start is None or line.get("role") == "user"):
+                start = at
+        return start
+
+    def _withdrawn(self, at: int) -> bool:
+        """Say whether a later record withdraws the line at ``at``."""
+        for record in reversed(self.records):
+            if record <= at:
+                return False
+            line = decode(self._messages[record])
+            since = line.get("from")
+            if line["kind"] == "undo" and type(since) is int and 0 <= since <= at:
+                return True
+        return False
+
+    def last_message(self) -> int:
+        """Return the index of the newest line that is not our own record; -1 without one."""
+        at = len(self._messages) - 1
+        for record in reversed(self.records):
+            if record != at:
+                break
+            at -= 1
+        return at
+
+    def ends(self, is_recent: Callable[[Mapping[str, Any]], bool]) -> dict[str, Exchange]:
+        """Find the newest exchange of each id whose last line ``is_recent``, in one pass; oldest first.
+
+        ``tail`` stays False.
+        """
+        ends: dict[str, _End] = {}
+        # Ids that a later line answers than any of their own.
+        answered: dict[str, int] = {}
+        for at in range(len(self._messages) - 1, -1, -1):
+            raw = self._messages[at]
+            if b'"message_id"' not in raw and b'"answers"' not in raw and b"\\u00" not in raw:
+                continue
+            line = decode(raw)
+            if line.get("role") == "system" and type(line.get("kind")) is str:
+                continue
+            answers = line.get("answers")
+            for other in answers if isinstance(answers, list) else ():
+                if isinstance(other, str):
+                    answered.setdefault(other, at)
+                    if other in ends:
+                        ends[other].end_at(at)
+            id_ = line.get("message_id")
+            if type(id_) is not str:
+                continue
+            end = ends.get(id_)
+            if end is None and is_recent(line):
+                end = ends[id_] = _End(at + 1, answered.get(id_))
+            if end is not None:
+                end.go_back(at, line)
+        return {id_: end.exchange() for id_, end in sorted(ends.items(), key=lambda one: one[1].start)}
+
+    def totals(self) -> Totals:
+        """Sum up turns, tokens and price; only lines that came since the last call are read."""
+        count = len(self._messages)
+        if self._summed < count:
+            self._totals = sum_up(
+                self._totals, islice(walk(self._messages, self._summed), count - self._summed)
+            )
+            self._summed = count
+        return self._totals
+
+
+def sum_up(sums: Totals, lines: Iterable[bytes]) -> Totals:
+    """Add to ``sums`` what ``lines`` say."""
+    turns, prompt, completion, cost = sums.turns, sums.prompt_tokens, sums.completion_tokens, sums.cost_usd
+    for raw in lines:
+        if b'"user"' not in raw and b'"usage"' not in raw:
+            continue
+        line = decode(raw)
+        turns += line.get("role") == "user"
+        used = spent(line.get("usage"))
+        prompt, completion, cost = prompt + used[0], completion + used[1], cost + used[2]
+    return Totals(turns, prompt, completion, cost)
+
+
+def copies_behind(line: Mapping[str, Any]) -> int:
+    """Return how many lines behind a ``compact`` line stand in the archive that it names, too."""
+    kept = line.get("kept") if line.get("kind") == "compact" else 0
+    return kept if type(kept) is int and kept > 0 else 0
+
+
+def usage_of(line: Mapping[str, Any]) -> Totals:
+    """Read what a stored line says that its request cost."""
+    return Totals(0, *spent(line.get("usage")))
+
+
+def spent(usage: object) -> tuple[int, int, float]:
+    """Read tokens and price out of a ``usage``; what cannot be meant counts as 0."""
+    if not isinstance(usage, dict):
+        return 0, 0, 0.0
+    prompt, completion, cost = usage.get("prompt"), usage.get("completion"), usage.get("cost_usd")
+    if not (type(prompt) is int and type(completion) is int and abs(prompt) + abs(completion) < _MAX):
+        prompt, completion = int(_number(prompt)), int(_number(completion))
+    return prompt, completion, cost if type(cost) is float and -_MAX < cost < _MAX else _number(cost)
+
+
+def _is_plain(id_: str) -> bool:
+    """Say whether every JSON writer spells the id alike, so that its bytes can be searched for."""
+    return id_.isascii() and id_.isprintable() and not any(c in id_ for c in '"\\/')
+
+
+def _number(value: object) -> float:
+    if type(value) is int or type(value) is float:
+        return float(value) if abs(value) < _MAX else 0.0
+    return 0.0

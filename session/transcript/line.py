@@ -1,0 +1,128 @@
+"""One line of a transcript: times, JSON text and the order of its fields; pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import orjson
+
+from session.errors import LineTooLong
+
+MAX_LINE_BYTES = 2**24
+BLOCK_BYTES = 2**17
+ROLES = ("user", "assistant", "tool", "system")
+_LEADING = ("tool_calls", "tool_call_id", "name")
+_ULID = re.compile(r"^[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
+_DIGITS = b"0" * 19
+_SHAPE = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_LONG_NUMBER = re.compile(rb"\d{19}")
+
+
+def stamp(at: datetime, zone: tzinfo) -> str:
+    """Write ``at`` (aware) as ISO 8601 in ``zone``, with microseconds and offset."""
+    return at.astimezone(zone).isoformat(timespec="microseconds")
+
+
+def naive(at: datetime) -> str:
+    """Write ``at`` as line 1 has it: the machine's local time, microseconds, no offset."""
+    return at.astimezone().replace(tzinfo=None).isoformat(timespec="microseconds")
+
+
+def read_time(value: object) -> datetime | None:
+    """Read a time of any writer: ISO (naive is local), epoch seconds or milliseconds; else None."""
+    try:
+        if isinstance(value, str):
+            return datetime.fromisoformat(value).astimezone()
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value / 1000 if abs(value) > 1e11 else value, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+def make_line(role: str, content: Any, at: str, **fields: Any) -> dict[str, Any]:
+    """Build a message line in the order every reader expects; fields that are None are left out."""
+    line: dict[str, Any] = {"role": role, "content": content, "timestamp": at}
+    for name in _LEADING:
+        if fields.get(name) is not None:
+            line[name] = fields[name]
+    for name, value in fields.items():
+        if value is not None and name not in line:
+            line[name] = value
+    return line
+
+
+def encode(line: Mapping[str, Any]) -> bytes:
+    """Write one message line without its newline: valid JSON in valid UTF-8, raw beyond ASCII.
+
+    Raises:
+        LineTooLong: it is over MAX_LINE_BYTES.
+        ValueError: it has no role that a reader knows.
+    """
+    if line.get("role") not in ROLES or "_type" in line:
+        raise ValueError(f"a message line needs a role, got {line.get('role')!r}")
+    raw = dump(line)
+    if len(raw) > MAX_LINE_BYTES:
+        raise LineTooLong(
+            f"a line of {len(raw)} bytes is over {MAX_LINE_BYTES}", hint="the message or result is too large"
+        )
+    return raw
+
+
+def dump(value: Mapping[str, Any]) -> bytes:
+    """Write an object as JSON; numbers that JSON lacks become null, lone surrogates are escaped."""
+    plain = dict(value)
+    try:
+        return orjson.dumps(plain)
+    except (TypeError, ValueError):
+        pass
+    try:
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(plain), ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(json.loads(text)).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def decode(raw: bytes) -> dict[str, Any]:
+    """Read the bytes of one message line as Python's ``json`` does."""
+    if _DIGITS not in raw.translate(_SHAPE):
+        try:
+            fast: dict[str, Any] = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            pass
+        else:
+            return fast
+    line: dict[str, Any] = json.loads(raw.decode("utf-8", "surrogatepass"))
+    return line
+
+
+def is_ulid(text: object) -> bool:
+    """Say whether ``text`` is a ULID in the only spelling that is accepted."""
+    return isinstance(text, str) and _ULID.match(text) is not None
+
+
+def whole_lines(data: bytes, at: int) -> bytes:
+    """Return whole lines from ``at`` on with their newlines, about a block of them; empty where none follows.
+
+    A line of three bytes costs forty as an object: those of a whole file at once are many times its size.
+    """
+    stop = data.rfind(b"\n", at, at + BLOCK_BYTES) + 1 or data.find(b"\n", at) + 1
+    return data[at:stop]

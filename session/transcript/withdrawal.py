@@ -1,0 +1,94 @@
+"""Finds what ``/undo`` and ``/retry`` withdraw; reads from the newest line back and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from session.transcript.history import is_record, kept_from
+from session.transcript.line import decode
+from session.transcript.repair import plain_text
+
+
+def last_exchange(messages: Sequence[bytes], records: Sequence[int], *, history_start: int) -> int | None:
+    """Return the index of the user line that opens the last exchange which is still sent.
+
+    Several questions that one answer serves are one exchange. None where there is none: the session is empty,
+    or what there was is withdrawn, summarised or in memory.
+    """
+    own = {at: decode(messages[at]) for at in records}
+    floor, strict = _floor(own, history_start)
+    at, answered, sent = len(messages) - 1, set[str](), False
+    while at >= 0 and (at >= floor or (sent and not strict)):
+        if at in own:
+            at = _before(own[at], at) - 1
+            continue
+        line = decode(messages[at])
+        sent = sent or at >= floor
+        if line.get("role") == "user":
+            return _first_of(messages, own, at, answered, floor)
+        answers = line.get("answers")
+        if isinstance(answers, list):
+            answered.update(str(id_) for id_ in answers)
+        at -= 1
+    return None
+
+
+def withdrawn_by(messages: Sequence[bytes], records: Sequence[int], message_id: str) -> int | None:
+    """Return where the exchange begins that the command of this id withdrew; None where it has not yet."""
+    for at in reversed(records):
+        line = decode(messages[at])
+        since = line.get("from")
+        if line.get("kind") == "undo" and line.get("message_id") == message_id and type(since) is int:
+            return since if 0 <= since < at else None
+    return None
+
+
+def questions(messages: Sequence[bytes], start: int) -> list[dict[str, Any]]:
+    """Return the user lines with which the exchange at ``start`` begins."""
+    found: list[dict[str, Any]] = []
+    for raw in messages[start:]:
+        line = decode(raw)
+        if line.get("role") == "user":
+            found.append(line)
+        elif not is_record(line) or line["kind"] == "undo":
+            break
+    return found
+
+
+def text_of(lines: Sequence[dict[str, Any]]) -> str:
+    """Join the texts of user lines, as they are asked again."""
+    return "\n\n".join(text for line in lines if (text := plain_text(line.get("content"))))
+
+
+def _floor(own: dict[int, dict[str, Any]], history_start: int) -> tuple[int, bool]:
+    """Return where the history begins, and whether it is cut off there for good."""
+    for at in sorted(own, reverse=True):
+        first = kept_from(own[at], at)
+        if first is not None:
+            return first, True
+    return history_start, False
+
+
+def _before(record: dict[str, Any], at: int) -> int:
+    """Return the first line that a record withdraws, the record itself where it withdraws none."""
+    since = record.get("from")
+    return since if record.get("kind") == "undo" and type(since) is int and 0 <= since <= at else at
+
+
+def _first_of(
+    messages: Sequence[bytes], own: dict[int, dict[str, Any]], at: int, answered: set[str], floor: int
+) -> int:
+    """Go back over the questions right before ``at`` that the same answer serves."""
+    first = at
+    while answered and at - 1 >= floor:
+        at -= 1
+        if at in own:
+            if _before(own[at], at) < at:
+                break
+            continue
+        line = decode(messages[at])
+        if line.get("role") != "user" or line.get("message_id") not in answered:
+            break
+        first = at
+    return first

@@ -1,0 +1,1 @@
+"""The work on one letter: turns, commands, and what stops them."""

@@ -1,0 +1,271 @@
+"""What a person can ask of the gateway itself, each by a command of its own."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from session.compaction.compactions import Compacted, Compactions, was_too_long
+from session.disk.layout import Layout
+from session.disk.threads import start_thread
+from session.errors import NoSession, NotCompacted
+from session.models.spending import COST_SAID
+from session.store import switch_session
+from session.store.listing import message_count
+from session.store.store import Session
+from session.transcript import archive, withdrawal
+from session.transcript.attachments import attachments_of
+from session.transcript.line import is_ulid, make_line
+from session.turn.stop import StopSwitch, TurnStopped
+from session.turn.turn import Request
+
+_FORM = re.compile(r"/([A-Za-z][A-Za-z0-9_]*)(?:@[A-Za-z0-9_]+)?(?:\s+(.*))?", re.DOTALL)
+
+DESCRIPTIONS = {
+    "new": "ends this conversation and begins a fresh one",
+    "stop": "stops the answer that is being written; waiting messages stay",
+    "status": "shows the model, this conversation and what waits",
+    "resume": "goes back to the conversation before this one, or to an older one by its number",
+    "undo": "withdraws your last message and its answer",
+    "retry": "asks your last message again",
+    "compact": "sums up what was said so far, to make room; add what matters most",
+    "memory": "shows what is remembered about this chat",
+    "help": "shows these commands",
+}
+_ALIASES = {"start": "help"}
+# What is answered while a turn runs: asked of the running turn, it would be of no use after it.
+OUT_OF_LINE = frozenset({"stop", "status"})
+_MAX_MEMORY_CHARS = 3_500
+
+NOTHING_RUNS = "Nothing is running."
+STOPPED = "Stopped."
+BEGUN = "A new conversation begins. The one before is kept, and goes into memory in the background."
+BEGUN_EMPTY = "A new conversation begins."
+NOTHING_OLDER = "There is no older conversation to go back to."
+NO_SUCH_NUMBER = "There are {} older conversations: give a number from 1, the newest, to {}."
+NO_SUCH_ONE = "There is no such older conversation here."
+REOPENED = "The conversation goes on{}: {} messages."
+WITHDRAWN = "Your last message and its answer are withdrawn; the model no longer sees them."
+NOTHING_TO_WITHDRAW = (
+    "There is nothing to withdraw: no message of this conversation is still sent to the model."
+)
+COMPACTED = "{} summarised now: about {:,} tokens of history became {:,}."
+NOTHING_TO_COMPACT = "There is nothing to compact: all that the model is sent would be kept."
+NOTHING_WORTH = "There is nothing worth compacting: so little would leave that no summary of it is shorter."
+STILL_TOO_LONG = (
+    "It was too long for the language model all the same: /new begins afresh, and where that does not help, "
+    "the operator can choose a model that takes more."
+)
+NOT_COMPACTED = "The conversation could not be summarised just now; nothing was changed. Try again later."
+COMPACTING_STOPPED = "Stopped: nothing was compacted."
+_REFUSED = {"plain": NOTHING_TO_COMPACT, "little": NOTHING_WORTH, "cost": COST_SAID}
+NOTHING_TO_RETRY = (
+    "There is nothing to ask again: no message of this conversation is still sent to the model."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as typed: its name in lower case without the slash, and what follows it."""
+
+    name: str
+    rest: str = ""
+
+
+class NotChosen(Exception):
+    """``/resume`` means no older conversation; ``str(error)`` is what its chat is told."""
+
+
+def parse(text: str) -> Command | None:
+    """Read a text that begins with ``/`` and a letter; None where it is no command."""
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        return None
+    name = match[1].lower()
+    return Command(_ALIASES.get(name, name), (match[2] or "").strip())
+
+
+class Commands:
+    """Runs commands on the open session of their chat.
+
+    Args:
+        status: lines of the daemon for a key (model, waiting letters).
+        memory: the MEMORY.md of the scope of session and request, empty where there is none.
+        ended: makes the background work for an ended session durable; called with the session that ended it.
+        left: the same for the session of this ULID, which ended because an older one was opened again.
+        compact: compacts conversations; None: this model is sent no history.
+        now: the timestamp of a line that is written now.
+    """
+
+    def __init__(
+        self,
+        *,
+        status: Callable[[str], list[str]],
+        memory: Callable[[Session, Request], Awaitable[str]],
+        ended: Callable[[Session], Awaitable[bool]],
+        left: Callable[[str, str], Awaitable[bool]],
+        compact: Compactions | None = None,
+        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
+    ) -> None:
+        self._status = status
+        self._memory = memory
+        self.ended = ended
+        self._left = left
+        self._compactions = compact
+        self._now = now
+
+    async def run(
+        self, session: Session, command: Command, request: Request, *, stop: StopSwitch | None = None
+    ) -> str | Request:
+        """Do what ``command`` says; doing it twice for one request does no harm.
+
+        Args:
+            session: held open.
+            command: as it was typed.
+            request: the message that it came in.
+            stop: ends what takes long.
+
+        Returns:
+            The answer's text; of ``/retry`` what the model is to be asked, under the command's own id.
+        """
+        match command.name:
+            case "new":
+                await session.end()
+                return BEGUN if await self.ended(session) else BEGUN_EMPTY
+            case "stop":
+                # A running turn was stopped out of line, before this letter's turn came.
+                return NOTHING_RUNS
+            case "status":
+                return "\n".join([*self._status(session.key), *_of_session(session)])
+            case "resume":
+                return await self._resume(session, command.rest, request.id)
+            case "undo":
+                at = await self._withdraw(session, request.id)
+                return WITHDRAWN if at is not None else NOTHING_TO_WITHDRAW
+            case "retry":
+                return await self._retry(session, request)
+            case "compact":
+                return await self._compact(session, command.rest, request.id, stop or StopSwitch())
+            case "memory":
+                return (
+                    _shortened(await self._memory(session, request))
+                    or "Nothing is remembered about this chat yet."
+                )
+            case "help":
+                return "\n".join(f"/{name} {what}" for name, what in DESCRIPTIONS.items())
+            case _:
+                return _unknown(command.name)
+
+    async def _compact(self, session: Session, focus: str, id_: str, stop: StopSwitch) -> str:
+        if self._compactions is None:
+            return NOTHING_TO_COMPACT
+        try:
+            async with stop:
+                done = await self._compactions.asked(session, focus, id_)
+        except NotCompacted as error:
+            words = _REFUSED.get(error.reason, NOT_COMPACTED)
+            return _and_now(session, words) if error.reason == "little" else words
+        except TurnStopped:
+            # The stop may have come after the summary was stored: then it is told as done.
+            done = await self._compactions.done_by(session, id_)
+            return _compacted(done) if done is not None else COMPACTING_STOPPED
+        return _compacted(done) if done is not None else _and_now(session, NOTHING_TO_COMPACT)
+
+    async def _resume(self, session: Session, rest: str, id_: str) -> str:
+        # A command that comes again after a crash goes on to the session it chose: by now "the one before"
+        # would be the one that it left.
+        aim = session.journal.reopening(id_)
+        try:
+            chosen = aim.session if aim is not None else await _choose(session, rest)
+            swap = await session.change(
+                lambda *hands: switch_session.reopen(*hands, session_id=chosen, by=id_)
+            )
+        except NotChosen as error:
+            return str(error)
+        except NoSession:
+            return NO_SUCH_ONE
+        if swap.left:
+            await self._left(session.key, swap.left)
+        name = session.metadata.get("name")
+        return REOPENED.format(f" ({name})" if name else "", message_count(session.transcript))
+
+    async def _withdraw(self, session: Session, id_: str) -> int | None:
+        """Withdraw the last exchange; return where it begins, also where this command did so before."""
+        messages, records = session.transcript.messages, session.records()
+        at = withdrawal.withdrawn_by(messages, records, id_)
+        if at is not None:
+            return at
+        at = withdrawal.last_exchange(messages, records, history_start=session.history_start)
+        if at is not None:
+            undo = make_line("system", "", self._now(), kind="undo", message_id=id_, **{"from": at})
+            await session.append([undo])
+        return at
+
+    async def _retry(self, session: Session, request: Request) -> str | Request:
+        at = await self._withdraw(session, request.id)
+        if at is None:
+            return NOTHING_TO_RETRY
+        asked = withdrawal.questions(session.transcript.messages, at)
+        files = [file for line in asked for file in attachments_of(line)]
+        return replace(request, text=withdrawal.text_of(asked), attachments=files, typed=request.text)
+
+
+async def _choose(session: Session, rest: str) -> str:
+    """Return the ULID of the ended session that ``/resume`` means.
+
+    Raises:
+        NotChosen: it means none; its text tells the chat why.
+    """
+    if is_ulid(rest.upper()):
+        return rest.upper()
+    layout, stem = Layout(session.path.parents[1]), session.stem
+
+    def conversations() -> list[archive.Archived]:
+        return [found for found in archive.of_stem(layout, stem) if not archive.goes_on(found)]
+
+    ended = await start_thread(conversations, name="disk-look")
+    older = list(dict.fromkeys(archived.session_id for archived in reversed(ended)))
+    older = [id_ for id_ in older if id_ != session.session_id]
+    if not older:
+        raise NotChosen(NOTHING_OLDER)
+    number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 9 else 0 if rest else 1
+    if not 1 <= number <= len(older):
+        raise NotChosen(NO_SUCH_NUMBER.format(len(older), len(older)))
+    return older[number - 1]
+
+
+def _and_now(session: Session, words: str) -> str:
+    """Add what else may help where there is no room to be made though the model found it too long."""
+    return f"{words} {STILL_TOO_LONG}" if was_too_long(session) else words
+
+
+def _compacted(done: Compacted) -> str:
+    count = "1 turn is" if done.turns == 1 else f"{done.turns} turns are"
+    return COMPACTED.format(count, done.tokens_before, done.tokens_after)
+
+
+def _of_session(session: Session) -> list[str]:
+    name = session.metadata.get("name")
+    count = message_count(session.transcript)
+    lines = [f"session: {session.session_id}{f' ({name})' if name else ''}, {count} messages"]
+    for at in reversed(session.records()):
+        record = session.line(at)
+        if record["kind"] in ("overlay", "compact"):
+            lines.append(f"compacted: {record.get('compacted_turns')} turns, at {record.get('timestamp')}")
+            break
+    return lines
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    if len(text) <= _MAX_MEMORY_CHARS:
+        return text
+    return f"{text[:_MAX_MEMORY_CHARS]}\n… ({len(text) - _MAX_MEMORY_CHARS} more characters)"
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, DESCRIPTIONS, n=1, cutoff=0.4)
+    return f"There is no command /{name}. Did you mean /{near[0] if near else 'help'}?"

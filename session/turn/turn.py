@@ -1,0 +1,397 @@
+"""The work on one letter: user line, context, ask the model, run tools and repeat, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Any, Protocol
+
+from session.compaction.compactions import Compactions
+from session.context.embeddings import Embeddings
+from session.context.request import Asking, Request, TurnContext, TurnLimits
+from session.errors import (
+    BadAnswer,
+    ContextTooLong,
+    ModelError,
+    ModelRefused,
+    RoundsExhausted,
+    TurnTimeout,
+)
+from session.models.model import Answer, Meter, Model, ToolCall, Usage, Warms
+from session.store.store import Exchange, Session
+from session.tools import Toolbox
+from session.transcript import transcript
+from session.transcript.attachments import Attachment, stored
+from session.transcript.history import SummaryRole
+from session.transcript.index import usage_of
+from session.turn.stop import StopSwitch, TurnStopped
+from session.turn.turn_compaction import TurnCompaction
+
+__all__ = [
+    "INTERRUPTED",
+    "Reply",
+    "Request",
+    "StopSwitch",
+    "TurnContext",
+    "TurnLimits",
+    "TurnStopped",
+    "Turns",
+    "Watcher",
+]
+
+# A model that answers within this time has its user line stored together with the answer: one sync less.
+QUICK_S = 0.02
+INTERRUPTED = "outcome unknown: interrupted"
+STOPPED = "not run: the turn was stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a letter ended. ``silent``: nothing is sent; ``seq``: its place among the key's replies."""
+
+    text: str = ""
+    kind: str = "reply"  # reply | notice
+    reason: str = ""  # of a notice
+    silent: bool = False
+    repeated: bool = False
+    seq: int = 0
+    files: Sequence[Attachment] = ()  # that go out with it
+    usage: Usage | None = None  # of the turn that was run for it, all requests together
+
+
+class Watcher(Protocol):
+    """Who looks on while a turn runs; every call returns at once."""
+
+    def delta(self, text: str) -> None:
+        """See the next piece of the answer's text."""
+        ...
+
+    def tool(self, name: str) -> None:
+        """See that a tool begins to run."""
+        ...
+
+
+class Turns:
+    """Runs turns: one model, one set of tools, many sessions."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        toolbox: Toolbox,
+        limits: TurnLimits,
+        zone: tzinfo,
+        clock: Callable[[], datetime],
+        turn_context: Callable[[Session, Request], Awaitable[TurnContext]],
+        workspace: Path | None = None,
+        compactions: Compactions | None = None,
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        self.workspace = workspace
+        self.compactions = compactions
+        self.embeddings = embeddings
+        self.model = model
+        self._warms = model if isinstance(model, Warms) else None
+        self.toolbox = toolbox
+        self.limits = limits
+        self.zone = zone
+        self.clock = clock
+        self.turn_context = turn_context
+
+    def now(self) -> str:
+        """Return the timestamp of a line that is written now."""
+        return transcript.stamp(self.clock(), self.zone)
+
+    def note_summary_role(self, role: SummaryRole) -> None:
+        """Send the summaries of all later turns as messages of ``role``: the model refused the other one."""
+        self.limits = replace(self.limits, summary_role=role)
+
+    async def ready(self, stop: StopSwitch) -> None:
+        """Return when the model can be asked at once, its library loaded, or when ``stop`` was pulled."""
+        if self._warms is not None:
+            # Whoever was stopped here is told so by the turn that follows, which then does not begin.
+            with suppress(TurnStopped):
+                async with stop:
+                    await self._warms.warm()
+
+    async def run(
+        self,
+        session: Session,
+        request: Request,
+        *,
+        stop: StopSwitch,
+        watcher: Watcher | None = None,
+        careful: bool = False,
+        meter: Meter | None = None,
+    ) -> Reply:
+        """Answer ``request``; on return its final line survives a power cut.
+
+        A turn that a crash left half done goes on after its last stored line. A ``careful`` one stores
+        the question before the model is asked, since the disk refused lately. ``meter`` counts what the
+        turn cost, stored requests of an earlier try included, also where it fails.
+
+        Raises:
+            ModelAway, StoreError: nothing is wrong with the letter; run it again later.
+            ModelError, TurnTimeout: it will never be answered.
+        """
+        context = await self.turn_context(session, request)
+        turn = _Turn(self, session, request, context, watcher=watcher, meter=meter or Meter())
+        try:
+            async with stop:
+                if self._warms is not None:
+                    # Before the time counts: that its library loads slowly is no fault of the letter's.
+                    await self._warms.warm()
+                async with asyncio.timeout(self.limits.turn_timeout_s):
+                    text = await turn.run(careful=careful)
+        except TurnStopped:
+            await turn.close_stopped()
+            return Reply(silent=True, reason="stopped")
+        except TimeoutError:
+            stored = turn.stored_answer()
+            if stored is None:
+                raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
+            text = stored
+        if turn.compaction is not None:
+            turn.compaction.ended()
+        return Reply(text=text, seq=session.seq_of(request.id), usage=turn.meter.usage)
+
+
+class _Turn:
+    def __init__(
+        self,
+        turns: Turns,
+        session: Session,
+        request: Request,
+        context: TurnContext,
+        *,
+        watcher: Watcher | None,
+        meter: Meter,
+    ) -> None:
+        self._turns = turns
+        self._session = session
+        self._request = request
+        self._watcher = watcher
+        self._user: dict[str, Any] | None = None
+        self._partial: list[str] = []
+        self._rounds = 0
+        self._tools_used: list[str] = []
+        # The answer on its way to the disk: it counts where the time ends while it is stored.
+        self._answer: str | None = None
+        self._context = context
+        self._asking = Asking(
+            session,
+            request,
+            context,
+            model=turns.model,
+            toolbox=turns.toolbox,
+            limits=turns.limits,
+            workspace=turns.workspace,
+            embeddings=turns.embeddings,
+            meter=meter,
+        )
+        self.meter = meter
+        self.compaction: TurnCompaction | None = None
+        if turns.compactions is not None and not turns.model.plain:
+            self.compaction = TurnCompaction(turns.compactions, session, self._asking, meter)
+
+    async def run(self, *, careful: bool) -> str:
+        exchange = self._session.find(self._request.id)
+        if exchange is not None and exchange.tail:
+            await self._resume(exchange)
+        else:
+            self._user = self._user_line()
+            if careful:
+                await self._store()
+        while True:
+            answer = await self._ask()
+            self._count(answer.usage)
+            if not answer.tool_calls:
+                return await self._finish(answer)
+            if self._rounds >= self._turns.limits.max_tool_rounds:
+                raise RoundsExhausted(
+                    f"the model asked for tools in more than {self._rounds} rounds",
+                    hint="raise model.max_tool_rounds, or use a stronger model",
+                )
+            await self._store(self._assistant(answer))
+            await self._run_calls(answer.tool_calls)
+
+    async def close_stopped(self) -> None:
+        """Append what the turn had, and the line that says it was stopped."""
+        exchange = self._session.find(self._request.id)
+        self._user = None
+        if exchange is None or not exchange.tail:
+            lines = [self._user_line()]
+        elif exchange.final is not None:
+            return
+        else:
+            calls = self._open_calls(exchange)
+            # The first call may still run in its thread, and end: nobody knows its outcome.
+            said = [INTERRUPTED, *[STOPPED] * len(calls)]
+            lines = [self._result(call, text, is_error=True) for call, text in zip(calls, said, strict=False)]
+        lines.append(self._line("assistant", "".join(self._partial), stopped=True, final=True))
+        await self._store(*lines)
+
+    def stored_answer(self) -> str | None:
+        """Return the answer that reached the disk although its turn was told to end; None without one."""
+        exchange = self._session.find(self._request.id)
+        is_last = exchange is not None and exchange.final == len(self._session) - 1
+        return self._answer if is_last else None
+
+    # -- stored lines ------------------------------------------------------------------------------
+
+    def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
+        at = self._turns.now()
+        return transcript.make_line(role, content, at, message_id=self._request.id, **fields)
+
+    def _user_line(self) -> dict[str, Any]:
+        request = self._request
+        sender = dict(request.sender) or None
+        return self._line(
+            "user",
+            request.text,
+            platform_id=request.platform_id,
+            sender=sender,
+            group=True if request.chat == "group" else None,
+            attachments=stored(request.attachments),
+            typed=request.typed or None,
+        )
+
+    def _assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
+        usage = answer.usage and {
+            "prompt": answer.usage.prompt,
+            "completion": answer.usage.completion,
+            "cost_usd": answer.usage.cost_usd,
+        }
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.tool_calls
+        ]
+        content = answer.text if answer.text or not calls else None
+        return self._line(
+            "assistant", content, tool_calls=calls or None, **dict(answer.extra), usage=usage, **fields
+        )
+
+    def _result(self, call: ToolCall, text: str, *, is_error: bool) -> dict[str, Any]:
+        return self._line("tool", text, tool_call_id=call.id, name=call.name, is_error=is_error or None)
+
+    async def _store(self, *lines: dict[str, Any]) -> None:
+        user, self._user = self._user, None
+        if user is None and not lines:
+            return
+        try:
+            await self._session.append([user, *lines] if user else lines)
+        except Exception:
+            self._user = user
+            raise
+
+    # -- the model ---------------------------------------------------------------------------------
+
+    async def _ask(self) -> Answer:
+        """Ask; where the model refuses the request, change what can be changed about it and ask again."""
+        while True:
+            try:
+                answer = await self._ask_once()
+            except (ModelRefused, ContextTooLong) as error:
+                if self._partial or not await self._changed(error):
+                    raise
+            else:
+                if self.compaction is not None:
+                    self.compaction.answered(answer.usage)
+                if self._asking.summary_role != self._turns.limits.summary_role:
+                    self._turns.note_summary_role(self._asking.summary_role)
+                return answer
+
+    async def _changed(self, error: ModelError) -> bool:
+        """Change the request that was refused: each way once; False where none is left."""
+        album = self._asking.album
+        if album.shown and not album.named_only:
+            album.named_only = True
+            return True
+        if isinstance(error, ContextTooLong):
+            return self.compaction is not None and await self.compaction.too_long(self._store)
+        return self._asking.summary_as_user()
+
+    async def _ask_once(self) -> Answer:
+        """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
+        self._partial.clear()
+        if self.compaction is not None:
+            prompt = await self.compaction.prompt(self._user, self._store)
+        else:
+            prompt = await self._asking.prompt(self._user)
+        if self._user is None:
+            return await self._turns.model.ask(prompt, self._delta)
+        storing: list[asyncio.Future[None]] = []
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._store())))
+        try:
+            return await self._turns.model.ask(prompt, self._delta)
+        finally:
+            timer.cancel()
+            for store in storing:
+                await store
+
+    def _count(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self.meter.add(usage.prompt, usage.completion, usage.cost_usd)
+
+    def _delta(self, text: str) -> None:
+        self._partial.append(text)
+        if self._watcher is not None:
+            self._watcher.delta(text)
+
+    async def _finish(self, answer: Answer) -> str:
+        if not answer.text.strip():
+            raise BadAnswer("the model answered nothing")
+        used = list(dict.fromkeys(self._tools_used)) or None
+        self._answer = answer.text
+        await self._store(self._assistant(answer, final=True, tools_used=used))
+        return answer.text
+
+    # -- tools -------------------------------------------------------------------------------------
+
+    async def _run_calls(self, calls: Collection[ToolCall]) -> None:
+        self._rounds += 1
+        for call in calls:
+            self._tools_used.append(call.name)
+            if self._watcher is not None:
+                self._watcher.tool(call.name)
+            result = await self._turns.toolbox.run(call, self._asking.place(), self._context.tools)
+            await self._store(self._result(call, result.text, is_error=result.is_error))
+
+    async def _resume(self, exchange: Exchange) -> None:
+        """Go on after the last stored line: settle the calls that have no result yet."""
+        for line in self._session.lines(exchange.start, exchange.stop):
+            if line.get("role") == "assistant" and line.get("tool_calls"):
+                self._rounds += 1
+                self._tools_used += [call.name for call in calls_of(line)]
+                spent = usage_of(line)
+                self.meter.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+        for call in self._open_calls(exchange):
+            tool = self._turns.toolbox.get(call.name)
+            if tool is not None and not tool.repeatable:
+                await self._store(self._result(call, INTERRUPTED, is_error=True))
+            else:
+                result = await self._turns.toolbox.run(call, self._asking.place(), self._context.tools)
+                await self._store(self._result(call, result.text, is_error=result.is_error))
+
+    def _open_calls(self, exchange: Exchange) -> list[ToolCall]:
+        waiting: dict[str, ToolCall] = {}
+        for line in self._session.lines(exchange.start, exchange.stop):
+            if line.get("role") == "assistant":
+                waiting = {call.id: call for call in calls_of(line)}
+            elif line.get("role") == "tool":
+                waiting.pop(str(line.get("tool_call_id")), None)
+        return list(waiting.values())
+
+
+def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:
+    """Read the tool calls of a stored assistant line."""
+    calls = []
+    for call in line.get("tool_calls") or []:
+        function = call.get("function") or {}
+        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), str(function.get("arguments"))))
+    return calls

@@ -1,0 +1,249 @@
+"""The clock: each slot once, whatever dies, hangs, is edited or is set back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from channels.base import Piece, Rendered
+from channels.cron.job import new_row
+from channels.cron.schedule import At
+from channels.message import Inbound
+from tests.channels.cron_place import (
+    HOUR,
+    MINUTE,
+    NOON,
+    PATIENCE_S,
+    File,
+    Place,
+    every,
+    hourly,
+    ms,
+)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# -- a slot --------------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_put_at_its_slot_and_not_before(place: Place) -> None:
+    row = new_row(At(NOON + HOUR), "what is new?", at=NOON, to="telegram:-100:topic:5")
+    place.file.add(row)
+
+    async with place.running():
+        await place.time.to(NOON + HOUR - timedelta(milliseconds=1))
+        assert place.put == []
+        await place.time.to(NOON + HOUR)
+        await place.count(1)
+
+    (inbound,) = place.put
+    assert inbound.id == f"cron:{row['id']}@2026-06-01T13:00:00Z"
+    assert (inbound.key, inbound.channel, inbound.chat_id) == (f"cron:{row['id']}", "cron", row["id"])
+    assert (inbound.text, inbound.kind, inbound.answer_to) == (
+        "what is new?",
+        "message",
+        "telegram:-100:topic:5",
+    )
+    assert (inbound.source, inbound.cron_job_id) == ("cron", row["id"])
+    assert inbound.sent_at == "2026-06-01T13:00:00.000000+00:00"
+
+
+async def test_slots_follow_one_another_each_once(place: Place) -> None:
+    place.write(every(5, "a"), every(2.5, "b"))
+
+    async with place.running():
+        await place.time.to(NOON + timedelta(seconds=10))
+        slots = await place.count(6)
+
+    assert [slot for slot in slots if slot.startswith("a")] == ["a@01T12:00:05Z", "a@01T12:00:10Z"]
+    assert [slot for slot in slots if slot.startswith("b")] == [
+        "b@01T12:00:02.500Z",
+        "b@01T12:00:05Z",
+        "b@01T12:00:07.500Z",
+        "b@01T12:00:10Z",
+    ]
+
+
+async def test_an_answer_without_a_chat_stays_in_the_session(place: Place) -> None:
+    place.write(every(5))
+
+    async with place.running() as clock:
+        await place.time.to(NOON + timedelta(seconds=5))
+        await place.count(1)
+        assert await clock.send(Piece("a", clock.split("text")[0], nonce="n")) == ""
+
+    assert place.put[0].answer_to is None
+    assert clock.split("*text*") == [Rendered("*text*")]
+
+
+async def test_a_run_is_noted_once_its_letter_is_durable(place: Place) -> None:
+    place.write(hourly(nextRunAtMs=ms(NOON + HOUR)))
+    durable = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def hold(_: Inbound) -> None:
+        begun.set()
+        await durable.wait()
+
+    place.before_put = hold
+    async with place.running():
+        await place.time.to(NOON + HOUR)
+        await begun.wait()
+        assert "lastRunAtMs" not in place.on_disk()["a"]["state"]
+        durable.set()
+        await place.noted(lambda jobs: jobs["a"]["state"].get("lastStatus") == "ok")
+
+    state = place.on_disk()["a"]["state"]
+    assert state["nextRunAtMs"] == ms(NOON + 2 * HOUR)
+    assert [entry["status"] for entry in state["runHistory"]] == ["ok"]
+
+
+async def test_what_died_before_it_was_noted_is_put_again_under_the_same_id(place: Place) -> None:
+    place.write(hourly(nextRunAtMs=ms(NOON + HOUR)))
+    place.file.refuses = True
+
+    async with place.running():
+        await place.time.to(NOON + HOUR)
+        await place.count(1)
+    place.file = File(place.workspace, place.time)
+    async with place.running():
+        await place.count(2)
+
+    assert place.slots == ["a@01T13:00:00Z"] * 2
+
+
+async def test_what_was_noted_is_not_put_again(place: Place) -> None:
+    place.write(hourly(nextRunAtMs=ms(NOON + HOUR)))
+
+    async with place.running():
+        await place.time.to(NOON + HOUR)
+        await place.noted(lambda jobs: jobs["a"]["state"].get("lastStatus") == "ok")
+    async with place.running():
+        await place.time.to(NOON + 2 * HOUR)
+        await place.count(2)
+
+    assert place.slots == ["a@01T13:00:00Z", "a@01T14:00:00Z"]
+
+
+async def test_what_is_noted_at_the_end_is_not_overtaken_by_what_was_being_noted(place: Place) -> None:
+    place.write(every(5))
+
+    async with place.running():
+        await place.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
+        await place.taken_over()
+        place.file.free.clear()
+        await place.time.to(NOON + timedelta(seconds=5))
+        await asyncio.wait_for(place.file.held.wait(), PATIENCE_S)
+        await place.time.to(NOON + timedelta(seconds=10))
+        await place.count(2)
+        place.task.cancel()
+        _, pending = await asyncio.wait([place.task], timeout=0.3)
+        place.file.free.set()
+        assert pending
+
+    state = place.on_disk()["a"]["state"]
+    assert len(state["runHistory"]) == 2
+    assert (state["lastSlotMs"], state["nextRunAtMs"]) == (ms(NOON) + 10_000, ms(NOON) + 15_000)
+
+
+async def test_slots_that_pass_while_a_run_is_noted_are_made_up(place: Place) -> None:
+    """The note knows of the first run alone; the process has run on, and is behind its clock."""
+    job = every(5)
+    job["schedule"]["missed"] = "all"
+    place.write(job)
+
+    async with place.running():
+        await place.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
+        await place.taken_over()
+        place.file.free.clear()
+        await place.time.to(NOON + timedelta(seconds=5))
+        await asyncio.wait_for(place.file.held.wait(), PATIENCE_S)
+        await place.time.to(NOON + timedelta(seconds=10))
+        await place.count(2)
+        while place.clock._next.get("a") != NOON + timedelta(seconds=15) or place.clock._wake.is_set():
+            await asyncio.sleep(0)
+        place.time.now = NOON + timedelta(seconds=24)
+        place.file.free.set()
+        await place.noted(lambda jobs: len(jobs["a"]["state"].get("runHistory", ())) > 0)
+        await place.taken_over()
+        await place.time.to(NOON + timedelta(seconds=25))
+        await place.count(5)
+
+    assert [slot.rpartition(":")[2] for slot in place.slots] == ["05Z", "10Z", "15Z", "20Z", "25Z"]
+
+
+async def test_a_disk_that_was_full_is_noted_later(place: Place) -> None:
+    place.write(hourly(nextRunAtMs=ms(NOON + HOUR)))
+    place.file.refuses = True
+
+    async with place.running():
+        await place.time.to(NOON + HOUR)
+        await place.count(1)
+        await place.file.noted.wait()
+        await place.time.to(NOON + 2 * HOUR)
+        await place.count(2)
+        place.file.refuses = False
+        await place.time.to(NOON + 2 * HOUR + timedelta(seconds=10))
+        await place.noted(lambda jobs: len(jobs["a"]["state"].get("runHistory", ())) == 2)
+
+    assert place.slots == ["a@01T13:00:00Z", "a@01T14:00:00Z"]
+
+
+async def test_a_letter_that_hangs_holds_up_no_other_job(place: Place) -> None:
+    place.write(every(5, "a"), every(5, "b"))
+
+    async def hold(inbound: Inbound) -> None:
+        if inbound.cron_job_id == "a":
+            await asyncio.Event().wait()
+
+    place.before_put = hold
+    async with place.running():
+        for number in range(1, 4):
+            await place.time.to(NOON + timedelta(seconds=5 * number))
+            await place.count(number)
+
+    assert place.slots == ["b@01T12:00:05Z", "b@01T12:00:10Z", "b@01T12:00:15Z"]
+
+
+async def test_slots_that_passed_while_the_queue_was_away_are_made_up_by_policy(place: Place) -> None:
+    place.write(hourly("once"), hourly("all", "all"))
+    back = asyncio.Event()
+
+    async def hold(_: Inbound) -> None:
+        await back.wait()
+
+    place.before_put = hold
+    async with place.running():
+        await place.time.to(NOON + HOUR)
+        await place.time.leap(NOON + 4 * HOUR + MINUTE)
+        back.set()
+        await place.count(6)
+        await place.time.to(NOON + 5 * HOUR)
+        slots = await place.count(8)
+
+    hours = {name: [slot[-9:-7] for slot in slots if slot.startswith(name)] for name in ("once", "all")}
+    assert hours == {"once": ["13", "16", "17"], "all": ["13", "14", "15", "16", "17"]}
+
+
+async def test_a_letter_that_is_refused_is_noted_as_an_error_and_the_clock_goes_on(place: Place) -> None:
+    place.write(hourly())
+
+    async def refuse(_: Inbound) -> None:
+        place.before_put = None
+        raise ValueError("not this one")
+
+    place.before_put = refuse
+    async with place.running():
+        await place.time.to(NOON + HOUR)
+        await place.noted(lambda jobs: jobs["a"]["state"].get("lastStatus") == "error")
+        await place.time.to(NOON + 2 * HOUR)
+        await place.count(1)
+
+    assert place.on_disk()["a"]["state"]["runHistory"][0]["error"] == "ValueError: not this one"

@@ -1,0 +1,161 @@
+"""cron/jobs.json passed to and fro between us and real nanobots."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from channels.cron.job import due, letter, new_row
+from channels.cron.jobs_file import CronFile
+from channels.cron.schedule import At, Every, cron
+from tests.channels.cron_file_place import NOON, Theirs, job, put
+from tests.support import peers
+from tests.support.peers import NANOBOT_014, NANOBOT_022, Peer
+
+pytestmark = pytest.mark.timeout(peers.FIRST_USE_S)
+
+
+BOTH = pytest.mark.parametrize("nanobot", [NANOBOT_014, NANOBOT_022], ids=lambda peer: peer.name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> CronFile:
+    return CronFile(tmp_path, clock=lambda: NOON)
+
+
+@pytest.fixture
+def theirs(nanobot: Peer, tmp_path: Path) -> Theirs:
+    return Theirs(nanobot, tmp_path)
+
+
+WEIRD = 'Привет 世界 👩‍👩‍👧‍👦 "quoted" \\ back\u2028slash\x85 \x01 ende'
+
+
+CHAT = {"deliver": True, "channel": "telegram", "to": "12345678"}
+
+
+@BOTH
+def test_their_jobs_run_here(theirs: Theirs) -> None:
+    """Each kind is due when they meant it, asks what they meant, and answers in the chat that they meant."""
+    at_ms = 1_924_992_000_000
+    ids = theirs.do(
+        "cron_add",
+        jobs=[
+            {"name": "e", "schedule": {"kind": "every", "every_ms": 5_000}, "message": WEIRD, **CHAT},
+            {
+                "name": "c",
+                "schedule": {"kind": "cron", "expr": "30 9 * * 1-5", "tz": "Europe/Berlin"},
+                "message": "m",
+                **CHAT,
+            },
+            {
+                "name": "a",
+                "schedule": {"kind": "at", "at_ms": at_ms},
+                "message": "m",
+                "delete_after_run": True,
+                **CHAT,
+            },
+        ],
+    )
+
+    contents = CronFile(theirs.workspace).read()
+
+    assert (contents.bad, contents.fault) == ((), None)
+    every, by_cron, once = (contents.jobs[job_id] for job_id in ids)
+    created = every.row["createdAtMs"]
+    assert every.schedule == Every(5_000, datetime.fromtimestamp(created / 1000, UTC))
+    assert str(by_cron.schedule) == str(cron("30 9 * * 1-5", by_cron.schedule.zone))  # type: ignore[union-attr]
+    assert once.schedule == At(datetime.fromtimestamp(at_ms / 1000, UTC))
+    assert once.row["deleteAfterRun"] is True
+    sent = letter(every, NOON, at=NOON)
+    assert (sent.text, sent.answer_to, sent.key) == (WEIRD, "telegram:12345678", f"cron:{ids[0]}")
+    now = datetime.now(UTC)
+    stored = by_cron.state_ms("nextRunAtMs")
+    assert stored is not None
+    assert due(by_cron, now) == datetime.fromtimestamp(stored / 1000, UTC)
+
+
+@pytest.mark.slow
+@BOTH
+def test_our_jobs_run_there(theirs: Theirs) -> None:
+    """Those with a chat and those without: theirs fires both, and what it notes is read here again."""
+    file = CronFile(theirs.workspace)
+    now = datetime.now(UTC)
+    to_chat = file.add(new_row(Every(1_000, now), WEIRD, at=now, to="telegram:-100:topic:5"))
+    alone = file.add(new_row(Every(1_000, now), "alone", at=now))
+    file.add(new_row(cron("0 9 * * *", UTC), "later", at=now, policy="all"))
+    for one in (to_chat, alone):
+        file.ran(one.id, now, "ok")
+
+    there = theirs.do("cron_run", count=2, within_s=20)
+
+    assert there["warnings"] == []
+    fired = {one["id"]: one for one in there["fired"]}
+    assert fired[to_chat.id]["message"] == WEIRD
+    assert fired[alone.id]["message"] == "alone"
+    chat = fired[to_chat.id]
+    assert (chat["channel"] or chat["origin_channel"], chat["to"] or chat["origin_chat_id"]) == (
+        "telegram",
+        "-100:topic:5",
+    )
+    here = file.read()
+    assert (len(here.jobs), here.bad) == (3, ())
+    assert here.jobs[to_chat.id].answer_to == "telegram:-100:topic:5"
+    assert here.jobs[alone.id].answer_to is None
+    assert here.jobs[alone.id].row["state"]["lastStatus"] == "ok"
+    assert [row["state"]["last_status"] for row in there["jobs"]] == ["ok", "ok", None]
+
+
+@pytest.mark.slow
+def test_their_history_goes_on_here_and_there(tmp_path: Path) -> None:
+    """Runs of both stand in one history."""
+    theirs = Theirs(NANOBOT_022, tmp_path)
+    file = CronFile(theirs.workspace)
+    now = datetime.now(UTC)
+    mine = file.add(new_row(Every(1_000, now), "m", at=now, to="telegram:1"))
+    file.ran(mine.id, now, "error", "first", 3)
+
+    theirs.do("cron_run", count=1, within_s=20)
+    file.ran(mine.id, now, "ok")
+    (there,) = theirs.do("cron_list")["jobs"]
+
+    history = there["state"]["run_history"]
+    assert (history[0]["error"], history[0]["duration_ms"]) == ("first", 3)
+    assert len(history) >= 3
+    assert {entry["status"] for entry in history[1:]} == {"ok"}
+
+
+def test_what_their_agent_left_beside_the_file_is_taken_over(tmp_path: Path) -> None:
+    """A 0.2 that does not run the clock writes its changes down for the program that does."""
+    theirs = Theirs(NANOBOT_022, tmp_path)
+    file = CronFile(theirs.workspace)
+    now = datetime.now(UTC)
+    rows = [new_row(Every(3_600_000, now), "m", at=now, to="telegram:1") | {"color": n} for n in range(3)]
+    off, gone, kept = (file.add(row).id for row in rows)
+
+    theirs.do("cron_later", job_id=off, change="disable")
+    theirs.do("cron_later", job_id=gone, change="remove")
+    seen = file.read().jobs
+    with (file.path.parent / "action.jsonl").open("ab") as left:
+        left.write(b'{"action": "add", "par')
+    assert file.left()
+    file.ran(kept, now, "ok")
+
+    for jobs in (seen, file.read().jobs, CronFile(theirs.workspace).read().jobs):
+        assert [(job_id, one.enabled) for job_id, one in jobs.items()] == [(off, False), (kept, True)]
+        assert jobs[off].row["color"] == 0
+    assert not file.left()
+    assert len(list(file.path.parent.glob("action.jsonl.corrupt-*"))) == 1
+    assert [row["id"] for row in theirs.do("cron_list")["jobs"]] == [kept, off]
+
+
+def test_what_nanobot_schedules_for_itself_is_kept_and_not_run(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("dream", payload={"kind": "system_event", "message": ""})]})
+
+    contents = file.read()
+
+    assert contents.bad == ()
+    assert due(contents.jobs["dream"], NOON) is None
+    assert contents.rows(NOON)[0]["next_run_at"] is None

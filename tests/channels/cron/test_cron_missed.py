@@ -1,0 +1,148 @@
+"""Slots that were missed, and clocks that leap."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from channels.message import Inbound
+from tests.channels.cron_place import (
+    DAY,
+    HOUR,
+    MINUTE,
+    NOON,
+    PATIENCE_S,
+    Place,
+    hourly,
+    jobs,
+    ms,
+)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# -- missed --------------------------------------------------------------------------------------------
+
+
+async def test_what_nobody_looked_at_is_made_up_at_the_start(place: Place) -> None:
+    stood = ms(NOON - 2 * HOUR)
+    place.write(
+        hourly("once", nextRunAtMs=stood),
+        hourly("all", "all", nextRunAtMs=stood),
+        hourly("skip", "skip", nextRunAtMs=stood),
+    )
+    place.time.now = NOON + 10 * MINUTE
+
+    async with place.running():
+        await place.count(4)
+        await place.noted(lambda jobs: all(job["state"].get("lastStatus") for job in jobs.values()))
+
+    assert sorted(place.slots) == [
+        "all@01T10:00:00Z",
+        "all@01T11:00:00Z",
+        "all@01T12:00:00Z",
+        "once@01T12:00:00Z",
+    ]
+    jobs = place.on_disk()
+    assert {job["state"]["nextRunAtMs"] for job in jobs.values()} == {ms(NOON + HOUR)}
+    assert (jobs["skip"]["state"]["lastStatus"], jobs["once"]["state"]["lastStatus"]) == ("skipped", "ok")
+
+
+async def test_what_was_to_run_once_and_is_over_a_day_late_is_said_and_kept(place: Place) -> None:
+    place.write(
+        hourly("late")
+        | {"schedule": {"kind": "at", "atMs": ms(NOON - DAY - MINUTE)}, "deleteAfterRun": True},
+        hourly("now") | {"schedule": {"kind": "at", "atMs": ms(NOON - HOUR)}, "deleteAfterRun": True},
+    )
+
+    async with place.running():
+        await place.count(1)
+        await place.noted(lambda jobs: "now" not in jobs and jobs["late"].get("enabled") is False)
+
+    assert place.slots == ["now@01T11:00:00Z"]
+    state = place.on_disk()["late"]["state"]
+    assert state["lastStatus"] == "skipped"
+    assert "missed" in state["lastError"]
+
+
+async def test_a_clock_that_is_set_back_runs_no_slot_again(place: Place) -> None:
+    place.write(hourly())
+
+    async with place.running():
+        await place.time.to(NOON + HOUR)
+        await place.count(1)
+        await place.time.to(NOON - 2 * HOUR)
+        await place.edit(jobs(*[row | {"name": "edited"} for row in place.on_disk().values()]))
+        await place.time.to(NOON + HOUR)
+        await place.time.to(NOON + 2 * HOUR)
+        await place.count(2)
+
+    assert place.slots == ["a@01T13:00:00Z", "a@01T14:00:00Z"]
+
+
+async def test_a_clock_that_was_wrong_by_months_stops_no_job(place: Place) -> None:
+    place.write(hourly())
+    place.time.now = NOON + 90 * DAY
+
+    async with place.running():
+        await place.time.to(NOON + 90 * DAY + HOUR)
+        await place.count(1)
+        await place.noted(lambda jobs: jobs["a"]["state"].get("lastStatus") == "ok")
+        await place.taken_over()
+        await place.time.to(NOON)
+        await place.time.to(NOON + HOUR)
+        await place.count(2)
+
+    assert place.slots[1] == "a@01T13:00:00Z"
+
+
+async def test_a_clock_that_is_mended_while_a_run_is_noted_stops_no_job(place: Place) -> None:
+    """What the note knew of the next slots was reckoned by the wrong clock."""
+    half_past = {"kind": "cron", "expr": "30 * * * *", "tz": "UTC"}
+    place.write(hourly("a"), hourly("b") | {"schedule": half_past})
+    place.time.now = NOON + 90 * DAY + 45 * MINUTE
+
+    async with place.running():
+        await place.noted(lambda jobs: all(job["state"].get("nextRunAtMs") for job in jobs.values()))
+        await place.taken_over()
+        place.time.free.clear()
+        await place.time.to(NOON + 90 * DAY + HOUR)
+        await place.count(1)
+        await asyncio.wait_for(place.time.kept.wait(), PATIENCE_S)
+        await place.time.to(NOON)
+        place.time.free.set()
+        await place.taken_over()
+        await place.time.to(NOON + HOUR)
+        await place.count(3)
+
+    assert place.slots[1:] == ["b@01T12:30:00Z", "a@01T13:00:00Z"]
+
+
+async def test_a_clock_that_is_mended_while_a_letter_is_put_stops_no_job(place: Place) -> None:
+    place.write(hourly())
+    place.time.now = NOON + 90 * DAY
+    durable, begun = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: Inbound) -> None:
+        begun.set()
+        await durable.wait()
+
+    place.before_put = hold
+    async with place.running():
+        await place.noted(lambda jobs: bool(jobs["a"]["state"].get("nextRunAtMs")))
+        await place.taken_over()
+        await place.time.to(NOON + 90 * DAY + HOUR)
+        await begun.wait()
+        await place.time.to(NOON)
+        durable.set()
+        await place.count(1)
+        await place.taken_over()
+        await place.time.to(NOON + HOUR)
+        await place.count(2)
+
+    assert place.slots[1] == "a@01T13:00:00Z"

@@ -1,0 +1,234 @@
+"""A scheduler of cron with a clock that stands until it is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from channels.base import Pulse
+from channels.cron.jobs_file import Contents, CronFile
+from channels.cron.scheduler import CronScheduler
+from channels.errors import ChannelError
+from channels.message import Inbound, read_inbound
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+PATIENCE_S = 60
+
+
+class Time:
+    """A clock that stands until it is moved; it moves on once the scheduler waits again."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+        self.waited = False  # the scheduler looked at it at least once
+        self.free = threading.Event()  # cleared, it keeps a thread that looked at it
+        self.free.set()
+        self.kept = asyncio.Event()  # such a thread is there
+        self._waiting: list[tuple[datetime, asyncio.Event, bool]] = []
+        self._changed = asyncio.Condition()
+        self._loop = asyncio.get_running_loop()
+
+    def clock(self) -> datetime:
+        now = self.now
+        if threading.current_thread() is not threading.main_thread() and not self.free.is_set():
+            self._loop.call_soon_threadsafe(self.kept.set)
+            assert self.free.wait(PATIENCE_S)
+        return now
+
+    async def pause(self, event: asyncio.Event, seconds: float) -> None:
+        over = asyncio.Event()
+        task = asyncio.current_task()
+        notes = task is not None and task.get_name() == "cron notes"
+        entry = (self.now + timedelta(seconds=seconds), over, notes)
+        self._waiting.append(entry)
+        self.waited = True
+        async with self._changed:
+            self._changed.notify_all()
+        both = [asyncio.ensure_future(one.wait()) for one in (event, over)]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in both:
+                one.cancel()
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+
+    async def idle(self) -> None:
+        """Wait until the scheduler waits."""
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            await self._changed.wait_for(lambda: any(not notes for _, _, notes in self._waiting))
+
+    async def to(self, instant: datetime) -> None:
+        """Move on from one wait to the next, up to an instant; or be set back to it at once."""
+        await self.idle()
+        if instant < self.now:
+            self.now = instant
+            await self._wake(NOON + 1000 * DAY)
+            return
+        while self.now < instant:
+            self.now = min([instant, *(deadline for deadline, _, _ in self._waiting)])
+            await self._wake(self.now)
+
+    async def leap(self, instant: datetime) -> None:
+        """Be at an instant at once, as after a sleep of the machine."""
+        await self.idle()
+        self.now = instant
+        await self._wake(instant)
+
+    def end_rests(self) -> None:
+        """Let whoever writes the notes go on, as if its rest were over; it may have begun it a moment ago."""
+        for entry in list(self._waiting):
+            if entry[2]:
+                self._waiting.remove(entry)
+                entry[1].set()
+
+    async def _wake(self, until: datetime) -> None:
+        for entry in list(self._waiting):
+            if entry[0] <= until:
+                self._waiting.remove(entry)
+                entry[1].set()
+        await self.idle()
+
+
+class File(CronFile):
+    """The file, which says when it was noted, and may refuse."""
+
+    def __init__(self, workspace: Path, time: Time) -> None:
+        super().__init__(workspace, clock=time.clock)
+        self._loop = asyncio.get_running_loop()
+        self.noted = asyncio.Event()
+        self.refuses = False
+        self.free = threading.Event()  # cleared, it holds the next note up
+        self.free.set()
+        self.held = asyncio.Event()  # one is held up
+
+    def note(self, *args: Any, **kwargs: Any) -> Contents:
+        if not self.free.is_set() and not self.held.is_set():
+            self._loop.call_soon_threadsafe(self.held.set)
+            assert self.free.wait(PATIENCE_S)
+        try:
+            if self.refuses:
+                raise ChannelError("cron/jobs.json cannot be written: No space left on device")
+            return super().note(*args, **kwargs)
+        finally:
+            self._loop.call_soon_threadsafe(self.noted.set)
+
+
+class Place:
+    """A workspace with a clock of its own, and what was put."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace = workspace
+        self.state = workspace / "state"
+        self.time = Time()
+        self.file = File(workspace, self.time)
+        self.put: list[Inbound] = []
+        self.changed = asyncio.Condition()
+        self.before_put: Callable[[Inbound], Awaitable[None]] | None = None
+        self.pulse = Pulse(self.time.clock)
+
+    async def take(self, inbound: Inbound) -> None:
+        if self.before_put is not None:
+            await self.before_put(inbound)
+        assert read_inbound(inbound.to_bytes()) == (inbound, [])
+        self.put.append(inbound)
+        async with self.changed:
+            self.changed.notify_all()
+
+    @asynccontextmanager
+    async def running(self, *, state: Path | None = None, wait: bool = True) -> AsyncIterator[CronScheduler]:
+        clock = CronScheduler(
+            self.file,
+            state or self.state,
+            pulse=self.pulse,
+            clock=self.time.clock,
+            put=self.take,
+            pause=self.time.pause,
+        )
+        self.clock = clock
+        self.task = task = asyncio.create_task(clock.run(), name="clock")
+        try:
+            if wait:
+                await self.time.idle()
+            yield clock
+        finally:
+            task.cancel()
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(ended, asyncio.CancelledError), ended
+
+    async def count(self, number: int) -> list[str]:
+        """Wait until so many were put; return the slots."""
+        async with asyncio.timeout(PATIENCE_S), self.changed:
+            await self.changed.wait_for(lambda: len(self.put) >= number)
+        return self.slots
+
+    async def noted(self, said: Callable[[dict[str, dict[str, Any]]], bool]) -> None:
+        """Wait until the file says so."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not said(self.on_disk()):
+                self.time.end_rests()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.file.noted.wait(), 0.1)
+                self.file.noted.clear()
+
+    @property
+    def slots(self) -> list[str]:
+        return [inbound.id.removeprefix("cron:").replace("2026-06-", "") for inbound in self.put]
+
+    def write(self, *rows: dict[str, Any]) -> None:
+        self.text(jobs(*rows))
+
+    def text(self, text: str) -> None:
+        """Write as an editor does: by another file, renamed."""
+        self.file.path.parent.mkdir(exist_ok=True)
+        beside = self.file.path.with_name("edited")
+        beside.write_text(text)
+        beside.replace(self.file.path)
+
+    async def edit(self, text: str) -> None:
+        """Write while the clock runs; what it writes itself has been taken over, so that it looks again."""
+        async with self.clock._access:
+            self.text(text)
+
+    async def taken_over(self) -> None:
+        """Wait until what the clock is writing itself has been taken over, so that it looks again."""
+        async with asyncio.timeout(PATIENCE_S), self.clock._access:
+            pass
+
+    def on_disk(self) -> dict[str, dict[str, Any]]:
+        return {row["id"]: row for row in json.loads(self.file.path.read_text())["jobs"]}
+
+
+def jobs(*rows: dict[str, Any]) -> str:
+    return json.dumps({"version": 1, "jobs": rows})
+
+
+def hourly(job_id: str = "a", policy: str = "once", **state: Any) -> dict[str, Any]:
+    schedule = {"kind": "cron", "expr": "0 * * * *", "tz": "UTC", "missed": policy}
+    return {
+        "id": job_id,
+        "name": job_id,
+        "schedule": schedule,
+        "payload": {"message": "hello"},
+        "state": state,
+    }
+
+
+def every(seconds: float, job_id: str = "a", **fields: Any) -> dict[str, Any]:
+    schedule = {"kind": "every", "everyMs": int(seconds * 1000)}
+    return hourly(job_id) | {"schedule": schedule, "createdAtMs": ms(NOON)} | fields
+
+
+def ms(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)

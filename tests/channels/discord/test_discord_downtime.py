@@ -1,0 +1,261 @@
+"""What Discord sent while nobody listened, and what is kept over a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from channels.discord.ingress import MAX_WAITING, Tempo
+from channels.pairing import Pairing
+from tests.channels.discord_account import book
+from tests.channels.discord_place import CALM, Record, running
+from tests.support.discord_gateway import GUILD_MESSAGES
+from tests.support.discord_server import REAL_LIMITS, DiscordServer
+from tests.support.discord_world import Channel as Place
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[DiscordServer]:
+    async with DiscordServer() as server:
+        yield server
+
+
+@pytest.fixture
+def general(server: DiscordServer) -> Place:
+    return server.channel(server.guild("home"), "general")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize("how", ["listed", "paired"])
+async def test_the_first_direct_message_of_an_allowed_person_is_found_after_a_gap(
+    server: DiscordServer, state: Path, how: str
+) -> None:
+    """A listed or paired person may write for the first time while nobody listens."""
+    ada = server.user("ada").id
+    if how == "paired":
+        pairing = Pairing(state)
+        code = pairing.ask("discord", ada, kind="person", name="ada", message_id="discord:1")
+        assert code is not None
+        pairing.approve(code)
+    async with running(server, state):
+        pass
+    server.write(server.dm("ada"), "while you were away")
+
+    async with running(server, state, allow_from=(ada,) if how == "listed" else ()) as run:
+        await run.record.text("while you were away")
+
+
+async def test_a_thread_that_was_archived_meanwhile_is_still_read(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """The list of threads has only active ones; those with a cursor are asked for one by one."""
+    thread = server.thread(general)
+    async with running(server, state, sweep_s=0.1) as run:
+        server.write(thread, "open", live=False)
+        await run.record.text("open")
+    server.write(thread, "last words")
+    thread.archived = True
+
+    async with running(server, state) as run:
+        last = await run.record.text("last words")
+
+    assert general.guild is not None
+    assert last.group_ids == (thread.id, general.id, general.guild.id)
+
+
+async def test_a_channel_made_in_the_gap_is_read_from_the_last_complete_sweep_on(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """No sweep that missed a list counts: what stands in channels that nobody knew is not passed over."""
+    async with running(server, state) as run:
+        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+    assert general.guild is not None
+    server.write(server.thread(server.channel(general.guild, "new")), "first words")
+    swept_at = book(state, server)["swept_at"]
+    broken = server.fail("GET", "/guilds/*/threads/active", status=403, html=True, times=None)
+    hung = server.fail("GET", "/guilds/*/channels", status=503, times=None)
+    async with running(server, state, sweep_s=0.05):
+        await server.until(lambda: hung.used > 2)
+    assert book(state, server)["swept_at"] == swept_at
+    broken.times = hung.times = 0
+
+    async with running(server, state) as run:
+        await run.record.text("first words")
+
+
+async def test_direct_channels_are_read_while_the_gateway_is_away(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """Without the gateway's list of servers the known people are still heard; that is no complete sweep."""
+    ada = server.user("ada").id
+    server.gateway.refuse = 503
+    quick = Tempo(deadline_s=0.2, pause_s=0.02, longest_pause_s=0.1, guilds_s=0.05)
+    async with running(server, state, ready=False, allow_from=(ada,), tempo=quick, sweep_s=0.1) as run:
+        await server.called("GET", "/gateway/bot")
+        server.write(server.dm("ada"), "anybody there?")
+        await run.record.text("anybody there?")
+        await server.called("GET", f"/channels/{server.dm('ada').id}/messages", 3)
+
+        assert not run.pulse.up
+    assert book(state, server)["swept_at"] is None
+
+
+async def test_a_disk_that_refuses_holds_back_a_direct_message(server: DiscordServer, state: Path) -> None:
+    """Not remembered, not handed on: the message comes as soon as the disk takes the note."""
+    refused = asyncio.Event()
+
+    def watch(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if event["event"] == "channel.held_back":
+            refused.set()
+        raise structlog.DropEvent
+
+    async with running(server, state, tempo=CALM) as run:
+        await run.pulse.until(
+            lambda: run.pulse.beats >= 2
+        )  # what a sweep saves would lie at the barrier's place
+        barrier = state / ".discord.json.0.tmp"
+        barrier.mkdir()
+        structlog.configure(processors=[watch])
+        try:
+            server.write(server.dm("ada"), "hello")
+            async with asyncio.timeout(30):
+                await refused.wait()
+        finally:
+            structlog.reset_defaults()
+        assert run.record.begun == []
+        barrier.rmdir()
+        await run.record.text("hello")
+
+    assert server.dm("ada").id in book(state, server)["direct"]
+
+
+async def test_edits_come_live_in_their_turn(server: DiscordServer, general: Place, state: Path) -> None:
+    """An edit has its message's id, and an id of its own; a mere preview of a link is none."""
+    async with running(server, state) as run:
+        message = server.write(general, "teh")
+        await run.record.text("teh")
+        server.edit(message, "the")
+        edit = await run.record.text("the")
+        server.announce("MESSAGE_UPDATE", server.messages[message])
+        server.write(general, "next")
+        await run.record.text("next")
+
+        assert [each.kind for each in run.record.arrivals] == ["message", "edit", "message"]
+        assert run.record.repeats == 0
+    edited_at = server.messages[message].edited_at
+    assert edited_at is not None
+    assert edit.platform_id == message
+    assert edit.id == f"discord:{message}:e{int(edited_at.timestamp() * 1000)}"
+
+
+async def test_files_are_fetched_when_they_are_asked_for(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """An attachment knows its size before, and comes piece by piece; one that is gone says so."""
+    data = b"\x89PNG" * 50_000
+    async with running(server, state) as run:
+        server.write(general, "look", attachments=[("cat.png", "image/png", data)])
+        (file,) = (await run.record.text("look")).files
+        got = b"".join([chunk async for chunk in file.fetch()])
+        server.fail("GET", "/attachments/*/*/*", status=404)
+
+        assert (file.kind, file.name, file.mime, file.size, got) == (
+            "photo",
+            "cat.png",
+            "image/png",
+            len(data),
+            data,
+        )
+
+
+async def test_a_missing_permission_is_said_once(server: DiscordServer, general: Place, state: Path) -> None:
+    """An empty history proves nothing: the cursor stays, and the log names the permission."""
+    server.deny(general)
+    with structlog.testing.capture_logs() as logs:
+        async with running(server, state, sweep_s=0.05) as run:
+            server.write(general, "heard live")
+            await run.record.text("heard live")
+            await server.called("GET", f"/channels/{general.id}/messages", 4)
+
+    told = [each for each in logs if each["event"] == "history.forbidden"]
+    assert [each["channel"] for each in told] == [general.id]
+    assert general.id not in book(state, server)["cursors"]
+
+
+async def test_events_of_unknown_shape_are_passed_over(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """Nonsense ends as a line in the log with its kind; the connection stays, and what follows arrives."""
+    nonsense: list[tuple[str, Any]] = [
+        ("MESSAGE_CREATE", {"id": "7", "channel_id": general.id, "author": None}),
+        ("MESSAGE_CREATE", {"content": "no id"}),
+        ("MESSAGE_CREATE", []),
+        ("INTERACTION_CREATE", {"id": "8", "type": 99}),
+        ("CHANNEL_CREATE", {"type": 0, "guild_id": "not a number"}),
+        ("GUILD_ROLE_UPDATE", "?"),
+        ("NEVER_HEARD_OF", {"a": 1}),
+    ]
+    with structlog.testing.capture_logs() as logs:
+        async with running(server, state) as run:
+            server.write(general, "before")
+            await run.record.text("before")
+            for kind, data in nonsense:
+                server.gateway.dispatch(kind, GUILD_MESSAGES, lambda _, data=data: data)
+            server.write(general, "sound")
+            await run.record.text("sound")
+
+            assert len(server.gateway.connections) == 1
+    kinds = [each["kind"] for each in logs if each["event"] == "event.unreadable"]
+    assert {"message", "MESSAGE_CREATE", "INTERACTION_CREATE", "CHANNEL_CREATE"} <= set(kinds)
+
+
+async def test_a_burst_beyond_what_is_kept_in_memory_arrives_in_order(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """While the queue is away live messages are not piled up without end: the history has them."""
+    record = Record()
+    texts = [str(number) for number in range(MAX_WAITING + 500)]
+    server.interactions.deadline_s = 60.0  # it comes behind all of these
+    async with running(server, state, record=record) as run:
+        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        server.write(general, "first")
+        await record.text("first")
+        record.gate.clear()
+        for text in texts:
+            server.write(general, text)
+        after_all = server.interact("help", channel=server.dm("ada"))
+        await server.until(lambda: after_all.acked)  # every event before it has come in
+        record.gate.set()
+        await record.count(MAX_WAITING - 10)
+        server.write(general, "last")
+        await record.text("last")
+
+    assert record.texts(general.id) == ["first", *texts, "last"]
+
+
+async def test_two_thousand_messages_of_twenty_channels_are_swept_in_time(
+    server: DiscordServer, state: Path
+) -> None:
+    """A gap is read back at the platform's own limits within 30 seconds."""
+    guild = server.guild("home")
+    places = [server.channel(guild, f"c{number}") for number in range(20)]
+    async with running(server, state):
+        pass
+    for place in places:
+        for number in range(100):
+            server.write(place, str(number))
+    server.buckets.limits.update(REAL_LIMITS)
+
+    async with running(server, state) as run:
+        await run.record.count(2_000, within_s=30)
+    for place in places:
+        assert run.record.texts(place.id) == [str(number) for number in range(100)]

@@ -1,0 +1,263 @@
+"""What a raw message, edit or interaction of Discord means; no client, no server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channels.base import Arrival
+from channels.discord.messages import (
+    DiscordBot,
+    MessagePlace,
+    SkippedMessage,
+    instant_of,
+    read_edit,
+    read_interaction,
+    read_message,
+    snowflake_at,
+)
+
+ME = DiscordBot("100", frozenset({"900"}))
+HERE = MessagePlace("10", "1")
+ADA = {"id": "7", "username": "ada", "global_name": "Ada"}
+
+
+async def nothing(_: str) -> AsyncIterator[bytes]:
+    yield b""
+
+
+def raw(content: str = "hello", **more: Any) -> dict[str, Any]:
+    message = {"id": "4194304000", "channel_id": "10", "author": ADA, "content": content, "type": 0}
+    return message | {"mentions": [], "mention_roles": [], "attachments": []} | more
+
+
+def arrived(message: dict[str, Any], place: MessagePlace = HERE) -> Arrival:
+    arrival = read_message(message, ME, place, nothing)
+    assert isinstance(arrival, Arrival), arrival
+    return arrival
+
+
+def test_a_message_of_a_server() -> None:
+    """Ids, chat, sender, time and group are those of the message."""
+    arrival = arrived(raw(member={"nick": "Countess"}))
+
+    assert (arrival.id, arrival.platform_id) == ("discord:4194304000", "4194304000")
+    assert (arrival.chat_id, arrival.group, arrival.group_ids) == ("10", True, ("10", "1"))
+    assert (arrival.sender.id, arrival.sender.name, arrival.sender.username) == ("7", "Countess", "ada")
+    assert arrival.sent_at == datetime(2015, 1, 1, 0, 0, 1, tzinfo=UTC)
+
+
+def test_a_direct_message_has_no_group() -> None:
+    """Without a server nobody else reads along."""
+    arrival = arrived(raw(), MessagePlace("10"))
+
+    assert (arrival.group, arrival.group_ids) == (False, ())
+
+
+def test_a_thread_may_be_allowed_by_its_channel_or_server() -> None:
+    """The thread's own id comes first."""
+    assert arrived(raw(), MessagePlace("12", "1", "10")).group_ids == ("12", "10", "1")
+
+
+@pytest.mark.parametrize(
+    ("message", "meant"),
+    [
+        (raw("<@100> hi", mentions=[{"id": "100"}]), True),
+        (raw("hi <@100>", mentions=[{"id": "100"}]), True),
+        (raw("<@&900> hi", mention_roles=["900"]), True),
+        (raw("<@&901> hi", mention_roles=["901"]), False),
+        (raw("<@101> hi", mentions=[{"id": "101"}]), False),
+        (raw("@everyone", mention_everyone=True), False),
+        (raw("hi"), False),
+    ],
+)
+def test_who_is_meant(message: dict[str, Any], meant: bool) -> None:
+    """The bot's own name and role count; everyone, other people and other roles do not."""
+    assert arrived(message).mentioned is meant
+
+
+@pytest.mark.parametrize(("author", "meant"), [("100", True), ("7", False)])
+def test_an_answer_to_the_bot_is_meant_for_it(author: str, meant: bool) -> None:
+    """A reply without a ping counts, and names the message that it answers."""
+    reference = {"message_id": "55", "channel_id": "10", "type": 0}
+    arrival = arrived(
+        raw(type=19, message_reference=reference, referenced_message={"author": {"id": author}})
+    )
+
+    assert (arrival.mentioned, arrival.reply_to) == (meant, "55")
+
+
+def test_a_forwarded_message_is_no_answer_and_brings_its_content() -> None:
+    """What was forwarded is what was said."""
+    shot = {"message": {"content": "far away", "attachments": [attachment("image/png")]}}
+    reference = {"message_id": "55", "channel_id": "11", "type": 1}
+    arrival = arrived(raw("", message_reference=reference, message_snapshots=[shot]))
+
+    assert (arrival.text, arrival.reply_to, len(arrival.files)) == ("far away", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("<@100> hi", "hi"),
+        ("<@!100>, hi", "hi"),
+        ("  <@100>\nhi", "hi"),
+        ("<@&900> hi", "hi"),
+        ("hi <@100>", "hi <@100>"),
+        ("<@1000> hi", "<@1000> hi"),
+        ("<@100>", "<@100>"),
+        ("<@100> /new", "/new"),
+    ],
+)
+def test_the_bots_name_is_taken_off_the_beginning(text: str, kept: str) -> None:
+    """The rest stays as written; a mere name stays, too."""
+    assert arrived(raw(text)).text == kept
+
+
+@pytest.mark.parametrize(
+    "more", [{"author": ADA | {"bot": True}}, {"webhook_id": "9"}, {"author": ADA | {"system": True}}]
+)
+def test_programs_are_marked(more: dict[str, Any]) -> None:
+    """Bots, webhooks and Discord itself are no people."""
+    assert arrived(raw(**more)).from_bot
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        raw(author={"id": "100", "username": "me", "bot": True}),
+        raw(type=7),
+        raw(type=6),
+        raw(""),
+        raw("", embeds=[{"title": "a link"}]),
+    ],
+    ids=["own", "join", "pin", "empty", "embed"],
+)
+def test_what_nobody_said_is_skipped(message: dict[str, Any]) -> None:
+    """Own messages, notes of Discord and empty ones are no arrivals, and nothing strange."""
+    skip = read_message(message, ME, HERE, nothing)
+
+    assert isinstance(skip, SkippedMessage)
+    assert not skip.strange
+
+
+def test_stickers_and_polls_are_said_in_words() -> None:
+    """What has no text of its own is named."""
+    assert arrived(raw("", sticker_items=[{"name": "Wave"}])).text == "[sticker: Wave]"
+    assert arrived(raw("", poll={"question": {"text": "Tea?"}})).text == "[poll: Tea?]"
+
+
+def attachment(mime: str | None, **more: Any) -> dict[str, Any]:
+    return {"id": "1", "filename": "f", "size": 3, "url": "https://cdn/f", "content_type": mime} | more
+
+
+@pytest.mark.parametrize(
+    ("mime", "flags", "kind"),
+    [
+        ("image/png", 0, "photo"),
+        ("video/mp4", 0, "video"),
+        ("audio/mpeg", 0, "audio"),
+        ("audio/ogg", 8192, "voice"),
+        ("text/plain; charset=utf-8", 0, "document"),
+        (None, 0, "document"),
+    ],
+)
+def test_files_have_kinds(mime: str | None, flags: int, kind: str) -> None:
+    """The type that Discord names decides; its parameters are dropped."""
+    (file,) = arrived(raw("", flags=flags, attachments=[attachment(mime)])).files
+
+    assert (file.kind, file.name, file.size) == (kind, "f", 3)
+    assert ";" not in file.mime
+    assert file.mime
+
+
+def test_an_edit_has_an_id_of_its_own() -> None:
+    """Two edits of a message are two; the same one again is the same."""
+    edits = [
+        read_edit(raw("new", edited_timestamp=f"2026-01-02T03:04:05.{ms}000+00:00"), ME, HERE)
+        for ms in ("678", "678", "679")
+    ]
+
+    ids = [edit.id for edit in edits if isinstance(edit, Arrival)]
+    assert ids[0] == ids[1] == "discord:4194304000:e1767323045678"
+    assert ids[2] == "discord:4194304000:e1767323045679"
+    assert [edit.kind for edit in edits] == ["edit"] * 3
+
+
+@pytest.mark.parametrize("message", [raw(edited_timestamp=None), {"id": "1", "embeds": []}])
+def test_an_unfolded_link_is_no_edit(message: dict[str, Any]) -> None:
+    """Discord changes messages itself to show previews."""
+    assert isinstance(read_edit(message, ME, HERE), SkippedMessage)
+
+
+def interaction(**more: Any) -> dict[str, Any]:
+    data = {"name": "compact", "type": 1, "options": [{"name": "focus", "type": 3, "value": "the plan"}]}
+    event = {"id": "77", "application_id": "100", "type": 2, "token": "tok", "data": data}
+    return event | {"channel_id": "12", "user": ADA} | more
+
+
+def test_a_command_of_the_menu_reads_as_typed() -> None:
+    """In a direct channel it comes with its user; its answer goes through the interaction."""
+    arrival = read_interaction(interaction(), deferred=True)
+
+    assert isinstance(arrival, Arrival)
+    assert (arrival.id, arrival.kind, arrival.text) == ("discord:i77", "command", "/compact the plan")
+    assert (arrival.chat_id, arrival.group, arrival.mentioned) == ("12", False, True)
+    assert arrival.meta == {"interaction": "tok", "application": "100"}
+
+
+def test_a_command_in_a_thread() -> None:
+    """The channel that comes along names the thread's parent; without a promise there is nothing to fill."""
+    channel = {"id": "12", "type": 11, "parent_id": "10"}
+    event = interaction(guild_id="1", channel=channel, member={"user": ADA, "nick": "Countess"})
+    arrival = read_interaction(event, deferred=False)
+
+    assert isinstance(arrival, Arrival)
+    assert arrival.group_ids == ("12", "10", "1")
+    assert (arrival.sender.name, arrival.meta) == ("Countess", {})
+
+
+def test_a_pressed_button_is_an_action() -> None:
+    """Its value is the text."""
+    event = interaction(type=3, data={"custom_id": "yes", "component_type": 2}, message={"id": "55"})
+    arrival = read_interaction(event, deferred=True)
+
+    assert isinstance(arrival, Arrival)
+    assert (arrival.kind, arrival.text, arrival.platform_id) == ("action", "yes", "55")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just("12"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = sorted(
+    {*raw(), *interaction(), "edited_timestamp", "message_reference", "referenced_message", "member", "flags"}
+    | {"message_snapshots", "sticker_items", "poll", "guild_id", "channel", "webhook_id"}
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
+def test_no_shape_raises(odd: dict[str, Any]) -> None:
+    """Whatever stands in a field, the answer is an arrival or the reason why there is none."""
+    for found in (
+        read_message(raw() | odd, ME, HERE, nothing),
+        read_edit(raw(edited_timestamp="2026-01-02T03:04:05+00:00") | odd, ME, HERE),
+        read_interaction(interaction() | odd, deferred=True),
+    ):
+        assert isinstance(found, Arrival | SkippedMessage)
+
+
+@given(st.datetimes(min_value=datetime(2015, 1, 2), max_value=datetime(2100, 1, 1)))
+def test_ids_hold_their_time(at: datetime) -> None:
+    """An instant's id lies before those of all messages written from then on."""
+    at = at.replace(tzinfo=UTC)
+
+    assert instant_of(snowflake_at(at)) <= at
+    assert (at - instant_of(snowflake_at(at))).total_seconds() < 0.001

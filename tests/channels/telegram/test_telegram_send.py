@@ -1,0 +1,366 @@
+"""Sending to Telegram: what arrives, and what each failure means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.base import Admins, Edits, Piece, Registers, Rendered, Types
+from channels.errors import (
+    ChannelDown,
+    ChannelError,
+    ChatMoved,
+    CredentialsRefused,
+    MessageGone,
+    SendLater,
+    SendNever,
+    SendUnknown,
+)
+from tests.channels.telegram_place import Place
+from tests.channels.ticking import Ticking
+from tests.support.telegram_server import TelegramServer
+
+ADA = 101
+FORUM = -1000000000123
+BOLD = ({"type": "bold", "offset": 0, "length": 2},)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TelegramServer]:
+    async with TelegramServer() as running:
+        running.write(ADA, "hello")
+        yield running
+
+
+@pytest.fixture
+async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place(server, tmp_path)
+    yield place
+    await place.stop()
+
+
+def piece(text: str = "hi", chat_id: object = ADA, **fields: Any) -> Piece:
+    return Piece(str(chat_id), Rendered(text, fields.pop("markup", None)), "nonce", **fields)
+
+
+def test_what_the_adapter_can_do(place: Place) -> None:
+    """It shows typing, edits, has a menu and knows administrators; it cannot recognise a repeat."""
+    channel = place.channel
+
+    assert isinstance(channel, Types)
+    assert isinstance(channel, Edits)
+    assert isinstance(channel, Registers)
+    assert isinstance(channel, Admins)
+    assert (channel.name, channel.safe_to_repeat) == ("telegram", False)
+
+
+async def test_a_text_arrives_with_its_marks(server: TelegramServer, place: Place) -> None:
+    """Entities go as they are; the id is the message's."""
+    sent_id = await place.channel.send(piece(markup=BOLD))
+
+    (sent,) = server.sent
+    assert (sent.chat_id, sent.text, sent.entities, sent.reply_to) == (ADA, "hi", list(BOLD), None)
+    assert sent_id == str(sent.message_id)
+
+
+async def test_an_answer_replies_in_its_topic(server: TelegramServer, place: Place) -> None:
+    """The topic comes from the chat id."""
+    update = server.write(FORUM, "hello", thread=5)
+    asked = server.message_of[update]
+    await place.channel.send(piece(chat_id=f"{FORUM}:topic:5", reply_to=str(asked)))
+
+    (sent,) = server.sent
+    assert (sent.thread, sent.reply_to) == (5, asked)
+
+
+async def test_an_answer_to_a_deleted_message_is_sent_all_the_same(
+    server: TelegramServer, place: Place
+) -> None:
+    """It then quotes nothing."""
+    await place.channel.send(piece(reply_to="999"))
+
+    assert [sent.reply_to for sent in server.sent] == [None]
+
+
+@pytest.mark.parametrize("words", ["can't parse entities: unsupported type", "ENTITY_BOUNDS_INVALID"])
+async def test_a_refused_rendering_goes_once_as_plain_text(
+    server: TelegramServer, place: Place, words: str
+) -> None:
+    """The words matter more than the bold ones among them."""
+    server.fail("sendMessage", how="400", description=f"Bad Request: {words}")
+    await place.channel.send(piece(markup=BOLD))
+
+    assert [(sent.text, sent.entities) for sent in server.sent] == [("hi", [])]
+    server.fail("sendMessage", how="400", description=f"Bad Request: {words}", times=2)
+    with pytest.raises(SendNever):
+        await place.channel.send(piece(markup=BOLD))
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("429", SendLater),
+        ("400", SendNever),
+        ("403", SendNever),
+        ("413", SendNever),
+        ("401", CredentialsRefused),
+        ("409", ChannelDown),
+        ("500", SendUnknown),
+        ("502", SendUnknown),
+        ("503", SendUnknown),
+        ("504", SendUnknown),
+        ("html", SendUnknown),
+        ("drop", SendUnknown),
+        ("drop_after", SendUnknown),
+        ("garbage", SendUnknown),
+    ],
+)
+async def test_what_a_failure_means(
+    server: TelegramServer, place: Place, how: str, error: type[ChannelError]
+) -> None:
+    """Each failure says whether the message may have been sent, and nothing is sent twice."""
+    server.fail("sendMessage", how=how, retry_after=4)
+
+    with pytest.raises(error) as raised:
+        await place.channel.send(piece())
+
+    assert len(server.called("sendMessage")) == 1
+    assert server.token not in f"{raised.value} {raised.value.__cause__}"
+    if isinstance(raised.value, SendLater):
+        assert raised.value.after_s == 4.0
+
+
+@pytest.mark.slow
+async def test_a_send_without_an_answer_is_unknown(server: TelegramServer, tmp_path: Path) -> None:
+    """One that hangs holds up no other chat meanwhile."""
+    patient, hasty = (
+        Place(server, tmp_path, request_timeout_s=60.0),
+        Place(server, tmp_path, request_timeout_s=2.0),
+    )
+    server.write(ADA + 1, "hello")
+    server.fail("sendMessage", how="hang", times=None, chat_id=ADA)
+    hanging = asyncio.create_task(patient.channel.send(piece()))
+    await server.until_called("sendMessage")
+    await patient.channel.send(piece(chat_id=ADA + 1))
+
+    assert not hanging.done()
+    with pytest.raises(SendUnknown):
+        await hasty.channel.send(piece())
+    hanging.cancel()
+    await asyncio.wait([hanging])
+    await patient.stop()
+    await hasty.stop()
+
+
+async def test_what_was_never_sent_may_be_tried_again(server: TelegramServer, place: Place) -> None:
+    """Where nobody listens nothing was sent."""
+    server.pause()
+    for ask in (place.channel.send(piece()), place.channel.typing(str(ADA))):
+        with pytest.raises(ChannelDown, match="cannot be reached"):
+            await ask
+    server.resume()
+    await place.channel.send(piece())
+
+    assert len(server.sent) == 1
+
+
+async def test_a_group_that_moved_names_its_new_id(server: TelegramServer, place: Place) -> None:
+    """The old id is refused with the new one."""
+    server.write(-5, "hello", type="group")
+    server.migrate(-5, -1000000000005)
+
+    with pytest.raises(ChatMoved) as moved:
+        await place.channel.send(piece(chat_id=-5))
+    assert moved.value.to == "-1000000000005"
+
+
+@pytest.mark.parametrize("chat_id", ["999", f"{FORUM}:topic:9", "direct", ""])
+async def test_a_chat_that_is_none_is_refused_for_good(
+    server: TelegramServer, place: Place, chat_id: str
+) -> None:
+    """An unknown chat, an unknown topic, and what is no id at all."""
+    server.write(FORUM, "hello", thread=5)
+
+    with pytest.raises(SendNever):
+        await place.channel.send(piece(chat_id=chat_id))
+
+
+async def test_who_blocked_the_bot_is_left_alone(server: TelegramServer, place: Place) -> None:
+    """The words say why."""
+    server.ban(ADA)
+
+    with pytest.raises(SendNever, match="blocked by the user"):
+        await place.channel.send(piece())
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("a.jpg", "sendPhoto"),
+        ("a.PNG", "sendPhoto"),
+        ("a.mp4", "sendVideo"),
+        ("a.mp3", "sendAudio"),
+        ("a.ogg", "sendVoice"),
+        ("a.gif", "sendDocument"),
+        ("a.svg", "sendDocument"),
+        ("été 1.pdf", "sendDocument"),
+        ("plain", "sendDocument"),
+    ],
+)
+async def test_a_file_is_sent_as_what_it_is(
+    server: TelegramServer, place: Place, tmp_path: Path, name: str, method: str
+) -> None:
+    """Its name and its bytes arrive; it may reply like a text."""
+    file = tmp_path / name
+    file.write_bytes(b"x" * 100_000)
+    await place.channel.send(Piece(str(ADA), file, "nonce", reply_to="1"))
+
+    (sent,) = server.sent
+    assert (sent.method, sent.file, sent.reply_to) == (method, (name, b"x" * 100_000), 1)
+
+
+async def test_a_refused_photo_goes_as_a_document(
+    server: TelegramServer, place: Place, tmp_path: Path
+) -> None:
+    """Telegram does not show every picture, but it takes every file."""
+    file = tmp_path / "a.png"
+    file.write_bytes(b"x")
+    server.fail("sendPhoto", how="400", description="Bad Request: PHOTO_INVALID_DIMENSIONS")
+    await place.channel.send(Piece(str(ADA), file, "nonce"))
+
+    assert [sent.method for sent in server.sent] == ["sendDocument"]
+
+
+async def test_a_photo_over_ten_megabytes_is_a_document(
+    server: TelegramServer, place: Place, tmp_path: Path
+) -> None:
+    """Telegram's limit for photos is lower than that for files."""
+    file = tmp_path / "a.png"
+    file.write_bytes(b"x" * (10 * 2**20 + 1))
+    await place.channel.send(Piece(str(ADA), file, "nonce"))
+
+    assert len(server.called("sendPhoto")) == 0
+    assert len(server.sent) == 1
+
+
+async def test_a_file_that_is_gone_or_too_large_is_refused(
+    server: TelegramServer, place: Place, tmp_path: Path
+) -> None:
+    """Neither is tried again."""
+    large = tmp_path / "large.bin"
+    large.write_bytes(b"x")
+    server.fail("sendDocument", how="413")
+
+    for path in (tmp_path / "none.txt", large):
+        with pytest.raises(SendNever):
+            await place.channel.send(Piece(str(ADA), path, "nonce"))
+
+
+# -- edits, typing, menu, administrators -------------------------------------------------------------
+
+
+async def test_an_edit_replaces_the_text(server: TelegramServer, place: Place) -> None:
+    """The same text again is no error."""
+    sent_id = await place.channel.send(piece("draft"))
+    for _ in range(2):
+        await place.channel.edit(str(ADA), sent_id, Rendered("final", BOLD))
+
+    assert [(edit.text, edit.entities) for edit in server.edits] == [("final", list(BOLD))]
+
+
+async def test_an_edit_in_a_topic_needs_no_topic(server: TelegramServer, place: Place) -> None:
+    """A message is known by its chat alone."""
+    server.write(FORUM, "hello", thread=5)
+    sent_id = await place.channel.send(piece("draft", f"{FORUM}:topic:5"))
+    await place.channel.edit(f"{FORUM}:topic:5", sent_id, Rendered("final"))
+
+    assert [sent.text for sent in server.sent] == ["final"]
+
+
+async def test_an_edit_of_what_is_gone_says_so(server: TelegramServer, place: Place) -> None:
+    """Deleted, somebody else's, or no message of Telegram at all."""
+    for platform_id in ("999", "1", "abc"):
+        with pytest.raises(MessageGone):
+            await place.channel.edit(str(ADA), platform_id, Rendered("final"))
+
+
+async def test_an_edit_fails_as_a_send_does(server: TelegramServer, place: Place) -> None:
+    """Rate limits and refused entities are treated alike."""
+    sent_id = await place.channel.send(piece("draft"))
+    server.fail("editMessageText", how="400", description="Bad Request: can't parse entities: x")
+    await place.channel.edit(str(ADA), sent_id, Rendered("final", BOLD))
+    server.fail("editMessageText", how="429", retry_after=2)
+
+    with pytest.raises(SendLater):
+        await place.channel.edit(str(ADA), sent_id, Rendered("other"))
+    assert [edit.entities for edit in server.edits] == [[]]
+
+
+async def test_typing_shows_in_its_topic(server: TelegramServer, place: Place) -> None:
+    """The action names chat and topic."""
+    server.write(FORUM, "hello", thread=5)
+    await place.channel.typing(f"{FORUM}:topic:5")
+
+    assert [(action.chat_id, action.action, action.thread) for action in server.actions] == [
+        (FORUM, "typing", 5)
+    ]
+
+
+async def test_the_menu_is_replaced(server: TelegramServer, place: Place) -> None:
+    """A name that Telegram would refuse does not cost the others."""
+    await place.channel.register({"new": "Begin anew", "Two Words": "no", "help": "", "long": "x" * 300})
+
+    assert server.commands["default"] == [
+        {"command": "new", "description": "Begin anew"},
+        {"command": "help", "description": "help"},
+        {"command": "long", "description": "x" * 256},
+    ]
+
+
+async def test_administrators_are_known_for_five_minutes(server: TelegramServer, place: Place) -> None:
+    """Telegram is asked once in that time; topics share their group's administrators."""
+    clock = Ticking(0.0)
+    channel = place.new(clock)
+    chat = server.add_chat(FORUM, "supergroup", admins={7})
+    chat.members |= {7: {"id": 7}, 8: {"id": 8}}
+
+    assert await channel.is_admin(str(FORUM), "7")
+    assert await channel.is_admin(f"{FORUM}:topic:5", "7")
+    assert not await channel.is_admin(str(FORUM), "8")
+    assert len(server.called("getChatMember")) == 2
+
+    chat.admins.clear()
+    clock.now = 299.0
+    assert await channel.is_admin(str(FORUM), "7")
+    clock.now = 301.0
+    assert not await channel.is_admin(str(FORUM), "7")
+    await channel.aclose()
+
+
+async def test_nobody_is_an_administrator_while_telegram_does_not_say_so(
+    server: TelegramServer, place: Place
+) -> None:
+    """A failure is no answer, and is not remembered as one."""
+    chat = server.add_chat(FORUM, "supergroup", admins={7})
+    chat.members |= {7: {"id": 7}}
+    server.fail("getChatMember", how="500")
+
+    assert not await place.channel.is_admin(str(FORUM), "7")
+    assert await place.channel.is_admin(str(FORUM), "7")
+    assert not await place.channel.is_admin(str(FORUM), "9")
+    assert not await place.channel.is_admin(str(FORUM), "-1")
+
+
+async def test_who_writes_in_the_groups_name_is_an_administrator(
+    server: TelegramServer, place: Place
+) -> None:
+    """Nobody else may."""
+    assert await place.channel.is_admin(str(FORUM), str(FORUM))
+    assert server.calls == []

@@ -1,0 +1,344 @@
+"""What an update of Telegram means: who wrote what, where, and to whom."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from channels.base import Arrival
+from channels.telegram.updates import SkippedUpdate, TelegramBot, chat_and_topic, kind_of, read
+
+ME = TelegramBot(id=42, username="Gate_Bot")
+ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "King", "username": "ada"}
+SMALL = {"file_id": "s", "width": 9, "height": 6, "file_size": 5}
+LARGE = {"file_id": "l", "width": 90, "height": 60, "file_size": 50}
+MIDDLE = {"file_id": "m", "width": 30, "height": 20}
+PDF = {"file_id": "d", "file_name": "a.pdf", "mime_type": "application/pdf", "file_size": 3}
+GROUP = {"id": -5, "type": "group", "title": "Us"}
+
+
+async def fetch(file_id: str) -> AsyncIterator[bytes]:
+    yield file_id.encode()
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    base = {"message_id": 3, "date": 1_700_000_000, "chat": {"id": 7, "type": "private"}, "from": ADA}
+    return base | fields
+
+
+def update(kind: str = "message", **fields: Any) -> dict[str, Any]:
+    return {"update_id": 900, kind: message(**fields)}
+
+
+def arrived(kind: str = "message", **fields: Any) -> Arrival:
+    found = read(update(kind, **fields), ME, fetch)
+    assert isinstance(found, Arrival), found
+    return found
+
+
+def skipped(raw: dict[str, Any]) -> SkippedUpdate:
+    found = read(raw, ME, fetch)
+    assert isinstance(found, SkippedUpdate), found
+    return found
+
+
+def entity(kind: str, text: str, part: str) -> dict[str, Any]:
+    offset = len(text[: text.index(part)].encode("utf-16-le")) // 2
+    return {"type": kind, "offset": offset, "length": len(part.encode("utf-16-le")) // 2}
+
+
+def test_a_message_in_private() -> None:
+    """Every field of a plain message finds its place."""
+    found = arrived(text="hello")
+
+    assert found.id == "telegram:42:900"
+    assert (found.chat_id, found.text, found.kind, found.platform_id) == ("7", "hello", "message", "3")
+    assert found.sender.model_dump() == {"id": "7", "name": "Ada King", "username": "ada"}
+    assert (found.group, found.group_ids, found.mentioned, found.from_bot) == (False, (), False, False)
+    assert found.sent_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert (found.reply_to, found.files, found.moved_from) == (None, (), "")
+
+
+def test_an_edit_has_the_id_of_its_message_and_the_time_of_the_edit() -> None:
+    """An edit names the message that it changes, and when."""
+    found = arrived("edited_message", text="hullo", edit_date=1_700_000_060)
+
+    assert (found.kind, found.platform_id, found.text) == ("edit", "3", "hullo")
+    assert found.sent_at == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
+
+
+def test_an_edited_caption_brings_no_file_again() -> None:
+    """Only the text of an edit counts; an edit that has none is skipped."""
+    photo = [{"file_id": "a", "width": 9, "height": 9}]
+
+    assert arrived("edited_message", caption="new", photo=photo).files == ()
+    assert not skipped(update("edited_message", photo=photo)).strange
+
+
+def test_a_topic_is_part_of_the_chat_id() -> None:
+    """Forum topics are chats of their own, and take themselves apart again."""
+    chat = {"id": -100123, "type": "supergroup", "is_forum": True}
+    found = arrived(text="x", chat=chat, message_thread_id=5, is_topic_message=True)
+
+    assert found.chat_id == "-100123:topic:5"
+    assert found.group_ids == ("-100123",)
+    assert chat_and_topic(found.chat_id) == (-100123, 5)
+    assert arrived(text="x", chat=chat, message_thread_id=5).chat_id == "-100123"
+
+
+@pytest.mark.parametrize(
+    "chat_id", ["", "me", "1:topic:x", "12a", ":topic:5", "1_0", " 1", "1:topic:5:topic:6"]
+)
+def test_what_is_no_chat_of_telegram(chat_id: str) -> None:
+    """An id that Telegram could not know is refused before it is asked."""
+    with pytest.raises(ValueError, match="no chat"):
+        chat_and_topic(chat_id)
+
+
+@pytest.mark.parametrize(
+    ("text", "mentioned"),
+    [
+        ("@gate_bot hello", True),
+        ("hello @GATE_BOT!", True),
+        ("😀😀 @Gate_Bot", True),
+        ("@gate_bot2 hello", False),
+        ("@gate_bo hello", False),
+    ],
+)
+def test_a_mention_is_the_whole_name(text: str, mentioned: bool) -> None:
+    """The name counts in any case and behind any emoji, a longer or shorter name does not."""
+    part = next(word.rstrip("!") for word in text.split() if word.startswith("@"))
+
+    assert arrived(text=text, chat=GROUP, entities=[entity("mention", text, part)]).mentioned is mentioned
+
+
+def test_the_name_alone_without_an_entity_is_no_mention() -> None:
+    """A name in a link or in code is none, as Telegram itself sees it."""
+    assert not arrived(text="mail@gate_bot", chat=GROUP).mentioned
+
+
+def test_a_mention_in_a_caption() -> None:
+    """The text of a file may name the bot, too."""
+    caption = "look @gate_bot"
+    photo = [{"file_id": "a", "width": 9, "height": 9}]
+    marks = [entity("mention", caption, "@gate_bot")]
+
+    assert arrived(caption=caption, photo=photo, chat=GROUP, caption_entities=marks).mentioned
+
+
+def test_a_mention_by_name_of_the_account() -> None:
+    """A text_mention points at an account: ours counts, another does not."""
+
+    def mark(user: int) -> list[dict[str, Any]]:
+        return [{"type": "text_mention", "offset": 0, "length": 4, "user": {"id": user}}]
+
+    assert arrived(text="Gate", chat=GROUP, entities=mark(42)).mentioned
+    assert not arrived(text="Else", chat=GROUP, entities=mark(43)).mentioned
+
+
+def test_a_reply_to_the_bot_is_a_mention() -> None:
+    """Who answers the bot means it; who answers a person does not."""
+    ours = arrived(text="x", chat=GROUP, reply_to_message=message(message_id=2, **{"from": {"id": 42}}))
+    theirs = arrived(text="x", chat=GROUP, reply_to_message=message(message_id=2))
+
+    assert (ours.mentioned, ours.reply_to) == (True, "2")
+    assert (theirs.mentioned, theirs.reply_to) == (False, "2")
+
+
+def test_the_opening_of_a_topic_is_not_answered_by_all_in_it() -> None:
+    """Telegram shows each message of a topic as a reply to its opening, which the bot may have made."""
+    opening = message(message_id=5, forum_topic_created={"name": "t"}, **{"from": {"id": 42}})
+    chat = {"id": -100123, "type": "supergroup"}
+    fields = {"message_thread_id": 5, "is_topic_message": True, "reply_to_message": opening}
+    found = arrived(text="x", chat=chat, **fields)
+
+    assert (found.mentioned, found.reply_to) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "read_as"),
+    [
+        ("/new", "/new"),
+        ("/new@gate_bot", "/new"),
+        ("/new@Gate_BOT now and then", "/new now and then"),
+        ("say /new@other_bot", "say /new@other_bot"),
+    ],
+)
+def test_a_command_loses_our_name(text: str, read_as: str) -> None:
+    """A command is a message whose text begins with a slash, whoever it names."""
+    found = arrived(text=text, chat=GROUP)
+
+    assert (found.kind, found.text) == ("message", read_as)
+    assert found.mentioned is ("gate_bot" in text.lower())
+
+
+@pytest.mark.parametrize("text", ["/new@other_bot", "/new@gate_bot2 x", "/new@gate_bo"])
+def test_a_command_for_another_bot_is_skipped(text: str) -> None:
+    """It is for the other bot, and nothing strange."""
+    found = skipped(update(text=text, chat=GROUP))
+
+    assert (found.reason, found.strange) == ("command for another bot", False)
+
+
+def test_in_a_channel_the_chat_is_the_sender() -> None:
+    """A channel's posts carry nobody's name."""
+    channel = {"id": -1009, "type": "channel", "title": "News", "username": "news"}
+    raw = {"update_id": 1, "channel_post": {"message_id": 1, "date": 1, "chat": channel, "text": "hi"}}
+    raw["channel_post"]["sender_chat"] = channel
+    found = read(raw, ME, fetch)
+
+    assert isinstance(found, Arrival)
+    assert found.sender.model_dump() == {"id": "-1009", "name": "News", "username": "news"}
+    assert (found.group, found.from_bot) == (True, False)
+
+
+def test_who_writes_in_the_groups_name_is_no_bot() -> None:
+    """Telegram puts a bot of its own in the place of an anonymous administrator."""
+    anonymous = {"id": 1087968824, "is_bot": True, "first_name": "Group"}
+    found = arrived(text="x", chat=GROUP, sender_chat=GROUP, **{"from": anonymous})
+
+    assert (found.sender.id, found.sender.name, found.from_bot) == ("-5", "Us", False)
+
+
+def test_a_bot_is_known_as_one() -> None:
+    """What a program wrote says so."""
+    assert arrived(text="x", **{"from": ADA | {"is_bot": True}}).from_bot
+
+
+def test_a_pressed_button_is_an_action() -> None:
+    """Its value is the text, its message the one with the button."""
+    pressed = {"id": "q1", "from": ADA, "data": "yes", "message": message(chat=GROUP)}
+    found = read({"update_id": 8, "callback_query": pressed}, ME, fetch)
+
+    assert isinstance(found, Arrival)
+    assert (found.kind, found.text, found.chat_id, found.platform_id) == ("action", "yes", "-5", "3")
+    assert (found.mentioned, found.sent_at, found.sender.id) == (True, None, "7")
+
+
+def test_a_button_of_no_chat_is_skipped() -> None:
+    """A message that was sent inline lies in no chat that could be answered."""
+    raw = {"update_id": 8, "callback_query": {"id": "q", "from": ADA, "data": "x", "inline_message_id": "i"}}
+
+    assert not skipped(raw).strange
+
+
+def test_a_group_that_moved_says_so_from_both_sides() -> None:
+    """Both messages are under the new id and name the old one."""
+    there = arrived(chat=GROUP, migrate_to_chat_id=-1005)
+    here = arrived(chat={"id": -1005, "type": "supergroup"}, migrate_from_chat_id=-5)
+
+    for found in (there, here):
+        assert (found.chat_id, found.moved_from, found.text) == ("-1005", "-5", "")
+        assert found.group_ids == ("-1005", "-5")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"sticker": {"file_id": "s", "emoji": "😀"}}, "[sticker 😀]"),
+        ({"sticker": {"file_id": "s"}}, "[sticker]"),
+        ({"location": {"latitude": 52.5, "longitude": 13.4}}, "[location 52.5, 13.4]"),
+        (
+            {
+                "location": {"latitude": 1, "longitude": 2},
+                "venue": {"title": "Pub", "address": "Lane 1", "location": {"latitude": 1, "longitude": 2}},
+            },
+            "[place Pub, Lane 1, 1, 2]",
+        ),
+        ({"contact": {"first_name": "Bob", "phone_number": "+49 1"}}, "[contact Bob, +49 1]"),
+        (
+            {"poll": {"question": "Tea?", "options": [{"text": "yes"}, {"text": "no"}]}},
+            "[poll Tea?: yes / no]",
+        ),
+        ({"dice": {"emoji": "🎲", "value": 4}}, "[dice 🎲 4]"),
+        ({"game": {"title": "Go"}}, "[game Go]"),
+        ({"story": {"id": 1}}, "[story]"),
+        ({"paid_media": {"star_count": 1}, "caption": "see"}, "see\n[paid media]"),
+    ],
+)
+def test_what_is_neither_text_nor_file_becomes_a_line(content: dict[str, Any], text: str) -> None:
+    """Nothing that somebody sends vanishes in silence."""
+    assert arrived(**content).text == text
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            {"photo": [SMALL, LARGE, MIDDLE]},
+            ("photo", "", "image/jpeg", 50, b"l"),
+        ),
+        (
+            {"document": PDF},
+            ("document", "a.pdf", "application/pdf", 3, b"d"),
+        ),
+        ({"voice": {"file_id": "v", "file_size": 4}}, ("voice", "", "audio/ogg", 4, b"v")),
+        ({"audio": {"file_id": "a", "file_name": "x.mp3"}}, ("audio", "x.mp3", "audio/mpeg", None, b"a")),
+        ({"video": {"file_id": "w", "mime_type": "video/webm"}}, ("video", "", "video/webm", None, b"w")),
+        ({"video_note": {"file_id": "n"}}, ("video", "", "video/mp4", None, b"n")),
+        (
+            {"animation": {"file_id": "g", "file_name": "g.mp4"}, "document": {"file_id": "g"}},
+            ("video", "g.mp4", "video/mp4", None, b"g"),
+        ),
+    ],
+)
+async def test_a_file(content: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """Every kind of file comes with what Telegram says of it; of a photo the largest; an animation once."""
+    (file,) = arrived(caption="look", **content).files
+    kind, name, mime, size, body = expected
+
+    assert (file.kind, file.name, file.mime, file.size) == (kind, name, mime, size)
+    assert [piece async for piece in file.fetch()] == [body]
+    assert arrived(caption="look", **content).text == "look"
+
+
+@pytest.mark.parametrize(
+    "field", ["new_chat_members", "pinned_message", "new_chat_title", "video_chat_started"]
+)
+def test_what_telegram_says_itself_is_skipped(field: str) -> None:
+    """A join or a pin is nobody's question, and nothing strange."""
+    found = skipped(update(**{field: {"x": 1}}, chat=GROUP))
+
+    assert (found.reason, found.strange) == ("service message", False)
+
+
+def test_a_live_location_that_moves_is_skipped() -> None:
+    """It changes every few seconds."""
+    assert not skipped(update("edited_message", location={"latitude": 1, "longitude": 2})).strange
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"update_id": 1},
+        {"update_id": 1, "brand_new": {}},
+        {"update_id": 1, "message": None},
+        {"update_id": 1, "message": "text"},
+        {"update_id": 1, "message": {}},
+        {"update_id": 1, "message": message(brand_new={"x": 1})},
+        {"update_id": 1, "message": message(text=5)},
+        {"update_id": 1, "message": message(text="x", chat={"id": "nine", "type": "private"})},
+        {"update_id": 1, "message": message(text="x", date=10**30)},
+        {"update_id": 1, "message": message(text="x", entities=[{}])},
+        {"update_id": 1, "message": message(text="x", **{"from": {"id": None}})},
+        {"update_id": 1, "message": message(location={})},
+        {"update_id": 1, "message": message(photo=[{}])},
+        {"update_id": 1, "callback_query": {"data": "x", "message": [1]}},
+        {"update_id": 1, "callback_query": []},
+    ],
+)
+def test_an_unknown_shape_is_strange_and_never_raises(raw: dict[str, Any]) -> None:
+    """Whatever Telegram adds tomorrow, it is told apart from what is skipped on purpose."""
+    found = skipped(raw)
+
+    assert found.strange
+    assert found.kind == kind_of(raw)
+
+
+def test_an_update_is_named_by_what_it_holds() -> None:
+    """A field beside it does not hide what we know."""
+    assert kind_of({"update_id": 1, "extra": 1, "message": {}}) == "message"
+    assert kind_of({"update_id": 1}) == "empty"

@@ -1,0 +1,24 @@
+"""``docs/http.md`` names every route that there is, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gateway.app.app import Application
+from gateway.config.settings import Settings
+from gateway.http.security import Gate
+from gateway.http.server import HttpServer, build_app
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "http.md"
+
+
+def test_every_route_is_on_the_page(tmp_path: Path) -> None:
+    house = Application(Settings(workspace=tmp_path))
+    paths = build_app(HttpServer(house).desk, Gate(host="127.0.0.1")).openapi()["paths"]
+    there = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+    headings = re.findall(r"^### (.*)$", PAGE.read_text(), re.MULTILINE)
+    told = {route for heading in headings for route in re.findall(r"`([A-Z]+ /[^`]*)`", heading)}
+
+    assert told == there

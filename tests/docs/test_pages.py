@@ -1,0 +1,63 @@
+"""Every page renders; its code is what it says to be, its commands, keys and the ends of its links exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page import faults, parse, read
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_is_sound(path: Path) -> None:
+    assert faults(read(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("```tmol\na = 1\n```\n", "unknown language"),
+        ("```toml\na = \n```\n", "not toml"),
+        ("```toml\n[http]\nprot = 1\n```\n", "http.prot"),
+        ("```toml\n[channels.telegram]\ntokem = 'x'\n```\n", "channels.telegram.tokem"),
+        ("```json\n{a: 1}\n```\n", "not json"),
+        ('```jsonl\n{"a": 1}\n{"a"\n```\n', "not jsonl"),
+        ("```python\ndef\n```\n", "not python"),
+        ("text\n\n```\nnever closed\n", "never closed"),
+        ("```\n## Heading\n```toml\na = 1\n```\n", "fence within a fence"),
+        ("```\nchat-gateway sesions list\n```\n", "sesions"),
+        ("    chat-gateway cron add --evry 2h --message hi\n", "evry"),
+        ("    chat-gateway sessions exprot [--to FORMAT]\n", "exprot"),
+        ("```sh\nFOO=1\nchat-gateway run --role al\n```\n", "--role"),
+        ("[x](nowhere.md)\n", "link to nothing"),
+        ("![x](nowhere.png)\n", "link to nothing"),
+        ("# One\n\n[x](#two)\n", "no heading"),
+        ("![](README.md)\n", "without words"),
+        ("| a | b |\n|---|---|\n| `x|y` | z |\n", "other than 2 cells"),
+    ],
+)
+def test_what_is_wrong_is_found(text: str, fault: str) -> None:
+    """Each kind of fault is named, once."""
+    (found,) = faults(parse(text, ROOT / "page.md"))
+
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# One `two`: three!\n\n# One `two`: three!\n\n[a](#one-two-three) [b](#one-two-three-1)\n",
+        "```toml\n[http]\nport = 1\ntoken_file = 'x'\n\n[people]\nada = ['telegram:1']\n```\n",
+        "```toml\n[project]\nname = 'x'\n```\n",
+        "```\n.venv/bin/chat-gateway chat -m hi | cat   # prints\n```\n",
+        "| a | b |\n|---|---|\n| `x\\|y` | z |\n",
+        "[a](README.md#start) <https://example.org/>\n",
+        "````markdown\n```\nx\n```\n````\n",
+    ],
+)
+def test_what_is_right_is_let_be(text: str) -> None:
+    assert faults(parse(text, ROOT / "page.md")) == []

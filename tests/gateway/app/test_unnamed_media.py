@@ -1,0 +1,141 @@
+"""Files that no line names go after a week, never those of a letter that waits or is parked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.message import Attachment, Inbound
+from gateway.app.awaited import awaited_files
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from session.background.retention import UNNAMED_FOR, Retention
+from session.store.unnamed import media_bytes
+from tests.session.background.test_retention import START, World
+from tests.support.broker import Broker
+
+NAMES = [f"media/{digit * 2}/{digit * 64}.jpg" for digit in "abcd"]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.store.aclose()
+
+
+@asynccontextmanager
+async def opened(mailbox: Mailbox) -> AsyncIterator[Mailbox]:
+    serving = asyncio.create_task(mailbox.serve())
+    try:
+        await mailbox.ready()
+        yield mailbox
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def retention(world: World, mailbox: Mailbox) -> Retention:
+    return Retention(world.store, days=30, left=world._left, awaited=lambda: awaited_files(mailbox))
+
+
+def brought(workspace: Path, ref: str, *, days: float = 0) -> Path:
+    path = workspace / ref
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"...")
+    at = (START + timedelta(days=days)).timestamp()
+    os.utime(path, (at, at))
+    return path
+
+
+def post(id_: str, ref: str) -> Post:
+    inbound = Inbound(v=1, id=id_, key="telegram:1", channel="telegram", chat_id="1", text="look")
+    inbound = inbound.model_copy(update={"attachments": [Attachment(ref=ref)]})
+    return Post(INBOUND, inbound.key, id_, inbound.to_bytes())
+
+
+def named(ref: str) -> dict[str, Any]:
+    return {"attachments": [{"kind": "photo", "name": "x", "mime": "image/jpeg", "size": 3, "ref": ref}]}
+
+
+async def test_what_nobody_names_goes_after_a_week(world: World, tmp_path: Path) -> None:
+    files = [brought(tmp_path, name) for name in NAMES[:2]]
+    young = brought(tmp_path, NAMES[2], days=2)
+    odd = brought(tmp_path, "media/aa/notes.txt")
+    await world.say("a", **named(NAMES[1]))
+    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+        world.clock.pass_(UNNAMED_FOR.days - 1)
+        await retention(world, mailbox).prune()
+        assert [path.exists() for path in (*files, young, odd)] == [True] * 4
+        world.clock.pass_(2)
+        await retention(world, mailbox).prune()
+
+    assert [path.exists() for path in (*files, young, odd)] == [False, True, True, True]
+    assert media_bytes(world.store.layout) == 9
+
+
+async def test_files_of_letters_that_wait_run_or_are_parked_stay(world: World, tmp_path: Path) -> None:
+    waiting, running, parked, dropped = (brought(tmp_path, name) for name in NAMES)
+    async with opened(EmbeddedMailbox(tmp_path / "state", window=1)) as mailbox:
+        world.clock.pass_(20)
+        for id_, ref in zip("pdrw", (NAMES[2], NAMES[3], NAMES[1], NAMES[0]), strict=True):
+            await mailbox.put(post(id_, ref))
+        async with mailbox.take(INBOUND) as letters:
+            for id_ in "pd":
+                letter = await anext(letters)
+                assert letter.id == id_
+                await mailbox.park(letter, key="telegram:1", reason="failed", attempts=1)
+            assert (await anext(letters)).id == "r"
+            await retention(world, mailbox).prune()
+            assert [path.exists() for path in (waiting, running, parked, dropped)] == [True] * 4
+            assert await mailbox.drop("d") is not None
+            assert await mailbox.replay("p") is not None
+            await retention(world, mailbox).prune()
+
+    assert [path.exists() for path in (waiting, running, parked, dropped)] == [True, True, True, False]
+
+
+async def test_a_file_of_an_ended_session_stays_for_a_parked_letter(world: World, tmp_path: Path) -> None:
+    shared = brought(tmp_path, NAMES[0])
+    await world.say("a", **named(NAMES[0]))
+    await world.end()
+    await world.say("b")
+    await world.end()
+    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+        await mailbox.put(post("p", NAMES[0]))
+        async with mailbox.take(INBOUND) as letters:
+            await mailbox.park(await anext(letters), key="telegram:1", reason="failed", attempts=1)
+        world.clock.pass_(40)
+        await retention(world, mailbox).prune()
+        assert [step.do for step in await retention(world, mailbox).prune()] == []
+        assert shared.exists()
+        assert await mailbox.drop("p") is not None
+        await retention(world, mailbox).prune()
+
+    assert not shared.exists()
+
+
+async def test_of_a_broker_only_what_is_parked_is_known(
+    world: World, tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """What waits there cannot be read: nothing is swept, and a parked letter keeps its file."""
+    nobodys, shared = brought(tmp_path, NAMES[0]), brought(tmp_path, NAMES[1])
+    await world.say("a", **named(NAMES[1]))
+    await world.end()
+    async with opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
+        await mailbox.put(post("p", NAMES[1]))
+        async with mailbox.take(INBOUND) as letters:
+            await mailbox.park(await anext(letters), key="telegram:1", reason="failed", attempts=1)
+        world.clock.pass_(40)
+        await retention(world, mailbox).prune()
+
+    assert nobodys.exists()
+    assert shared.exists()

@@ -1,0 +1,143 @@
+"""``chat -m`` and ``parked``, attached to a daemon and without one: the same errors with the same cures."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.__main__ import main
+from gateway.app.daemons import DaemonRegistry
+from gateway.errors import MailboxDown, Unreachable
+from gateway.http.client import Client
+from gateway.http.server import HttpServer
+from gateway.inbound.intake import Intake
+from session.errors import StoreError
+from tests.gateway.http_place import Place, open_place
+from tests.support import ports
+
+KEYS = ("Bad Channel:x", "nocolon", "cli:", ":x", "cli:" + "x" * 5000, "cli:\udcff")
+
+
+def run(workspace: Path, *argv: str) -> int:
+    return main([*argv, "--workspace", str(workspace)])
+
+
+async def attached(place: Place, *argv: str) -> int:
+    """Run a verb beside this daemon, as another process does."""
+    workspace = place.house.settings.workspace
+    with DaemonRegistry(workspace).entry(url=place.server.url, role="all"):
+        return await asyncio.to_thread(run, workspace, *argv)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_that_no_letter_can_have(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused before anything is put, so that no letter of it can wait or be parked."""
+    code = run(tmp_path, "chat", "-m", "hi", "--key", key, "--timeout", "5")
+    out, words = capsys.readouterr()
+    parked = run(tmp_path, "parked", "list")
+
+    assert (code, out) == (1, "")
+    assert "try: a key is channel:chat_id" in words
+    assert (parked, capsys.readouterr()) == (0, ("", "nothing is parked\n"))
+
+
+async def test_no_key_beside_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same words come where a daemon runs."""
+    async with open_place(tmp_path) as place:
+        for key in KEYS:
+            assert await attached(place, "chat", "-m", "hi", "--key", key, "--timeout", "5") == 1
+            assert "try: a key is channel:chat_id" in capsys.readouterr().err
+
+
+async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a daemon refuses is cured by the same command as without one, not by a route of the API."""
+    verbs = {
+        ("parked", "show", "v2"): "chat-gateway parked list",
+        ("parked", "retry", "v2"): "chat-gateway parked list",
+        ("parked", "drop", "v2"): "chat-gateway parked list",
+        ("cron", "run", "x"): "chat-gateway cron list",
+    }
+    for verb, cure in verbs.items():
+        assert await asyncio.to_thread(run, tmp_path, *verb) == 1
+        assert capsys.readouterr().err.endswith(f"try: {cure}\n")
+
+    async with open_place(tmp_path) as place:
+        for verb, cure in verbs.items():
+            assert await attached(place, *verb) == 1
+            assert capsys.readouterr().err.endswith(f"try: {cure}\n")
+        for chat in ("ada", "bob"):
+            await place.post("x" * (2**20 + 1), chat=chat, id="one", wait=30)
+        assert await attached(place, "parked", "drop", "web:one") == 1
+        assert "try: name the key by --key" in capsys.readouterr().err
+        assert await attached(place, "parked", "drop", "web:one", "--key", "web:bob") == 0
+
+
+@pytest.mark.slow
+async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said once that the daemon cannot store the message now; the end names its reason, and is 69."""
+    async with open_place(tmp_path, prepare=_impatient) as place:
+        place.house.intake = Away()  # type: ignore[assignment]
+        code = await attached(place, "chat", "-m", "hi", "--timeout", "2")
+        out, words = capsys.readouterr()
+        place.house.intake = Intake(place.house.mailbox)
+
+    assert (code, out) == (69, "")
+    assert place.house.room is not None
+    assert words.count("the queue did not confirm the message in time; trying again") == 1
+    assert words.endswith("the queue did not confirm the message in time\ntry: chat-gateway doctor\n")
+
+
+async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:
+    """The same message is handed in until it is stored, and answered."""
+    async with open_place(tmp_path, prepare=_impatient) as place, Client(place.server.url) as client:
+        place.house.intake = Away()  # type: ignore[assignment]
+        told: list[str] = []
+
+        def back(reason: str) -> None:
+            told.append(reason)
+            place.house.intake = Intake(place.house.mailbox)
+
+        outcome = await client.ask("cli:direct", "hello", "one", within_s=30, away=back)
+
+    assert outcome is not None
+    assert outcome.text == "echo: hello"
+    assert len(told) == 1
+
+
+async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
+    """503 is answered by a daemon that runs: nobody is told to start one."""
+
+    async def refuse() -> dict[str, Any]:
+        raise StoreError("no space", hint="free some space")
+
+    async with open_place(tmp_path) as place, Client(place.server.url) as client:
+        place.house.status = refuse  # type: ignore[method-assign]
+        with pytest.raises(Unreachable) as caught:
+            await client.status()
+
+    assert "no space" in str(caught.value)
+    assert caught.value.hint == "free some space"
+
+
+async def test_nobody_listens() -> None:
+    """Where there is no daemon to answer, one is to be started."""
+    with ports.Place() as port:
+        async with Client(f"http://127.0.0.1:{port}") as client:
+            with pytest.raises(Unreachable) as caught:
+                await client.status()
+
+    assert caught.value.hint == "chat-gateway run"
+
+
+class Away:
+    """An intake whose queue is away."""
+
+    async def accept(self, _: object) -> None:
+        raise MailboxDown("away")
+
+
+def _impatient(server: HttpServer) -> None:
+    server.desk.accept_within_s = 0.2

@@ -1,0 +1,212 @@
+"""Sessions that had ended elsewhere come in as ended when they did, not as ended today."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from session.context.context import Recent
+from session.context.recent import RecentSessions
+from session.disk.layout import Layout
+from session.transcript.archive import Archived, of_stem
+from tests.gateway.cli.test_cli_interchange import Ran, listed, session_file, shown
+
+FIRST, SECOND = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A", "01KN2Q3Q3BZ63Q2JQ3VM15EA2B"
+KEY = "web:old"
+ENDED = datetime(2026, 2, 19, 18, 30, tzinfo=UTC)
+
+
+def session(id_: str, began: str, **fields: str) -> dict[str, Any]:
+    return {"id": id_, "status": "active", "started_at": began, "updated_at": began, **fields}
+
+
+def row(id_: str, number: int, role: str, content: str, **fields: str) -> dict[str, Any]:
+    return {"session_id": id_, "sequence_number": number, "role": role, "content": content, **fields}
+
+
+def document(path: Path, *sessions: Mapping[str, Any]) -> Path:
+    rows = [
+        found
+        for one in sessions
+        for found in (row(one["id"], 1, "user", f"q {one['id']}"), row(one["id"], 2, "assistant", "a"))
+    ]
+    path.write_text(json.dumps({"chat_sessions": sessions, "session_messages": rows}))
+    return path
+
+
+OLD = session(
+    FIRST,
+    "2026-02-18T09:00:00Z",
+    status="archived",
+    ended_at="2026-02-19T18:30:00Z",
+    summary="They planned a trip.",
+)
+NEW = session(SECOND, "2026-03-01T09:00:00Z")
+
+
+def taken(workspace: Path, *paths: Path, name: str = "rows", key: str = KEY) -> Ran:
+    for path in paths:
+        done = Ran(workspace, "sessions", "import", "--from", name, path, "--key", key)
+        assert done.code == 0, done.err
+    return done
+
+
+def ended(workspace: Path, stem: str = "web_old") -> list[Archived]:
+    return of_stem(Layout(workspace), stem)
+
+
+def head(found: Archived) -> dict[str, Any]:
+    inner: dict[str, Any] = json.loads(found.path.read_bytes().split(b"\n")[0])["metadata"]
+    return inner
+
+
+def recent(workspace: Path, now: datetime) -> list[Recent]:
+    found = RecentSessions(Layout(workspace), most=3, days=14)
+    return found.of(KEY, "web_old", active="", now=now)
+
+
+def test_it_keeps_the_end_that_the_source_names(tmp_path: Path) -> None:
+    done = taken(tmp_path / "w", document(tmp_path / "a.json", OLD, NEW))
+
+    (found,) = ended(tmp_path / "w")
+    assert (found.session_id, found.ended_at) == (FIRST, ENDED)
+    assert head(found)["summary"] == "They planned a trip."
+    assert datetime.fromisoformat(head(found)["ended_at"]) == ENDED
+    assert {one["id"]: one["active"] for one in listed(tmp_path / "w")} == {FIRST: False, SECOND: True}
+    assert listed(tmp_path / "w")[0]["id"] == SECOND
+    assert "goes on here" not in done.err
+
+
+def test_old_talk_is_not_told_as_a_recent_conversation(tmp_path: Path) -> None:
+    taken(tmp_path / "w", document(tmp_path / "a.json", OLD, NEW))
+
+    assert recent(tmp_path / "w", datetime.now(UTC)) == []
+    assert recent(tmp_path / "w", ENDED + timedelta(days=2)) == [Recent(ENDED, "They planned a trip.")]
+
+
+def test_retention_counts_from_the_end(tmp_path: Path) -> None:
+    taken(tmp_path / "w", document(tmp_path / "a.json", OLD, session(SECOND, "2026-02-25T09:00:00Z")))
+    third = session("01KQ2Q3Q3BZ63Q2JQ3VM15EA2C", datetime.now(UTC).isoformat())
+    taken(tmp_path / "w", document(tmp_path / "b.json", third))
+    (tmp_path / "c.toml").write_text("session.retention_days = 30\n")
+    for job in (tmp_path / "w" / "state" / "jobs").glob("*.json"):
+        job.unlink()  # memory has them all: what it does not have yet is kept for a week more
+
+    dry = Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "sessions", "prune", "--dry-run", "--json")
+
+    steps = {one["id"]: (one["do"], one["since"][:10]) for one in json.loads(dry.out)}
+    assert steps == {FIRST: ("delete", "2026-02-19")}  # the second is named by the active one
+
+
+def test_without_a_named_end_the_last_line_says_when(tmp_path: Path) -> None:
+    first, second = dict(OLD), session(SECOND, "2026-03-01T09:00:00Z")
+    del first["ended_at"]
+    path = document(tmp_path / "a.json", first, second)
+    content = json.loads(path.read_text())
+    content["session_messages"][1]["created_at"] = "2026-02-18T21:00:00Z"
+    path.write_text(json.dumps(content))
+
+    taken(tmp_path / "w", path)
+
+    assert [found.ended_at for found in ended(tmp_path / "w")] == [datetime(2026, 2, 18, 21, tzinfo=UTC)]
+
+
+def test_of_several_the_one_that_had_not_ended_stays_active(tmp_path: Path) -> None:
+    """Also where it began first: it had been opened again."""
+    path = document(tmp_path / "a.json", session(SECOND, "2026-01-01T09:00:00Z"), OLD)
+
+    taken(tmp_path / "w", path)
+
+    assert {one["id"]: one["active"] for one in listed(tmp_path / "w")} == {FIRST: False, SECOND: True}
+
+
+def test_the_last_of_several_that_had_ended_goes_on_and_is_named(tmp_path: Path) -> None:
+    later = {**NEW, "status": "archived", "ended_at": "2026-03-02T09:00:00Z"}
+
+    done = taken(tmp_path / "w", document(tmp_path / "a.json", OLD, later))
+
+    assert [found.session_id for found in ended(tmp_path / "w")] == [FIRST]
+    assert done.err.count("had ended") == 1
+    assert f"{KEY}: {SECOND} had ended at its source, and goes on here" in done.err
+
+
+def test_one_that_came_by_an_earlier_import_counts_as_well(tmp_path: Path) -> None:
+    taken(tmp_path / "w", document(tmp_path / "a.json", OLD), document(tmp_path / "b.json", NEW))
+
+    assert [found.ended_at for found in ended(tmp_path / "w")] == [ENDED]
+
+
+def test_one_in_which_somebody_spoke_since_ends_now(tmp_path: Path) -> None:
+    begun = datetime.now(UTC) - timedelta(seconds=2)
+    taken(tmp_path / "w", document(tmp_path / "a.json", OLD))
+    assert Ran(tmp_path / "w", "chat", "-m", "and now?", "--key", KEY).code == 0
+
+    taken(tmp_path / "w", document(tmp_path / "b.json", NEW))
+
+    (found,) = ended(tmp_path / "w")
+    assert found.ended_at > begun
+    assert len(shown(tmp_path / "w", FIRST)) == 4
+
+
+def test_one_of_ours_ends_now(tmp_path: Path) -> None:
+    begun = datetime.now(UTC) - timedelta(seconds=2)
+    assert Ran(tmp_path / "w", "chat", "-m", "hello", "--key", KEY).code == 0
+
+    taken(tmp_path / "w", document(tmp_path / "b.json", NEW))
+
+    assert [found.ended_at > begun for found in ended(tmp_path / "w")] == [True]
+
+
+def test_a_boundary_that_a_person_sets_later_is_of_that_moment(tmp_path: Path) -> None:
+    """So that ``/resume`` finds what it left; the next session knows nothing of the import."""
+    begun = datetime.now(UTC) - timedelta(seconds=2)
+    taken(tmp_path / "w", document(tmp_path / "a.json", OLD))
+
+    assert Ran(tmp_path / "w", "sessions", "new", KEY).code == 0
+
+    (found,) = ended(tmp_path / "w")
+    assert found.ended_at > begun
+    active = json.loads((tmp_path / "w" / "sessions" / "web_old.jsonl").read_bytes().split(b"\n")[0])
+    assert "imported" not in active["metadata"]
+
+
+def test_an_end_that_nobody_names_is_now(tmp_path: Path) -> None:
+    begun = datetime.now(UTC) - timedelta(seconds=2)
+    timeless = {"id": FIRST, "status": "active"}
+
+    taken(tmp_path / "w", document(tmp_path / "a.json", timeless), document(tmp_path / "b.json", NEW))
+
+    assert [found.ended_at > begun for found in ended(tmp_path / "w")] == [True]
+
+
+def test_an_end_yet_to_come_is_now(tmp_path: Path) -> None:
+    later = {**OLD, "ended_at": "2999-01-01T00:00:00Z"}
+
+    taken(tmp_path / "w", document(tmp_path / "a.json", later, NEW))
+
+    assert [found.ended_at <= datetime.now(UTC) for found in ended(tmp_path / "w")] == [True]
+
+
+def test_the_older_file_of_a_workspace_ended_with_its_last_line(tmp_path: Path) -> None:
+    root = tmp_path / "nanobot"
+    session_file(root / "sessions" / "telegram_1.jsonl", "telegram:1", "old")
+    path = session_file(root / "workspace" / "sessions" / "telegram_1.jsonl", "telegram:1", "new")
+    path.write_text(path.read_text().replace("2026-02-01", "2026-03-01"))
+
+    Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", root)
+
+    (found,) = ended(tmp_path / "w", "telegram_1")
+    assert found.ended_at == datetime.fromisoformat("2026-02-01T09:00:00").astimezone()
+    assert [line["content"] for line in shown(tmp_path / "w", "telegram:1")] == ["new"]
+
+
+def test_what_says_so_is_no_loss_of_an_export(tmp_path: Path) -> None:
+    taken(tmp_path / "w", document(tmp_path / "a.json", OLD))
+
+    out = Ran(tmp_path / "w", "sessions", "export", "--to", "nanobot", KEY)
+
+    assert json.loads(out.bytes.split(b"\n")[0])["metadata"].keys() & {"imported"} == set()
+    assert "imported" not in Ran(tmp_path / "w", "sessions", "export", "--to", "rows", KEY).err

@@ -1,0 +1,116 @@
+"""``memory show|consolidate`` as a person runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.session.memory_place import ADA, place, talk
+from tests.support.model_server import ModelServer, Reply
+
+ROOT = Path(__file__).parents[3]
+
+
+async def run(workspace: Path, *words: str, url: str = "") -> tuple[int, str, str]:
+    """Run one command; return its exit code, stdout and stderr."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
+    if url:
+        env |= {"CHAT_GATEWAY_MODEL__NAME": "openai/stub", "CHAT_GATEWAY_MODEL__API_BASE": url}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", *words, "--workspace", str(workspace)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=env | {"HOME": str(workspace), "CHAT_GATEWAY_MEMORY__WINDOW": "10"},
+        cwd=ROOT,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def talked(workspace: Path, count: int = 10) -> None:
+    async with place(workspace) as house:
+        await house.said(ADA, talk(count))
+
+
+async def test_consolidate_asks_the_model_and_says_what_it_did(tmp_path: Path) -> None:
+    """It runs at once; a provider that refuses a forced tool is asked with ``auto``."""
+    await talked(tmp_path)
+    refusal = {"message": "tool_choice: only 'auto' is supported", "type": "invalid_request_error"}
+    arguments = json.dumps({"history_entry": "They talked.", "memory_update": "- noted"})
+
+    async with ModelServer() as server:
+        server.script += [Reply(status=400, error=refusal), Reply(tool_calls=[("save_memory", arguments)])]
+        code, out, err = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
+
+    assert (code, err) == (0, "")
+    assert out.startswith("5 messages moved into memory, 1 calls of the model\nMEMORY.md: 0 → 8 bytes\n")
+    forced, free = (seen.body["tool_choice"] for seen in server.seen)
+    assert (forced["function"]["name"], free) == ("save_memory", "auto")
+    assert (tmp_path / "memory/chats/telegram_1/MEMORY.md").read_text() == "- noted\n"
+
+
+async def test_model_away(tmp_path: Path) -> None:
+    """Exit 69, and nothing has changed."""
+    await talked(tmp_path)
+    async with ModelServer() as server:
+        server.script += [Reply(status=503)] * 3
+        code, out, err = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
+
+    assert (code, out) == (69, "")
+    assert "error: the language model is away" in err
+    assert not (tmp_path / "memory").exists()
+
+
+async def test_echo_takes_no_notes(tmp_path: Path) -> None:
+    """Without a model: exit 1 that says so."""
+    await talked(tmp_path)
+
+    code, out, err = await run(tmp_path, "memory", "consolidate", ADA)
+
+    assert (code, out) == (1, "")
+    assert "no language model is configured" in err
+    assert "model.name" in err
+
+
+async def test_nothing_to_move(tmp_path: Path) -> None:
+    """A short conversation stays whole, and it says so."""
+    await talked(tmp_path, 4)
+    async with ModelServer() as server:
+        code, out, _ = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
+
+    assert (code, out) == (0, "nothing to move: the newest 5 messages stay in the conversation\n")
+    assert server.seen == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+async def test_show(tmp_path: Path, flags: Sequence[str]) -> None:
+    """MEMORY.md goes to stdout and the place of HISTORY.md to stderr; JSON has all three."""
+    await talked(tmp_path)
+    async with place(tmp_path) as house:
+        await house.memory.consolidate(ADA)
+        history = await house.read("HISTORY.md")
+
+    code, out, err = await run(tmp_path, "memory", "show", ADA, *flags)
+
+    assert code == 0
+    if flags:
+        assert json.loads(out) == {"key": ADA, "memory": "- fact 1\n", "history": history}
+    else:
+        assert out == "- fact 1\n"
+        assert str(tmp_path / "memory/chats/telegram_1/HISTORY.md") in err
+
+
+async def test_show_of_an_unknown_chat(tmp_path: Path) -> None:
+    """Nothing is remembered, nothing is made, and that is no failure."""
+    code, out, err = await run(tmp_path, "memory", "show", "telegram:99")
+
+    assert (code, out) == (0, "")
+    assert "nothing is remembered about telegram:99" in err
+    assert not (tmp_path / "memory").exists()

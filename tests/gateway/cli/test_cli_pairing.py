@@ -1,0 +1,90 @@
+"""``pairing list|approve|revoke`` as an operator runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from channels.pairing import Pairing, approved
+
+ROOT = Path(__file__).parents[3]
+
+
+async def run(workspace: Path, *words: str) -> tuple[int, str, str]:
+    """Run one command; return its exit code, stdout and stderr."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "pairing", *words, "--workspace", str(workspace)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=env | {"HOME": str(workspace)},
+        cwd=ROOT,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+def asked(workspace: Path, id: str = "100", name: str = "Ada", channel: str = "telegram") -> str:
+    code = Pairing(workspace / "state").ask(channel, id, kind="person", name=name, message_id="t:1")
+    assert code is not None
+    return code
+
+
+async def test_list_shows_codes_and_whom_they_were_told(tmp_path: Path) -> None:
+    code = asked(tmp_path, name="Ada\x1b[31m\n")
+
+    exit_code, out, err = await run(tmp_path, "list")
+    as_json = json.loads((await run(tmp_path, "list", "--json"))[1])
+
+    assert (exit_code, err) == (0, "")
+    head, row = out.splitlines()
+    assert head.split() == ["CODE", "WHO", "NAME", "CHANNEL", "STATE", "AT"]
+    assert row.split()[:2] == [code, "telegram:100"]
+    assert "\x1b" not in out
+    assert [list(each) for each in as_json] == [["code", "who", "name", "channel", "state", "at"]]
+    assert as_json[0]["state"] == "pending"
+
+
+async def test_list_of_nobody(tmp_path: Path) -> None:
+    assert await run(tmp_path, "list") == (0, "", "nobody waits, and nobody was let in by a code\n")
+    assert await run(tmp_path, "list", "--json") == (0, "[]\n", "")
+
+
+async def test_approve_lets_in_and_revoke_takes_it_back(tmp_path: Path) -> None:
+    code = asked(tmp_path, "-100200")
+
+    let_in = await run(tmp_path, "approve", code.lower())
+    assert let_in == (0, "", "telegram:-100200 (Ada) is let in; the next message is answered\n")
+    assert approved(tmp_path / "state", "telegram").people == {"-100200"}
+
+    out = await run(tmp_path, "revoke", "-100200")
+    assert out == (0, "", "telegram:-100200 (Ada) is let in no more\n")
+    assert approved(tmp_path / "state", "telegram").people == frozenset()
+
+
+async def test_what_is_not_there_is_an_error_with_advice(tmp_path: Path) -> None:
+    assert await run(tmp_path, "approve", "ABCDEFGH") == (
+        1,
+        "",
+        "error: no such code waits: codes are valid for an hour\ntry: chat-gateway pairing list\n",
+    )
+    assert await run(tmp_path, "revoke", "telegram:5") == (
+        1,
+        "",
+        "error: nobody called telegram:5 has asked or was let in\ntry: chat-gateway pairing list\n",
+    )
+
+
+async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/pairing.json").write_text('{"v":2}')
+
+    exit_code, out, err = await run(tmp_path, "list")
+
+    assert (exit_code, out) == (78, "")
+    assert err.startswith("error: pairing.json was written by a newer version")
+    assert (tmp_path / "state/pairing.json").read_text() == '{"v":2}'

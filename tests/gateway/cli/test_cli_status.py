@@ -1,0 +1,39 @@
+"""``status`` without a daemon: what the files of the workspace hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from session.models.model import Usage
+from session.models.spending import SpendingRow
+
+
+def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokens and cost of today are those of the files, which are only read."""
+    verb = ["status", "--workspace", str(tmp_path)]
+
+    assert main([*verb, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    now = datetime.now(UTC)
+    folder = tmp_path / "state" / "usage"
+    assert not folder.exists()
+    folder.mkdir(parents=True)
+    usage = Usage(prompt=10, completion=2, cost_usd=0.25)
+    for at in (now, now + timedelta(days=1)):  # midnight may be near
+        rows = [SpendingRow(at, "web:ada", "ada", usage), SpendingRow(at, "web:ada", "", usage, turn=False)]
+        lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
+        (folder / f"{at:%Y-%m-%d}.jsonl").write_bytes(lines)
+    assert main([*verb, "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)
+    assert main(verb) == 0
+    shown = capsys.readouterr().out
+
+    nothing = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0}
+    assert before["usage_today"] == nothing
+    assert after["usage_today"] == {"turns": 1, "prompt_tokens": 20, "completion_tokens": 4, "cost_usd": 0.5}
+    assert "today: 1 turns, 20 + 4 tokens, 0.5000 USD" in shown

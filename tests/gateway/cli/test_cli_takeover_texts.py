@@ -1,0 +1,216 @@
+"""Persona, profile and skills of a nanobot workspace come to where our context reads them, untouched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from session.context.context_parts import PERSONA_FILES
+from session.library.library import Library
+from tests.gateway.cli.test_cli_interchange import Ran, session_file, tree
+from tests.gateway.embedded_place import files_at_most
+
+SKILL = "---\nname: invoices\ndescription: Writes an invoice.\n---\nRead `template.txt`.\n"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A workspace of nanobot with all that it tells its model."""
+    root = tmp_path / "dot-nanobot" / "workspace"
+    session_file(root / "sessions" / "telegram_1.jsonl", "telegram:1", "hi")
+    (root / "AGENTS.md").write_text("Be kind.\n")
+    (root / "USER.md").write_text("Ada, Berlin.\n")
+    (root / "SOUL.md").write_text("A cat.\n")
+    put(root / "skills" / "invoices" / "SKILL.md", SKILL)
+    put(root / "skills" / "invoices" / "assets" / "deep" / "template.txt", "Dear …\n").chmod(0o755)
+    put(root / "skills" / "README.md", "about skills\n")
+    put(root / "skills" / ".git" / "SKILL.md", "no skill\n")
+    put(root / "skills" / "invoices" / ".cache" / "x", "hidden\n")
+    put(root / "skills" / "invoices" / ".env", "hidden\n")
+    return root
+
+
+def put(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def take(ours: Path, work: Path) -> Ran:
+    return Ran(ours, "sessions", "import", "--from", "nanobot", work.parent)
+
+
+def told(ours: Path) -> dict[str, str]:
+    """What lies where the context reads: paths and texts."""
+    places = [*(ours / name for name in PERSONA_FILES), ours / "memory" / "USER.md"]
+    found = [path for path in (*places, *(ours / "skills").rglob("*")) if path.is_file()]
+    return {str(path.relative_to(ours)): path.read_text() for path in found}
+
+
+ALL = {
+    "AGENTS.md": "Be kind.\n",
+    "memory/USER.md": "Ada, Berlin.\n",
+    "skills/invoices/SKILL.md": SKILL,
+    "skills/invoices/assets/deep/template.txt": "Dear …\n",
+}
+
+
+def test_all_that_the_context_reads_is_taken_over(tmp_path: Path, work: Path) -> None:
+    before = tree(work)
+
+    done = take(tmp_path / "w", work)
+
+    assert done.code == 0, done.err
+    assert told(tmp_path / "w") == ALL
+    assert [skill.name for skill in Library(tmp_path / "w").skills()] == ["invoices"]
+    assert tree(work) == before
+    for path in (tmp_path / "w").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    for words in ("AGENTS.md", "memory/USER.md", "skills: invoices", 'memory.scope = "workspace"'):
+        assert words in done.err
+    (left,) = [line for line in done.err.splitlines() if line.startswith("not taken over")]
+    assert "SOUL.md" in left
+    assert "AGENTS.md," not in left
+    assert "USER.md" not in left
+
+
+def test_taken_over_again_nothing_changes(tmp_path: Path, work: Path) -> None:
+    take(tmp_path / "w", work)
+    before = tree(tmp_path / "w")
+
+    again = take(tmp_path / "w", work)
+
+    assert again.code == 0, again.err
+    after = tree(tmp_path / "w")
+    assert {name: after[name] for name in told(tmp_path / "w")} == {name: before[name] for name in ALL}
+    assert "skills: " not in again.err
+
+
+def test_what_an_interrupted_import_left_is_completed(tmp_path: Path, work: Path) -> None:
+    take(tmp_path / "w", work)
+    (tmp_path / "w" / "skills" / "invoices" / "SKILL.md").unlink()
+    put(tmp_path / "w" / "skills" / "invoices" / ".SKILL.md.import", "---\nna")
+
+    assert take(tmp_path / "w", work).code == 0
+
+    assert told(tmp_path / "w") == ALL
+
+
+def test_what_is_here_is_never_written_over(tmp_path: Path, work: Path) -> None:
+    ours = tmp_path / "w"
+    for name in ALL:
+        if "template" not in name:
+            put(ours / name, f"ours: {name}\n")
+
+    done = take(ours, work)
+
+    assert done.code == 1
+    assert told(ours) == {name: f"ours: {name}\n" for name in ALL if "template" not in name}
+    for name in ("AGENTS.md", "memory/USER.md", "skills/invoices"):
+        assert f"error: {name} is another one here, and stays" in done.err
+    assert done.err.count("try: ") == 3
+
+
+def test_a_persona_under_another_name_is_not_put_in_the_shade(tmp_path: Path, work: Path) -> None:
+    put(tmp_path / "w" / "instructions.md", "Be brief.\n")
+
+    done = take(tmp_path / "w", work)
+
+    assert done.code == 1
+    assert not (tmp_path / "w" / "AGENTS.md").exists()
+    assert "instructions.md is the persona here, and stays" in done.err
+
+
+@pytest.mark.parametrize("what", ["file", "dangling link", "folder"])
+def test_whatever_stands_in_the_way_stays(tmp_path: Path, work: Path, what: str) -> None:
+    ours = tmp_path / "w"
+    way = ours / "skills" / "invoices"
+    way.parent.mkdir(parents=True)
+    if what == "file":
+        way.write_text("mine\n")
+    elif what == "dangling link":
+        way.symlink_to(tmp_path / "nowhere")
+    else:
+        (way / "SKILL.md").mkdir(parents=True)
+
+    done = take(ours, work)
+
+    assert done.code == 1
+    assert "error: skills/invoices is another one here, and stays" in done.err
+    assert not (tmp_path / "nowhere").exists()
+    assert (ours / "AGENTS.md").read_text() == "Be kind.\n"
+
+
+def test_no_link_that_leaves_the_workspace_is_followed(tmp_path: Path, work: Path) -> None:
+    outside = put(tmp_path / "outside" / "SKILL.md", "secret\n")
+    put(work.parent / "config.json", "secret\n")
+    (work / "AGENTS.md").unlink()
+    (work / "AGENTS.md").symlink_to(outside)
+    (work / "USER.md").unlink()
+    (work / "USER.md").symlink_to("../config.json")
+    (work / "skills" / "evil").symlink_to(outside.parent)
+    (work / "skills" / "invoices" / "more").symlink_to(outside.parent)
+    (work / "skills" / "invoices" / "loop").symlink_to("loop")
+    (work / "skills" / "invoices" / "up").symlink_to("..")
+    (work / "skills" / "invoices" / "secret.txt").symlink_to(outside)
+    os.mkfifo(work / "skills" / "invoices" / "pipe")
+
+    done = take(tmp_path / "w", work)
+
+    assert done.code == 1
+    assert told(tmp_path / "w") == {name: text for name, text in ALL.items() if name.startswith("skills")}
+    for name in ("AGENTS.md", "USER.md", "evil", "more", "loop", "up", "secret.txt", "pipe"):
+        assert any(
+            line.startswith("error: ") and (f"/{name} " in line or f"/{name}/" in line)
+            for line in done.err.splitlines()
+        ), name
+
+
+def test_a_link_within_the_workspace_gives_its_text(tmp_path: Path, work: Path) -> None:
+    (work / "AGENTS.md").unlink()
+    (work / "AGENTS.md").symlink_to("SOUL.md")
+    (work.parent / "elsewhere").mkdir()
+    work.rename(work.parent / "elsewhere" / "work")
+    work.symlink_to(work.parent / "elsewhere" / "work")
+
+    done = take(tmp_path / "w", work)
+
+    assert done.code == 0, done.err
+    assert told(tmp_path / "w") == {**ALL, "AGENTS.md": "A cat.\n"}
+    assert not (tmp_path / "w" / "AGENTS.md").is_symlink()
+
+
+def test_a_skill_that_no_model_will_see_is_named(tmp_path: Path, work: Path) -> None:
+    put(work / "skills" / "plain" / "SKILL.md", "Just do it.\n")
+    put(work / "skills" / "empty" / "notes.txt", "nothing\n")
+
+    done = take(tmp_path / "w", work)
+
+    assert done.code == 0, done.err
+    assert "skills/plain/SKILL.md: no model sees it: it does not begin with a line ---" in done.err
+    assert not (tmp_path / "w" / "skills" / "empty").exists()
+    assert "skills/empty holds no SKILL.md" in done.err
+
+
+def test_a_full_disk_leaves_whole_files_alone(tmp_path: Path, work: Path) -> None:
+    take(tmp_path / "w", work)
+    for name in ALL:
+        (tmp_path / "w" / name).unlink()
+    put(work / "AGENTS.md", "x" * 40_000)
+
+    with files_at_most(20_000):
+        done = take(tmp_path / "w", work)
+
+    assert done.code == 1
+    assert "AGENTS.md cannot be written" in done.err
+    assert told(tmp_path / "w") == {}
+    assert list((tmp_path / "w").glob(".*import")) == []
+    assert take(tmp_path / "w", work).code == 0
+    assert told(tmp_path / "w") == {**ALL, "AGENTS.md": "x" * 40_000}
+
+
+def test_our_own_workspace_is_no_source(tmp_path: Path, work: Path) -> None:
+    assert main(["--workspace", str(work), "sessions", "import", "--from", "nanobot", str(work)]) == 1

@@ -1,0 +1,385 @@
+"""The configuration: what is read from where, and how its problems are told."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from channels.tables import ConfigTable, Platform
+from gateway.config.load import effective_compaction, effective_history, find_file, load
+from gateway.config.toml_lines import lines_of, with_key
+from gateway.errors import ConfigError
+from session.compaction.presets import Numbers
+from tests.gateway.config_reading import problems, read
+
+EVERY_DEFAULT = """
+timezone = "UTC"
+bindings = []
+[broker]
+url = "embedded"
+partitions = 16
+queue_type = "auto"
+heartbeat_s = 10
+name = "chat"
+[model]
+name = "echo"
+echo_delay_s = 0.0
+api_base = ""
+api_key = ""
+context_window = 0
+max_output_tokens = 4096
+timeout_s = 120
+max_tool_rounds = 25
+fallbacks = []
+small = ""
+embedding = ""
+[limits]
+concurrent_turns = 64
+turn_timeout_s = 600
+pending_per_chat = 50
+flood_per_chat = 5000
+attempts = 3
+outage_hours = 24
+drain_s = 25
+turns_per_person_per_hour = 0
+cost_per_day_usd = 0.0
+background_calls_per_hour = 60
+background_calls_per_day = 500
+queue_mode = "followup"
+collect_s = 0.5
+workers = 1
+cost_per_chat_per_day_usd = 0.0
+cost_per_person_per_day_usd = 0.0
+cost_per_job_per_day_usd = 0.0
+tokens_per_day = 0
+[session]
+idle_hours = 0
+recent_sessions = 3
+recent_days = 14
+retention_days = 0
+cache_mb = 256
+[history]
+mode = "all"
+changing_parts = "end"
+last = 50
+budget_tokens = 50000
+candidates = 30
+exchanges_always = 3
+max_messages = 20
+relevance = 0.45
+full_tool_results = 2
+[compaction]
+preset = "overlay"
+[memory]
+scope = "chat"
+window = 100
+max_kb = 32
+profile_max_kb = 8
+versions = 50
+version_days = 90
+[people]
+[tools]
+direct = ["read", "write", "edit", "ls", "grep", "skill_read", "memory_search", "session_archive_read"]
+groups = ["skill_read", "memory_search", "session_archive_read"]
+[tools.policy]
+approval_timeout_s = 600
+[tools.web_fetch]
+enabled = false
+max_kb = 512
+timeout_s = 20
+[tools.shell]
+enabled = false
+sandbox = "auto"
+network = false
+timeout_s = 60
+[mcp]
+[agents]
+[facts]
+enabled = true
+idle_s = 300
+max_turns = 10
+confidence = 0.7
+[channels.telegram]
+enabled = false
+token = ""
+base_url = "https://api.telegram.org/bot"
+base_file_url = "https://api.telegram.org/file/bot"
+poll_timeout_s = 30
+request_timeout_s = 30
+allow_from = []
+direct = "pairing"
+groups = "mention"
+group_allow = []
+stream = true
+queue_mode = ""
+[channels.discord]
+enabled = false
+token = ""
+request_timeout_s = 30
+allow_from = []
+direct = "pairing"
+groups = "mention"
+group_allow = []
+stream = true
+queue_mode = ""
+api_base_url = "https://discord.com/api/v10"
+gateway_url = ""
+cdn_base_url = ""
+heartbeat_timeout_s = 60
+sweep_s = 60
+[channels.web]
+enabled = true
+[media]
+max_mb = 20
+timeout_s = 60
+[http]
+host = "127.0.0.1"
+port = 8006
+token = ""
+allowed_hosts = []
+[state]
+local_dir = ""
+[log]
+format = "auto"
+level = "info"
+"""
+
+
+def test_every_key_has_its_default(tmp_path: Path) -> None:
+    """A file that writes out every default changes nothing, and no key is left out of it."""
+    written, silent = read(tmp_path, EVERY_DEFAULT), read(tmp_path)
+
+    assert written == silent
+    assert silent.workspace == tmp_path / ".chat-gateway"
+
+    def unset(table: ConfigTable) -> list[str]:
+        missing = set(type(table).model_fields) - table.model_fields_set
+        inner = (getattr(table, name) for name in table.model_fields_set)
+        return [*missing, *(name for each in inner if isinstance(each, ConfigTable) for name in unset(each))]
+
+    numbers = set(type(silent.compaction).model_fields) - {"preset"}
+    assert set(unset(written)) == numbers
+
+
+def test_all_problems_are_named_at_once_with_line_and_nearest_key(tmp_path: Path) -> None:
+    """One run shows everything that is to be corrected, in the file's order."""
+    text = """\
+timezone = "Europe/Berln"
+[broker]
+partitions = 0
+queue_type = "quorm"
+[limits]
+concurrent_turn = 3
+"drain_s" = "10"
+[telegram]
+token = "a"
+[channels.telegram]
+enabled = true
+allow_from = [
+  1, # a ]
+  "2", 3.5,
+]
+[model]
+threshold = 0.8
+[http]
+port = 65536
+"""
+
+    assert problems(tmp_path, text, {"CHAT_GATEWAY_MEDIA__MAX_MB": "many"}) == [
+        "chat-gateway.toml:1: timezone: expected the name of a time zone such as Europe/Berlin",
+        "chat-gateway.toml:3: broker.partitions: expected a whole number from 1 to 256, got 0",
+        'chat-gateway.toml:4: broker.queue_type: expected "auto" or "classic" or "quorum"; nearest: "quorum"',
+        "chat-gateway.toml:6: limits.concurrent_turn: unknown key; nearest: limits.concurrent_turns",
+        "chat-gateway.toml:7: limits.drain_s: expected a number of at least 0, got text",
+        "chat-gateway.toml:8: telegram: unknown key; nearest: channels.telegram",
+        "chat-gateway.toml:11: channels.telegram.token: missing, though enabled = true; "
+        "give token, token_file or a credential",
+        "chat-gateway.toml:12: channels.telegram.allow_from[2]: expected text in quotes, got a number",
+        "chat-gateway.toml:17: model.threshold: unknown key; nearest: compaction.threshold",
+        "chat-gateway.toml:19: http.port: expected a whole number from 0 to 65535, got 65536",
+        "CHAT_GATEWAY_MEDIA__MAX_MB: media.max_mb: expected a whole number of at least 1, got text",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('a = "x\n', 1),
+        ("[broker]\nurl = \n", 2),
+        ("[broker]\n[broker]\n", 2),
+        ("x = [1,\n2\n", 3),
+        ("a = \x01", 1),
+    ],
+)
+def test_a_file_that_is_not_toml_is_named_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    """The parser's complaint comes with the line, and nothing is said of keys that could not be read."""
+    found = problems(tmp_path, text, {"CHAT_GATEWAY_LIMITS__ATTEMPTS": "0"})
+
+    assert found[0].startswith(f"chat-gateway.toml:{line}: not TOML")
+    assert found[1:] == [
+        "CHAT_GATEWAY_LIMITS__ATTEMPTS: limits.attempts: expected a whole number of at least 1, got 0"
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
+    """Missing, a folder, not UTF-8, a number without end: each is told, none is a crash."""
+    (tmp_path / "latin").write_bytes(b'# ok\nname = "\xe4"\n')
+    (tmp_path / "long").write_text(f"x = {'9' * 5000}")
+    ends = {"missing": "No such file", ".": "Is a directory", "latin": ":2: not UTF-8", "long": "not TOML"}
+
+    for name, words in ends.items():
+        with pytest.raises(ConfigError) as caught:
+            load(tmp_path / name, None, {})
+        assert len(caught.value.problems) == 1
+        assert words in caught.value.problems[0]
+
+
+def test_a_file_named_by_the_environment_must_exist(tmp_path: Path) -> None:
+    """$CHAT_GATEWAY_CONFIG is as binding as --config."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(None, None, {"CHAT_GATEWAY_CONFIG": str(tmp_path / "nope.toml")})
+
+
+def test_the_file_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--config, the variable, the current folder, the home folder, none."""
+    monkeypatch.chdir(tmp_path)
+    environ = {"HOME": str(tmp_path / "home")}
+    at_home = tmp_path / "home/.config/chat-gateway/config.toml"
+    assert find_file(None, environ) is None
+
+    at_home.parent.mkdir(parents=True)
+    at_home.touch()
+    assert find_file(None, environ) == at_home
+    Path("chat-gateway.toml").touch()
+    assert find_file(None, environ) == Path("chat-gateway.toml")
+    named = environ | {"CHAT_GATEWAY_CONFIG": "~/other.toml"}
+    assert find_file(None, named) == tmp_path / "home/other.toml"
+    assert find_file(Path("x"), named) == Path("x")
+
+
+def test_settings_are_frozen(tmp_path: Path) -> None:
+    """Nobody changes the configuration of a running daemon by accident."""
+    settings = read(tmp_path)
+
+    with pytest.raises(ValidationError):
+        settings.limits.attempts = 9  # type: ignore[misc]
+
+
+def test_a_preset_sets_what_the_configuration_leaves_open(tmp_path: Path) -> None:
+    """Each preset's own numbers; a key that is set overrides them, a default that is not set does not."""
+    numbers = {name: _preset(tmp_path, name) for name in ("overlay", "archive", "annabelle", "budget", "off")}
+    modes = {name: _modes(tmp_path, name) for name in numbers}
+
+    assert (numbers["overlay"].reserve_tokens, numbers["overlay"].keep_recent_tokens) == (16_384, 20_000)
+    assert (numbers["archive"].threshold, numbers["archive"].keep_recent_tokens) == (0.8, 0)
+    assert numbers["archive"].chars_per_token == 3.5
+    annabelle = numbers["annabelle"]
+    assert (annabelle.max_chars, annabelle.min_turns, annabelle.keep_recent_turns) == (20_000, 8, 5)
+    assert (numbers["budget"].threshold, numbers["budget"].keep_recent_tokens) == (0.8, 20_000)
+    assert {(each.cooldown_s, each.timeout_s) for each in numbers.values()} == {(120, 30)}
+    assert modes["annabelle"] == ("relevant", "system")
+    assert modes["budget"] == ("last", "end")
+    assert modes["overlay"] == modes["archive"] == modes["off"] == ("all", "end")
+
+    assert _preset(tmp_path, "overlay", "keep_recent_tokens = 7").keep_recent_tokens == 7
+    assert _modes(tmp_path, "annabelle", '[history]\nmode = "all"') == ("all", "system")
+    assert _modes(tmp_path, "annabelle", "[history]\nlast = 9") == ("relevant", "system")
+
+
+def _preset(folder: Path, name: str, more: str = "") -> Numbers:
+    return effective_compaction(read(folder, f'[compaction]\npreset = "{name}"\n{more}\n'))
+
+
+def _modes(folder: Path, name: str, more: str = "") -> tuple[str, str]:
+    history = effective_history(read(folder, f'[compaction]\npreset = "{name}"\n{more}\n'))
+    return history.mode, history.changing_parts
+
+
+def test_an_adapter_of_another_package_brings_its_own_table(tmp_path: Path) -> None:
+    """Its keys are checked, overridden and kept secret like those built in."""
+
+    class Matrix(Platform):
+        room: str = "lobby"
+
+    file = tmp_path / "c.toml"
+    file.write_text('[channels.matrix]\nenabled = true\nroom = "den"\n')
+    environ = {"CHAT_GATEWAY_CHANNELS__MATRIX__TOKEN": "sesame"}
+
+    settings = load(file, tmp_path, environ, tables={"matrix": Matrix})
+
+    matrix = getattr(settings.channels, "matrix")  # noqa: B009 - known only when the program runs
+    assert isinstance(matrix, Matrix)
+    assert (matrix.room, matrix.token.get_secret_value()) == ("den", "sesame")
+    assert settings.channels.web.enabled
+    with pytest.raises(ConfigError, match=r"channels\.matrix\.token: missing"):
+        load(file, tmp_path, {}, tables={"matrix": Matrix})
+
+
+def test_lines_are_found_whatever_the_layout() -> None:
+    """Strings over several lines, nested lists, quoted and dotted names, CRLF, tables written late."""
+    text = "\n".join(
+        [
+            'top = """',
+            "[not.a.table]",
+            'x = 1 \\"""',
+            '""" # "',
+            'b.c = \'it"""s\'',
+            '"q.r" . s = [ [1, "]"], # [',
+            "  2 ]",
+            "",
+            '[ t . "u v" ]  # [x]',
+            'k = { a = 1, b = "}" }\r',
+            "l = '''",
+            "k = 2",
+            "'''",
+            "[[many]]",
+            "z = 1",
+            "[[many]]",
+            "z = 2",
+            "[t]",
+            "late = [",
+            '["x"],',
+            "]",
+            "after = 1",
+        ]
+    )
+    tomllib.loads(text)
+
+    lines = lines_of(text)
+
+    assert lines[("top",)] == 1
+    assert ("not", "a", "table") not in lines
+    assert (lines[("b", "c")], lines[("b",)]) == (5, 5)
+    assert lines[("q.r", "s")] == 6
+    assert lines[("t", "u v")] == 9
+    assert (lines[("t", "u v", "k")], lines[("t", "u v", "l")]) == (10, 11)
+    assert lines[("many", "z")] == 15
+    assert (lines[("t", "late")], lines[("t", "after")]) == (19, 22)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", '[memory]\nscope = "w"\n'),
+        ("# nothing", '# nothing\n\n[memory]\nscope = "w"\n'),
+        ("a = 1\n", 'a = 1\n\n[memory]\nscope = "w"\n'),
+        ("[memory]", '[memory]\nscope = "w"\n'),
+        ("a = 1\r\n[memory]\r\nb = 2\r\n", 'a = 1\r\n[memory]\r\nscope = "w"\r\nb = 2\r\n'),
+        ('[ "memory" ] # x\n[b]\n', '[ "memory" ] # x\nscope = "w"\n[b]\n'),
+        ("memory.b = 2\n[c]\n", 'memory.scope = "w"\nmemory.b = 2\n[c]\n'),
+        ('a = """\n[memory]\n"""\n', 'a = """\n[memory]\n"""\n\n[memory]\nscope = "w"\n'),
+        ('a = """\n[memory]\n"""\n[memory]\n', 'a = """\n[memory]\n"""\n[memory]\nscope = "w"\n'),
+        ("a = '\u2028\x85'\n[memory]\n", "a = '\u2028\x85'\n[memory]\nscope = \"w\"\n"),
+        ("memory = {}\n", None),
+        ("[[memory]]\n", None),
+        ("memory = 3\n", None),
+        ('memory.scope = "x"\n', None),
+        ("[memory.sub]\nscope = 1\n", None),
+    ],
+)
+def test_a_key_is_put_in_where_it_belongs(old: str, new: str | None) -> None:
+    """Everything else keeps its bytes; what cannot be done from outside is left."""
+    assert with_key(old, ("memory", "scope"), '"w"') == new

@@ -1,0 +1,285 @@
+"""The environment, files of secrets and what makes no sense."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic import SecretStr
+
+from gateway.config.load import load
+from gateway.errors import ConfigError
+from tests.gateway.config_reading import problems, read
+
+SECRETS = ("channels.telegram.token", "channels.discord.token", "model.api_key", "http.token")
+
+
+def test_the_environment_overrides_the_file_by_each_key_s_type(tmp_path: Path) -> None:
+    """Numbers, flags, lists with commas or JSON, tables as JSON, people by name."""
+    settings = read(
+        tmp_path,
+        'timezone = "UTC"\n[limits]\nattempts = 5\ndrain_s = 1\n[people]\nbob = ["telegram:2"]\n',
+        {
+            "CHAT_GATEWAY_TIMEZONE": "Europe/Berlin",
+            "CHAT_GATEWAY_LIMITS__DRAIN_S": "2.5",
+            "CHAT_GATEWAY_LIMITS": '{"collect_s": 3, "drain_s": 9}',
+            "CHAT_GATEWAY_BROKER__PARTITIONS": "4",
+            "CHAT_GATEWAY_FACTS__ENABLED": "off",
+            "CHAT_GATEWAY_TOOLS__DIRECT": "read, ls",
+            "CHAT_GATEWAY_TOOLS__GROUPS": "",
+            "CHAT_GATEWAY_CHANNELS__TELEGRAM__ALLOW_FROM": '[1, "2"]',
+            "CHAT_GATEWAY_PEOPLE__ADA": "telegram:1,cli:direct",
+            "CHAT_GATEWAY_COMPACTION__THRESHOLD": "0.5",
+            "CHAT_GATEWAY_MODEL__NAME": "17",
+        },
+    )
+
+    assert settings.timezone == "Europe/Berlin"
+    assert (settings.limits.drain_s, settings.limits.collect_s, settings.limits.attempts) == (2.5, 3, 5)
+    assert settings.broker.partitions == 4
+    assert settings.facts.enabled is False
+    assert (settings.tools.direct, settings.tools.groups) == (("read", "ls"), ())
+    assert settings.channels.telegram.allow_from == ("1", "2")
+    assert settings.people == {"ada": ("telegram:1", "cli:direct"), "bob": ("telegram:2",)}
+    assert settings.compaction.threshold == 0.5
+    assert settings.model.name == "17"
+
+
+def test_a_misspelt_variable_is_a_problem(tmp_path: Path) -> None:
+    """A token in a variable that nobody reads would leave the door open."""
+    found = problems(
+        tmp_path,
+        "",
+        {
+            "CHAT_GATEWAY_LIMITS__DRAINS": "3",
+            "CHAT_GATEWAY_TIMEZON": "UTC",
+            "CHAT_GATEWAY_HTTP_TOKEN": "sesame",
+            "CHAT_GATEWAY_QUUX__ZORK": "1",
+        },
+    )
+
+    assert sorted(found) == [
+        "CHAT_GATEWAY_HTTP_TOKEN: unknown key http_token; nearest: CHAT_GATEWAY_HTTP__TOKEN",
+        "CHAT_GATEWAY_LIMITS__DRAINS: unknown key limits.drains; nearest: CHAT_GATEWAY_LIMITS__DRAIN_S",
+        "CHAT_GATEWAY_QUUX__ZORK: unknown key quux.zork",
+        "CHAT_GATEWAY_TIMEZON: unknown key timezon; nearest: CHAT_GATEWAY_TIMEZONE",
+    ]
+
+
+def test_variables_of_other_programs_are_left_alone(tmp_path: Path) -> None:
+    """Kubernetes describes a service named chat-gateway in variables of the same prefix."""
+    found = read(
+        tmp_path,
+        "",
+        {
+            "CHAT_GATEWAY_PORT": "tcp://10.0.0.1:8006",
+            "CHAT_GATEWAY_SERVICE_HOST": "10.0.0.1",
+            "CHAT_GATEWAY_PORT_8006_TCP_ADDR": "10.0.0.1",
+            "CHAT_GATEWAY_HTTP_PORT": "tcp://10.0.0.2:80",
+            "CHAT_GATEWAY_DEBUG": "1",
+        },
+    )
+
+    assert found == read(tmp_path, "", {})
+    assert (found.http.host, found.http.port) == ("127.0.0.1", 8006)
+
+
+@pytest.mark.parametrize("key", SECRETS)
+def test_a_secret_may_lie_in_a_file_or_a_credential(tmp_path: Path, key: str) -> None:
+    """x_file is read without its newline; a credential goes before the file, a variable before both."""
+    table, name = key.rsplit(".", 1)
+    (tmp_path / "secret").write_text("from-file\n")
+    folder = tmp_path / "credentials"
+    folder.mkdir()
+    text = f'[{table}]\n{name}_file = "secret"\n'
+    variable = "CHAT_GATEWAY_" + key.upper().replace(".", "__")
+
+    def value(environ: Mapping[str, str]) -> str:
+        found: object = read(tmp_path, text, environ)
+        for part in key.split("."):
+            found = getattr(found, part)
+        assert isinstance(found, SecretStr)
+        return found.get_secret_value()
+
+    assert value({}) == "from-file"
+    assert value({"CREDENTIALS_DIRECTORY": str(folder)}) == "from-file"
+    (folder / key).write_text("from-credential")
+    assert value({"CREDENTIALS_DIRECTORY": str(folder)}) == "from-credential"
+    assert value({"CREDENTIALS_DIRECTORY": str(folder), variable: "from-variable"}) == "from-variable"
+    (tmp_path / "other").write_text("from-other\r\n")
+    assert value({f"{variable}_FILE": str(tmp_path / "other")}) == "from-other"
+
+
+def test_the_broker_s_address_may_be_a_secret_file_too(tmp_path: Path) -> None:
+    """Its password is decoded, hidden in what is shown, and absent from the settings' repr."""
+    (tmp_path / "url").write_text("amqp://ada:p%40ssword@host/vhost\n")
+
+    settings = read(tmp_path, '[broker]\nurl_file = "url"\n')
+
+    assert settings.broker.password == "p@ssword"
+    assert settings.broker.shown_url == "amqp://ada:********@host/vhost"
+    assert "ssword" not in repr(settings)
+
+
+def test_a_secret_file_that_fails_is_one_problem(tmp_path: Path) -> None:
+    """Missing, empty, binary, too long, or named beside a value: told once."""
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "long").write_bytes(b"x" * 70_000)
+    words = {"nope": "No such file", "empty": "is empty", "binary": "not UTF-8", "long": "is over"}
+
+    for name, part in words.items():
+        found = problems(tmp_path, f'[channels.discord]\nenabled = true\ntoken_file = "{name}"\n')
+        assert len(found) == 1
+        assert found[0].startswith("chat-gateway.toml:")
+        assert part in found[0]
+    (tmp_path / "good").write_text("x")
+    twice = problems(tmp_path, '[http]\ntoken = "sesame"\ntoken_file = "good"\n')
+    assert twice == ["chat-gateway.toml:2: http.token: given twice; keep one of token and token_file"]
+    assert problems(tmp_path, "[http]\ntoken_file = 3\n") == [
+        "chat-gateway.toml:2: http.token_file: expected the name of a file, got a whole number"
+    ]
+
+
+def test_no_problem_shows_a_secret(tmp_path: Path) -> None:
+    """Whatever is wrong with it, and wherever it was put by mistake, the value stays hidden."""
+    secret = "hunter2 hunter2\u00e9"
+    text = f"""
+[broker]
+url = "amqp://ada:hunter2#@host"
+queue_type = "{secret}"
+[model]
+api_key = "{secret}"
+api_base = "{secret}"
+max_output_tokens = "{secret}"
+fallbacks = "{secret}"
+[channels]
+telegram = "{secret}"
+[channels.discord]
+enabled = true
+token = ["{secret}"]
+direct = "{secret}"
+[http]
+token = "{secret}"
+port = "{secret}"
+tokn = "{secret}"
+[log]
+level = "{secret}"
+"""
+
+    found = problems(tmp_path, text, {"CHAT_GATEWAY_LIMITS__ATTEMPTS": secret, "CHAT_GATEWAY_MODEL": secret})
+
+    assert len(found) >= 12
+    assert "hunter2" not in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("broker", 'url = "http://host"'),
+        ("broker", 'url = "amqp://"'),
+        ("broker", 'url = "amqp://u:1#x@host"'),
+        ("broker", 'name = "a b"'),
+        ("broker", "partitions = 257"),
+        ("broker", "partitions = 1.0"),
+        ("broker", "heartbeat_s = 0"),
+        ("model", 'name = ""'),
+        ("model", 'api_base = "localhost:8000"'),
+        ("model", "timeout_s = 0"),
+        ("model", "timeout_s = inf"),
+        ("model", 'fallbacks = "x"'),
+        ("model", "small = 1"),
+        ("limits", "concurrent_turns = 0"),
+        ("limits", "concurrent_turns = true"),
+        ("limits", "collect_s = nan"),
+        ("limits", "cost_per_day_usd = -0.1"),
+        ("limits", 'queue_mode = "x"'),
+        ("session", "cache_mb = 0"),
+        ("history", "relevance = 1.5"),
+        ("compaction", "threshold = 0"),
+        ("compaction", 'preset = "x"'),
+        ("memory", "window = 1"),
+        ("facts", "confidence = 1.01"),
+        ("facts", 'enabled = "yes"'),
+        ("people", "ada = 3"),
+        ("people", 'ada = ["telegram"]'),
+        ("people", '"a/b" = ["telegram:1"]'),
+        ("people", 'a = ["cli:1"]\nb = ["cli:1"]'),
+        ("channels.telegram", 'direct = "x"'),
+        ("channels.telegram", 'base_url = ""'),
+        ("channels.telegram", "poll_timeout_s = 0.5"),
+        ("channels.discord", "enabled = true"),
+        ("channels.discord", 'gateway_url = "http://x"'),
+        ("channels", "x = 1"),
+        ("channels.matrix", "enabled = false"),
+        ("http", "port = -1"),
+        ("http", 'host = ""'),
+        ("http", 'host = "0.0.0.0"'),
+        ("http", 'host = "::"'),
+        ("http", 'token = "a b"'),
+        ("http", 'token = "a\\nb"'),
+        ("log", 'level = "loud"'),
+        ("log", "level = 1979-05-27"),
+    ],
+)
+def test_what_makes_no_sense_is_one_problem(tmp_path: Path, table: str, line: str) -> None:
+    """Each value out of its type or range is told at its place."""
+    found = problems(tmp_path, f"[{table}]\n{line}\n")
+
+    assert len(found) == 1
+    assert found[0].startswith(("chat-gateway.toml:1: ", "chat-gateway.toml:2: "))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
+def test_only_loopback_needs_no_token(tmp_path: Path, host: str) -> None:
+    """A host that others can reach needs a token, and is fine with one."""
+    assert read(tmp_path, f'[http]\nhost = "{host}"\n').http.host == host
+    assert read(tmp_path, '[http]\nhost = "0.0.0.0"\ntoken = "open-sesame-open"\n').http.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['token = "x"', 'token = "123456789012345"', 'token = ""', 'token_file = "away"', "token_file = 1"],
+)
+def test_a_token_beyond_loopback_is_hard_to_guess(tmp_path: Path, line: str) -> None:
+    """Under 16 characters, missing and not to be read are each one problem, with a cure; the exit is 78."""
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, f'[http]\nhost = "0.0.0.0"\n{line}\n')
+
+    assert caught.value.exit_code == 78
+    assert len(caught.value.problems) == 1
+    assert read(tmp_path, '[http]\ntoken = "x"\n').http.token.get_secret_value() == "x"
+    if line.startswith("token = "):
+        assert re.search("openssl rand|give token", caught.value.problems[0])
+
+
+def test_the_workspace_is_absolute_and_the_nearest_to_the_caller_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--workspace, then the variable, then the file (relative to its folder), then the home folder."""
+    file = tmp_path / "etc/c.toml"
+    file.parent.mkdir()
+    file.write_text('workspace = "../data"\n')
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    environ = {"HOME": str(tmp_path), "CHAT_GATEWAY_WORKSPACE": "~/by-variable"}
+
+    assert load(file, Path("mine"), environ).workspace == here / "mine"
+    assert load(file, None, environ).workspace == tmp_path / "by-variable"
+    assert load(file, None, {"HOME": str(tmp_path)}).workspace == tmp_path / "data"
+    assert load(Path(os.devnull), None, {"HOME": "/h"}).workspace == Path("/h/.chat-gateway")
+    assert problems(tmp_path, "workspace = 3\n")[0].startswith("chat-gateway.toml:1: workspace: expected")
+
+
+def test_the_zone_is_ready_to_use(tmp_path: Path) -> None:
+    """UTC needs no zone database."""
+    assert read(tmp_path).zone is UTC
+    assert read(tmp_path, 'timezone = "Asia/Tokyo"').zone == ZoneInfo("Asia/Tokyo")
+    for name in ("", "../etc/passwd", "/etc/passwd", "Mars"):
+        assert len(problems(tmp_path, f'timezone = "{name}"')) == 1

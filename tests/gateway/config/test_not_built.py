@@ -1,0 +1,233 @@
+"""Settings that are accepted before anything acts on them: their defaults, their types, and the warnings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.load import load
+from gateway.config.not_built import KEYS, not_built
+from gateway.config.settings import Settings
+from gateway.doctor.checks import examine
+from gateway.errors import ConfigError
+from tests.gateway.cli.test_cli_interchange import Ran
+
+DEFAULTS = """
+[limits]
+queue_mode = "followup"
+collect_s = 0.5
+workers = 1
+cost_per_chat_per_day_usd = 0.0
+cost_per_person_per_day_usd = 0.0
+cost_per_job_per_day_usd = 0.0
+tokens_per_day = 0
+[memory]
+profile_max_kb = 8
+versions = 50
+version_days = 90
+[people]
+[tools.policy]
+approval_timeout_s = 600
+[tools.web_fetch]
+enabled = false
+max_kb = 512
+timeout_s = 20
+[tools.shell]
+enabled = false
+sandbox = "auto"
+network = false
+timeout_s = 60
+[facts]
+enabled = true
+idle_s = 300
+max_turns = 10
+confidence = 0.7
+[channels.telegram]
+queue_mode = ""
+[state]
+local_dir = ""
+"""
+WRITTEN = """
+bindings = [{channel = "telegram", agent = "cat"}]
+[limits]
+queue_mode = "steer"
+collect_s = 2
+workers = 0
+cost_per_chat_per_day_usd = 1
+cost_per_person_per_day_usd = 1
+cost_per_job_per_day_usd = 1
+tokens_per_day = 9
+[memory]
+profile_max_kb = 9
+versions = 0
+version_days = 1
+[people]
+ada = ["telegram:1"]
+[tools]
+direct = ["read", "memory_search"]
+[tools.policy]
+shell = "ask"
+"mcp.files.write" = "deny"
+"*" = "allow"
+[tools.web_fetch]
+enabled = true
+[tools.shell]
+network = true
+[mcp.files]
+command = ["files"]
+env = {TOKEN = "sesame-open"}
+[agents.cat]
+persona = "a cat"
+[facts]
+idle_s = 10
+[channels.discord]
+queue_mode = "collect"
+[state]
+local_dir = "/var/lib/x"
+"""
+
+
+def read(folder: Path, text: str, **environ: str) -> Settings:
+    (folder / "c.toml").write_text(text)
+    return load(folder / "c.toml", folder / "w", environ, tables={})
+
+
+def test_every_key_has_its_default_and_the_defaults_warn_of_nothing(tmp_path: Path) -> None:
+    written = read(tmp_path, DEFAULTS)
+
+    assert written == read(tmp_path, "")
+    assert not_built(written) == not_built(read(tmp_path, "")) == []
+
+
+def test_each_key_of_the_table_warns_where_it_is_set(tmp_path: Path) -> None:
+    """A name in the table that no configuration can have would never warn."""
+    found = not_built(read(tmp_path, WRITTEN))
+
+    assert found == [
+        "limits.queue_mode",
+        "limits.collect_s",
+        "limits.workers",
+        "limits.cost_per_chat_per_day_usd",
+        "limits.cost_per_person_per_day_usd",
+        "limits.cost_per_job_per_day_usd",
+        "limits.tokens_per_day",
+        "memory.profile_max_kb",
+        "memory.versions",
+        "memory.version_days",
+        "people",
+        "tools.policy.shell",
+        "tools.policy.mcp.files.write",
+        "tools.policy.*",
+        "tools.web_fetch.enabled",
+        "tools.shell.network",
+        "mcp",
+        "agents",
+        "bindings",
+        "facts.idle_s",
+        "channels.discord.queue_mode",
+        "state.local_dir",
+        "tools.direct: memory_search",
+    ]
+    for key in KEYS:
+        assert any(name.startswith(key.replace("channels.*", "channels.discord")) for name in found), key
+
+
+def test_the_environment_names_them_too(tmp_path: Path) -> None:
+    settings = read(
+        tmp_path,
+        "",
+        CHAT_GATEWAY_TOOLS__POLICY__SHELL="ask",
+        CHAT_GATEWAY_STATE__LOCAL_DIR="/x",
+        CHAT_GATEWAY_MCP='{"files": {"command": ["files"]}}',
+        CHAT_GATEWAY_LIMITS__TOKENS_PER_DAY="5",
+    )
+
+    assert settings.tools.policy.model_extra == {"shell": "ask"}
+    assert settings.mcp["files"].command == ("files",)
+    assert not_built(settings) == ["limits.tokens_per_day", "tools.policy.shell", "mcp", "state.local_dir"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[tools.policy]\nshell = "maybe"', 'tools.policy.shell: expected "allow" or "ask" or "deny"'),
+        ("[limits]\nworkers = -1", "limits.workers: expected a whole number of at least 0"),
+        ("[mcp.files]\ntimeout_s = 0", "mcp.files.timeout_s: expected a number above 0, got 0"),
+        ("[mcp.files]\ncomand = []", "mcp.files.comand: unknown key"),
+        ('[tools.shell]\nsandbox = "docker"', "tools.shell.sandbox: expected"),
+        ('[state]\nlocal = ""', "state.local: unknown key; nearest: state.local_dir"),
+        ("[memory]\nversion_days = -1", "memory.version_days: expected a number of at least 0"),
+    ],
+)
+def test_a_wrong_value_is_told_as_of_any_key(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+
+    (problem,) = caught.value.problems
+    assert words in problem
+
+
+def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
+    settings = read(tmp_path, WRITTEN)
+    plain = Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "config", "check")
+    as_json = Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "config", "check", "--json")
+
+    async def configuration() -> list[tuple[str, str]]:
+        return [(one.level, one.text) async for one in examine(settings) if one.name == "configuration"]
+
+    checks = asyncio.run(configuration())
+
+    assert (plain.code, as_json.code) == (0, 0)
+    assert "warning: limits.queue_mode: not built yet, it changes nothing\n" in plain.err
+    document = json.loads(as_json.out)
+    assert document["problems"] == []
+    assert "facts.idle_s: not built yet, it changes nothing" in document["warnings"]
+    assert ("warn", "people: not built yet, it changes nothing") in checks
+    assert len(checks) == 1 + len(not_built(settings)) == 1 + len(document["warnings"])
+
+
+def test_the_start_says_what_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('[limits]\nqueue_mode = "steer"\n[http]\nport = 0\n')
+    words = ["--config", str(tmp_path / "c.toml"), "--workspace", str(tmp_path / "w"), "run"]
+    process = subprocess.Popen([sys.executable, "-m", "gateway", *words], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        seen: list[str] = []
+        while not seen or not seen[-1].startswith("ready"):
+            seen.append(line := process.stderr.readline())
+            assert line, seen
+    finally:
+        process.terminate()
+        process.wait(60)
+
+    assert "limits.queue_mode: not built yet, it changes nothing\n" in seen
+
+
+def test_what_is_shown_can_be_read_again_and_hides_secrets(tmp_path: Path) -> None:
+    shown = Ran(tmp_path / "w", "--config", _file(tmp_path, WRITTEN), "config", "show")
+    document: Any = json.loads(
+        Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "config", "show", "--json").out
+    )
+
+    assert "sesame-open" not in shown.out
+    again = load(_file(tmp_path, shown.out), None, {}, tables={})
+    # The tools of groups are written out, too: who does that has named them.
+    assert not_built(again)[:-1] == not_built(read(tmp_path, WRITTEN))
+    assert again.bindings == ({"channel": "telegram", "agent": "cat"},)
+    assert document["tools"]["policy"] == {
+        "approval_timeout_s": 600.0,
+        "shell": "ask",
+        "mcp.files.write": "deny",
+        "*": "allow",
+    }
+
+
+def _file(folder: Path, text: str) -> Path:
+    (folder / "c.toml").write_text(text)
+    return folder / "c.toml"

@@ -1,0 +1,344 @@
+"""Messages over HTTP: accepted once durable, answered once, waited for as often as one likes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.message import Inbound
+from gateway.app.app import Application
+from gateway.config.settings import Settings
+from gateway.errors import MailboxDown
+from gateway.http.server import HttpServer
+from gateway.service.chats import ChatService, Conflict
+from gateway.service.client_message import inbound
+from gateway.service.outcome import Outcome
+from session.transcript.key import SessionKey
+from tests.gateway.http_place import Place, open_place
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with open_place(tmp_path) as place:
+        yield place
+
+
+def user_lines(workspace: Path, stem: str) -> list[dict[str, Any]]:
+    lines = (workspace / "sessions" / f"{stem}.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line.get("role") == "user"]
+
+
+async def test_accepted_without_waiting(place: Place) -> None:
+    """Without wait the answer is 202 with id and key as soon as the message is durable."""
+    answer = await place.post("hello", id="one")
+
+    assert answer.status_code == 202
+    assert answer.json() == {"id": "web:one", "key": "web:ada"}
+
+
+async def test_waited_for(place: Place) -> None:
+    """With wait the answer is the reply."""
+    answer = await place.post("hello", id="one", wait=30)
+
+    assert answer.status_code == 200
+    assert answer.json() == {"id": "web:one", "key": "web:ada", "reply": "echo: hello", "kind": "reply"}
+
+
+async def test_wait_ran_out(place: Place, tmp_path: Path) -> None:
+    """A wait that runs out says 202; the turn goes on, and its id (in either form) may be waited for."""
+    model = place.gate()
+
+    short = await place.post("hello", id="one", wait=0.05)
+    model.let.set()
+    again = await place.post("hello", id="one", wait=30)
+    by_full_id = await place.post("hello", id="web:one", wait=30)
+
+    assert (short.status_code, short.json()) == (202, {"id": "web:one", "key": "web:ada"})
+    assert again.json()["reply"] == by_full_id.json()["reply"] == "got hello"
+    assert model.asked == ["hello"]
+    assert len(user_lines(tmp_path, "web_ada")) == 1
+
+
+async def test_two_wait_for_one_id(place: Place) -> None:
+    """Two clients that wait for the same message both get the one answer; the model is asked once."""
+    model = place.gate()
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(place.post("hello", id="one", wait=30))
+        second = group.create_task(place.post("hello", id="one", wait=30))
+        await model.begun.wait()
+        model.let.set()
+
+    assert first.result().json()["reply"] == second.result().json()["reply"] == "got hello"
+    assert model.asked == ["hello"]
+
+
+async def test_same_id_is_answered_again(place: Place) -> None:
+    """An id that was answered is answered again without the model, after `/new` too."""
+    model = place.gate()
+    model.let.set()
+    await place.post("hello", id="one", wait=30)
+
+    repeated = await place.post("hello", id="one", wait=30)
+    ended = await place.post("/new", wait=30)
+    archived = await place.post("hello", id="one", wait=30)
+
+    assert repeated.json()["reply"] == archived.json()["reply"] == "got hello"
+    assert ended.json()["kind"] == "reply"
+    assert model.asked == ["hello"]
+
+
+async def test_same_id_with_another_text(place: Place) -> None:
+    """Once its user line is stored, an id stands for one text in its chat: another one is a conflict."""
+    await place.post("hello", id="one", wait=30)
+
+    conflict = await place.post("other", id="one", wait=30)
+    elsewhere = await place.post("other", id="one", chat="bob", wait=30)
+
+    assert conflict.status_code == 409
+    assert set(conflict.json()) == {"error", "hint"}
+    assert elsewhere.json()["reply"] == "echo: other"
+
+
+async def test_reply_whose_event_was_lost(place: Place) -> None:
+    """A waiter finds a reply that was stored although its event never came."""
+    assert place.house.room is not None
+    model = place.gate()
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(place.post("hello", id="one", wait=30))
+        await model.begun.wait()
+        place.house.events.tell = _silence  # type: ignore[method-assign]
+        model.let.set()
+
+    assert waiting.result().json()["reply"] == "got hello"
+
+
+async def _silence(*_: Any, **__: Any) -> None:
+    """Lose an event, as a broken connection to the broker does."""
+
+
+async def test_key_of_the_terminal(place: Place) -> None:
+    """A letter for a `cli` key has a `cli:` id; one for a platform's key keeps that key."""
+    cli = await place.http.post(
+        "/v1/messages", json={"key": "cli:direct", "text": "hi"}, params={"wait": "30"}
+    )
+    other = await place.http.post(
+        "/v1/messages", json={"key": "telegram:1", "text": "hi"}, params={"wait": "30"}
+    )
+
+    assert cli.json()["id"].startswith("cli:")
+    assert cli.json()["reply"] == "echo: hi"
+    assert (other.json()["key"], other.json()["reply"]) == ("telegram:1", "echo: hi")
+    assert other.json()["id"].startswith("web:")
+
+
+async def test_stop_ends_the_wait(place: Place) -> None:
+    """Who waits for a message that is stopped gets a notice, now and when it asks again."""
+    model = place.gate()
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(place.post("hello", id="one", wait=30))
+        await model.begun.wait()
+        stopped = await place.http.post("/v1/stop", json={"key": "web:ada"})
+    again = await place.post("hello", id="one", wait=30)
+
+    assert stopped.status_code == 202
+    assert waiting.result().json()["kind"] == again.json()["kind"] == "notice"
+    assert waiting.result().json()["reply"] == again.json()["reply"]
+
+
+async def test_command_as_a_message(place: Place) -> None:
+    """A command's answer is a reply; a repeat of its id is answered the same."""
+    first = await place.post("/help", id="h", wait=30)
+    again = await place.post("/help", id="h", wait=30)
+
+    assert first.json()["kind"] == "reply"
+    assert "/stop" in first.json()["reply"]
+    assert again.json() == first.json()
+
+
+async def test_text_over_a_mebibyte(place: Place) -> None:
+    """A text that no chat may send is parked, and the waiter is told."""
+    answer = await place.post("x" * (2**20 + 1), wait=30)
+
+    assert (answer.status_code, answer.json()["kind"]) == (200, "notice")
+    assert "1 MiB" in answer.json()["reply"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{not json",
+        b'{"text":"hi"}',
+        b'{"chat_id":"a","key":"web:a","text":"hi"}',
+        b'{"chat_id":"","text":"hi"}',
+        b'{"chat_id":"a","text":"  "}',
+        b'{"chat_id":"a","text":5}',
+        b'{"chat_id":"a","text":"hi","colour":"red"}',
+        b'{"chat_id":"a","text":"\\ud800"}',
+        b'{"chat_id":"a\\udfff","text":"hi"}',
+        b'{"key":"nocolon","text":"hi"}',
+        b'{"key":"Web:a","text":"hi"}',
+        b'{"chat_id":"a","text":"hi","id":""}',
+        b'{"chat_id":"a","text":"hi","id":"%s"}' % (b"x" * 200),
+    ],
+)
+async def test_bad_bodies(place: Place, body: bytes) -> None:
+    """A body that makes no message is answered 400, and says why in our form; nothing is put."""
+    answer = await place.http.post("/v1/messages", content=body, headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == 400, answer.text
+    assert set(answer.json()) == {"error", "hint"}
+    assert answer.json()["error"]
+
+
+@pytest.mark.parametrize("wait", ["-1", "nan", "inf", "soon"])
+async def test_bad_wait(place: Place, wait: str) -> None:
+    """A wait that is no number of seconds is refused."""
+    assert (await place.post("hi", wait=wait)).status_code == 400
+
+
+async def test_body_over_two_mebibytes(place: Place) -> None:
+    """A larger body is answered 413, whether it says its length or comes in pieces."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"chat_id":"a","text":"'
+        for _ in range(48):
+            yield b"x" * 2**16
+        yield b'"}'
+
+    sized = await place.post("x" * (2**21 + 1))
+    chunked = await place.http.post("/v1/messages", content=pieces())
+
+    assert sized.status_code == chunked.status_code == 413
+    assert set(sized.json()) == {"error", "hint"}
+    assert (await place.post("hi", wait=30)).status_code == 200
+
+
+class _Watched(ChatService):
+    """A desk that says when a wait has ended."""
+
+    left: asyncio.Event
+
+    async def ask(self, message: Inbound, *, within_s: float | None) -> Outcome | None:
+        try:
+            return await super().ask(message, within_s=within_s)
+        finally:
+            self.left.set()
+
+
+async def test_client_that_leaves_holds_nothing(tmp_path: Path) -> None:
+    """The wait of a client that has gone ends at once; its turn goes on."""
+
+    def watch(server: HttpServer) -> None:
+        server.desk = _Watched(server.desk.house)
+        server.desk.left = asyncio.Event()
+
+    async with open_place(tmp_path, prepare=watch) as place:
+        model = place.gate()
+        assert isinstance(place.server.desk, _Watched)
+        leaving = asyncio.create_task(place.post("hi", wait=60))
+        await model.begun.wait()
+        leaving.cancel()
+        async with asyncio.timeout(30):
+            await place.server.desk.left.wait()
+        assert leaving.cancelled()
+        model.let.set()
+
+
+async def test_waiter_at_the_end_of_the_daemon(tmp_path: Path) -> None:
+    """A waiter whose message was accepted, but will not run before the daemon ends, gets 202."""
+    async with asyncio.TaskGroup() as group, open_place(tmp_path) as place:
+        model = place.gate()
+        async with place.stream("web:ada") as stream:
+            first = group.create_task(place.post("one", wait=30))
+            await model.begun.wait()
+            second = group.create_task(place.post("two", wait=30))
+            await stream.next("queued")
+        closing = group.create_task(_close(place, model.let))
+        answers = await asyncio.gather(first, second)
+        await closing
+
+    assert answers[0].json()["reply"] == "got one"
+    assert answers[1].status_code == 202
+
+
+async def _close(place: Place, let: asyncio.Event) -> None:
+    """Drain, as SIGTERM does, and end the server behind it."""
+    assert place.house.worker is not None
+    draining = asyncio.ensure_future(place.house.worker.drain(30))
+    let.set()
+    await draining
+    place.server.desk.closing.set()
+
+
+# -- a queue that does not confirm -------------------------------------------------------------------
+
+
+class _Down:
+    """An intake whose queue is away."""
+
+    async def accept(self, _: Any) -> None:
+        raise MailboxDown("away")
+
+
+async def test_queue_that_is_away(tmp_path: Path) -> None:
+    """A message that the queue does not confirm is 503 with Retry-After and the id to send again."""
+    async with open_place(tmp_path, prepare=_impatient) as place:
+        place.house.intake = _Down()  # type: ignore[assignment]
+        answer = await place.post("hi", id="one")
+
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"]
+    assert "web:one" in answer.json()["hint"]
+
+
+def _impatient(server: Any) -> None:
+    server.desk.accept_within_s = 0.2
+
+
+async def test_conflict_in_process(tmp_path: Path) -> None:
+    """A house without HTTP keeps the same rule: one id, one text."""
+    house = Application(Settings.model_validate({"workspace": tmp_path}))
+    async with house.open():
+        desk = ChatService(house)
+        outcome = await desk.ask(inbound("cli:direct", "hi", "one"), within_s=30)
+        with pytest.raises(Conflict):
+            await desk.accept(inbound("cli:direct", "other", "one"))
+        view = await house.room.store.look(SessionKey("cli:direct"))  # type: ignore[union-attr]
+
+    assert outcome is not None
+    assert (outcome.kind, outcome.text) == ("reply", "echo: hi")
+    assert view.find("cli:one") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "error", "hint"),
+    [
+        ("application/json", b"text=hi", "the body is not JSON: ", "send an object"),
+        ("application/json", b'{"text": "a', "the body is not JSON: ", "send an object"),
+        ("text/plain", b'{"chat_id": "a", "text": "hi"}', "is text/plain", "Content-Type: application/json"),
+        ("application/x-www-form-urlencoded", b"text=hi", "urlencoded", "Content-Type: application/json"),
+        ("", b'{"chat_id": "a", "text": "hi"}', "no Content-Type", "Content-Type: application/json"),
+        ("application/json", b"[]", "not an object", "send an object"),
+        ("application/json", b"", "the body is missing", "Content-Type: application/json"),
+    ],
+)
+async def test_a_body_that_is_no_json_object_is_told_so(
+    place: Place, kind: str, content: bytes, error: str, hint: str
+) -> None:
+    """With what to send instead; single fields are not spoken of where none can be read."""
+    headers = {"Content-Type": kind} if kind else {}
+    answer = await place.http.post("/v1/messages", content=content, headers=headers)
+
+    assert answer.status_code == 400
+    assert error in answer.json()["error"]
+    assert hint in answer.json()["hint"]

@@ -1,0 +1,172 @@
+"""Parked letters over HTTP: seen, put back so that they run again, and dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from gateway.errors import GatewayError
+from gateway.http.client import Client
+from gateway.queue.mailbox import INBOUND, Letter, Post
+from session.errors import ModelRefused
+from session.models.model import Answer, OnDelta, Prompt
+from tests.gateway.http_place import Place, open_place
+
+ODD_IDS = ["plain", "a/b c#d?e%20f", "ü/retry", "telegram:1:2", "..;", "x" * 190]
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with open_place(tmp_path) as place:
+        yield place
+
+
+class Refuses:
+    """A plain model that refuses once, then answers."""
+
+    name = "refuses"
+    plain = True
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        self.asked += 1
+        if self.asked == 1:
+            raise ModelRefused("no")
+        return Answer("now it goes")
+
+
+async def park(place: Place, message_id: str, *, key: str = "web:ada", body: bytes = b"{") -> None:
+    """Have the worker park a letter that is no Inbound."""
+    await place.house.mailbox.put(Post(INBOUND, key, message_id, body))
+    async with place.stream("web:nobody"):
+        while message_id not in {one.id for one in await place.house.mailbox.parked()}:
+            await place.http.get("/healthz")
+
+
+async def rows(place: Place) -> list[str]:
+    return [row["id"] for row in (await place.http.get("/v1/parked")).json()["parked"]]
+
+
+async def test_rows(place: Place) -> None:
+    """A parked letter is listed with everything but its body, and shown with it."""
+    await park(place, "web:bad", body=b"\xff{")
+
+    (row,) = (await place.http.get("/v1/parked")).json()["parked"]
+    shown = (await place.http.get("/v1/parked/web:bad")).json()
+
+    assert list(row) == ["id", "box", "key", "reason", "from", "attempts", "parked_at"]
+    assert (row["id"], row["box"], row["key"], row["attempts"]) == ("web:bad", "inbound", None, 0)
+    assert shown == row | {"body_base64": "/3s="}
+
+
+@pytest.mark.parametrize("message_id", ODD_IDS)
+async def test_odd_ids(place: Place, message_id: str) -> None:
+    """Any id can be named, percent-encoded: shown, put back (and parked again), dropped."""
+    await park(place, message_id)
+    path = f"/v1/parked/{quote(message_id, safe='')}"
+
+    shown = await place.http.get(path)
+    retried = await place.http.post(f"{path}/retry")
+    await park(place, message_id)
+    dropped = await place.http.delete(path)
+
+    assert (shown.status_code, retried.status_code, dropped.status_code) == (200, 200, 200)
+    assert shown.json()["id"] == retried.json()["id"] == dropped.json()["id"] == message_id
+    assert await rows(place) == []
+
+
+async def test_retry_runs_again(place: Place) -> None:
+    """A message that was parked and is put back is answered as if it were new."""
+    assert place.house.room is not None
+    place.house.room.turns.model = Refuses()
+    refused = await place.post("please", id="one", wait=30)
+    again = await place.post("please", id="one", wait=30)
+
+    async with place.stream("web:ada") as stream:
+        retried = await place.http.post(f"/v1/parked/{quote('web:one')}/retry")
+        event, _ = await stream.next("reply")
+    late = await place.post("please", id="one", wait=30)
+
+    assert refused.json()["kind"] == again.json()["kind"] == "notice"
+    assert retried.status_code == 200
+    assert event["text"] == late.json()["reply"] == "now it goes"
+    assert await rows(place) == []
+
+
+async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None:
+    """It is listed already, but its letter is not gone yet: put back, it is not taken for that one."""
+    assert place.house.room is not None
+    place.house.room.turns.model = Refuses()
+    park, begun, let = place.house.mailbox.park, asyncio.Event(), asyncio.Event()
+
+    async def slowly(letter: Letter, *, mark: Callable[[], Awaitable[object]], **more: Any) -> None:
+        async def held() -> None:
+            begun.set()
+            await let.wait()
+            await mark()
+
+        await park(letter, mark=held, **more)
+
+    place.house.mailbox.park = slowly  # type: ignore[method-assign, assignment]
+    await place.post("please", id="one")
+    await begun.wait()
+    assert await rows(place) == ["web:one"]
+    async with place.stream("web:ada") as stream:
+        retrying = asyncio.create_task(place.http.post(f"/v1/parked/{quote('web:one')}/retry"))
+        for _ in range(20):  # where nothing held it, it would be put back by then
+            await place.http.get("/healthz")
+        let.set()
+        event, _ = await stream.next("reply")
+
+    assert (await retrying).status_code == 200
+    assert event["text"] == "now it goes"
+    assert await rows(place) == []
+
+
+async def test_one_id_of_two_chats(place: Place) -> None:
+    """An id that two chats have parked needs ?key=; without it nothing happens."""
+    assert place.house.room is not None
+    for chat in ("ada", "bob"):
+        place.house.room.turns.model = Refuses()
+        await place.post("please", id="one", chat=chat, wait=30)
+
+    for method, path in (("POST", "/v1/parked/web:one/retry"), ("DELETE", "/v1/parked/web:one")):
+        ambiguous = await place.http.request(method, path)
+        assert ambiguous.status_code == 409
+        assert set(ambiguous.json()) == {"error", "hint"}
+    gone = await place.http.delete("/v1/parked/web:one", params={"key": "web:bob"})
+    left = (await place.http.get("/v1/parked")).json()["parked"]
+
+    assert gone.json()["key"] == "web:bob"
+    assert [row["key"] for row in left] == ["web:ada"]
+
+
+async def test_unknown_id(place: Place) -> None:
+    """What is not parked is 404."""
+    for method, path in (("GET", "/v1/parked/x"), ("POST", "/v1/parked/x/retry"), ("DELETE", "/v1/parked/x")):
+        assert (await place.http.request(method, path)).status_code == 404
+
+
+async def test_our_own_client(place: Place) -> None:
+    """The client of the command line sees and does the same, and turns refusals into errors with a hint."""
+    async with Client(place.server.url) as client:
+        assert await client.alive()
+        await park(place, ODD_IDS[1])
+        assert [row["id"] for row in await client.parked()] == [ODD_IDS[1]]
+        assert (await client.parked_one(ODD_IDS[1], None))["body"] == "{"
+        assert (await client.drop(ODD_IDS[1], None))["id"] == ODD_IDS[1]
+        with pytest.raises(GatewayError) as caught:
+            await client.retry(ODD_IDS[1], None)
+        assert caught.value.hint
+        assert (await client.status())["model"] == "echo"
+        outcome = await client.ask("cli:direct", "hello", "one", within_s=30)
+
+    assert outcome is not None
+    assert outcome.text == "echo: hello"

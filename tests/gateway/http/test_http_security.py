@@ -1,0 +1,278 @@
+"""Who may ask: Host, Origin, token and cookie, and what no answer ever lets out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.app.app import Application
+from gateway.config.settings import Settings
+from gateway.errors import GatewayError
+from gateway.http.security import Gate
+from gateway.http.server import HttpServer
+from tests.gateway.http_place import Place, open_place
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with open_place(tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+async def locked(tmp_path: Path) -> AsyncIterator[Place]:
+    async with open_place(tmp_path, http={"token": TOKEN}) as place:
+        yield place
+
+
+def scope(method: str = "POST", path: str = "/v1/messages", **headers: str) -> dict[str, Any]:
+    raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http", "method": method, "path": path, "scheme": "http", "headers": raw}
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:9", "127.0.0.1:8006", "[::1]", "[::1]:80", "chat.example:1", "10.0.0.5"]
+)
+def test_hosts_that_are_served(host: str) -> None:
+    """Loopback names, the bound address and the allowed names are served, on any port."""
+    gate = Gate(host="10.0.0.5", allowed_hosts=["Chat.Example"])
+
+    assert gate.refuse(scope(host=host)) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.example",
+        "localhost.evil.example",
+        "localhost:80:80",
+        "localhost:x",
+        "127.0.0.1.evil.example",
+        "0.0.0.0:8006",
+        "[::1",
+        "[::1]x",
+        "::1",
+        "user@localhost",
+    ],
+)
+def test_hosts_that_are_not(host: str) -> None:
+    """Any other name is refused, the wildcard that is bound among them."""
+    refusal = Gate(host="0.0.0.0").refuse(scope(host=host))
+
+    assert refusal is not None
+    assert refusal.status == 403
+
+
+def test_host_is_needed_once() -> None:
+    """A request without Host, or with two, is refused."""
+    twice = scope(host="localhost")
+    twice["headers"].append((b"host", b"localhost"))
+
+    for request in (scope(), twice):
+        refusal = Gate(host="127.0.0.1").refuse(request)
+        assert refusal is not None
+        assert refusal.status == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "served"),
+    [
+        ("localhost:8006", "http://localhost:8006", True),
+        ("localhost", "http://localhost", True),
+        ("localhost:80", "http://localhost", True),
+        ("[::1]:8006", "http://[::1]:8006", True),
+        ("localhost:8006", "https://chat.example", True),
+        ("localhost:8006", "http://localhost:3000", False),
+        ("localhost:8006", "http://127.0.0.1:8006", False),
+        ("localhost:8006", "https://localhost:8006", False),
+        ("localhost:8006", "http://evil.example", False),
+        ("localhost:8006", "http://localhost:8006.evil.example", False),
+        ("localhost:8006", "http://localhost:8006/path", False),
+        ("localhost:8006", "null", False),
+        ("localhost:8006", "", False),
+        ("localhost:8006", "http://localhost:x", False),
+        ("localhost:8006", "http://user@localhost:8006", False),
+    ],
+)
+def test_origins(host: str, origin: str, served: bool) -> None:
+    """Where a browser says from where, a change must come from our own origin or an allowed name."""
+    gate = Gate(host="127.0.0.1", allowed_hosts=["chat.example"])
+
+    assert (gate.refuse(scope(host=host, origin=origin)) is None) is served
+    assert gate.refuse(scope("GET", host=host, origin=origin)) is None
+
+
+def test_origin_of_a_websocket() -> None:
+    """A WebSocket is checked although it begins with a GET."""
+    gate = Gate(host="127.0.0.1")
+    socket = scope(host="localhost:1", origin="http://evil.example") | {"type": "websocket", "scheme": "ws"}
+    ours = scope(host="localhost:1", origin="http://localhost:1") | {"type": "websocket", "scheme": "ws"}
+
+    assert gate.refuse(socket) is not None
+    assert gate.refuse(ours) is None
+
+
+async def test_refused_before_anything_happens(place: Place) -> None:
+    """A request of a foreign page is answered 403 in our form, and its message is not put."""
+    foreign = await place.http.post(
+        "/v1/messages", json={"chat_id": "a", "text": "hi"}, headers={"Origin": "http://evil.example"}
+    )
+    rebound = await place.http.get("/healthz", headers={"Host": "evil.example"})
+
+    assert foreign.status_code == rebound.status_code == 403
+    assert set(foreign.json()) == set(rebound.json()) == {"error", "hint"}
+    assert (await place.house.mailbox.depths())["inbound"].count == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/status", "/v1/parked", "/v1/events?key=web:a", "/openapi.json", "/nowhere"]
+)
+async def test_token_is_asked_for(locked: Place, path: str) -> None:
+    """With a token set every route asks for it, in the same way whether it exists or not."""
+    without = await locked.http.get(path)
+    wrong = await locked.http.get(path, headers={"Authorization": "Bearer wrong"})
+    in_url = await locked.http.get(path, params={"token": TOKEN})
+
+    assert without.status_code == wrong.status_code == in_url.status_code == 401
+    assert set(without.json()) == {"error", "hint"}
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/", "/app.js", "/style.css"])
+async def test_open_without_a_token(locked: Place, path: str) -> None:
+    """Health and the page's own files need no token."""
+    assert (await locked.http.get(path)).status_code == 200
+
+
+async def test_bearer(locked: Place) -> None:
+    """The token opens everything as a Bearer."""
+    answer = await locked.http.get("/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+
+    assert answer.status_code == 200
+
+
+async def test_login_by_cookie(locked: Place) -> None:
+    """The right token earns a cookie that no script reads, no other site sends, and that hides the token."""
+    wrong = await locked.http.post("/v1/login", json={"token": "wrong"})
+    before = await locked.http.get("/v1/status")
+    right = await locked.http.post("/v1/login", json={"token": TOKEN})
+    after = await locked.http.get("/v1/status")
+
+    cookie = right.headers["set-cookie"].lower()
+    assert (wrong.status_code, before.status_code) == (401, 401)
+    assert "set-cookie" not in wrong.headers
+    assert (right.status_code, after.status_code) == (200, 200)
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert TOKEN not in right.headers["set-cookie"]
+
+
+async def test_forged_cookie(locked: Place) -> None:
+    """Neither the token itself nor anything else passes as the cookie."""
+    for value in (TOKEN, "", "x", "ü".encode().decode("latin-1")):
+        answer = await locked.http.get(
+            "/v1/status", headers={b"Cookie": f"chat_gateway={value}".encode("latin-1")}
+        )
+        assert answer.status_code == 401
+
+
+async def test_token_is_nowhere_shown(locked: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    """No answer and no log line holds the token or a message's text."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answers = [
+        await locked.http.get("/v1/status", headers=headers),
+        await locked.http.get("/openapi.json", headers=headers),
+        await locked.http.get("/nowhere", headers=headers),
+        await locked.http.post("/v1/login", json={"token": TOKEN}),
+        await locked.http.post(
+            "/v1/messages?wait=30", json={"chat_id": "a", "text": "swordfish"}, headers=headers
+        ),
+    ]
+
+    shown = capfd.readouterr()
+    assert answers[-1].status_code == 200
+    assert not any(TOKEN in answer.text for answer in answers)
+    assert TOKEN not in shown.out + shown.err
+    assert "swordfish" not in shown.out + shown.err
+
+
+async def test_page_is_its_own(place: Place) -> None:
+    """The page may run its own script and style alone, and names no other host."""
+    page = await place.http.get("/")
+    policy = page.headers["content-security-policy"]
+
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    for name in ("index.html", "app.js", "style.css"):
+        text = (files("gateway.http") / "web" / name).read_text()
+        assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), name
+    html = page.text
+    assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=", html)
+    assert page.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_unknown_route_and_method(place: Place) -> None:
+    """What is not there, or cannot be done there, is said in our form."""
+    nowhere = await place.http.get("/v1/nowhere")
+    wrong = await place.http.put("/v1/messages", json={})
+
+    assert (nowhere.status_code, wrong.status_code) == (404, 405)
+    assert set(nowhere.json()) == set(wrong.json()) == {"error", "hint"}
+
+
+async def test_openapi(place: Place) -> None:
+    """The description of the API lists its routes."""
+    described = (await place.http.get("/openapi.json")).json()
+
+    assert {"/v1/messages", "/v1/events", "/v1/parked", "/v1/status", "/healthz"} <= set(described["paths"])
+
+
+async def test_ready_and_alive(place: Place) -> None:
+    """Alive says so; ready names its parts, and is 503 while one that counts is down."""
+    alive = await place.http.get("/healthz")
+    ready = await place.http.get("/readyz")
+    place.house.ready.clear()
+    not_ready = await place.http.get("/readyz")
+
+    assert alive.status_code == 200
+    assert ready.status_code == 200
+    assert ready.json()["ready"] is True
+    assert {"queue", "lanes", "http"} <= set(ready.json()["parts"])
+    assert all({"up", "since", "error"} <= set(part) for part in ready.json()["parts"].values())
+    assert not_ready.status_code == 503
+    assert not_ready.json()["ready"] is False
+
+
+@pytest.mark.slow
+async def test_crash_of_a_route(place: Place) -> None:
+    """An error that nobody foresaw is answered 500 in our form, without its text."""
+
+    async def broken() -> dict[str, Any]:
+        raise RuntimeError("the secret of the error")
+
+    place.house.status = broken  # type: ignore[method-assign]
+    answer = await place.http.get("/v1/status")
+
+    assert answer.status_code == 500
+    assert set(answer.json()) == {"error", "hint"}
+    assert "secret" not in answer.text
+
+
+async def test_port_that_is_taken(tmp_path: Path) -> None:
+    """A taken port is said at once, by the name of its key; 0 takes any."""
+    async with open_place(tmp_path / "one") as place:
+        port = httpx.URL(place.server.url).port
+        settings = Settings.model_validate({"workspace": tmp_path / "two", "http": {"port": port}})
+        with pytest.raises(GatewayError, match=r"http\.port") as caught:
+            HttpServer(Application(settings)).bind()
+
+    assert caught.value.exit_code == 1

@@ -1,0 +1,394 @@
+"""The last hand-over: every piece once, in order, whatever the platform does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from channels.base import Piece, Rendered
+from channels.message import Attachment
+from gateway.outbound.ledger import DeliveryLedger
+from gateway.queue.mailbox import Mailbox, Post
+from tests.gateway.delivery_place import BOX, Place, cancelled, reply, until_empty
+from tests.gateway.embedded_place import files_at_most
+
+LONG = "a" * 40 + "b" * 40 + "c" * 40
+PIECES = ["a" * 40, "b" * 40, "c" * 40]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def _draft() -> Piece:
+    return Piece("ada", Rendered("so far"), nonce="draft")
+
+
+async def test_a_letter_is_sent_piece_by_piece_and_then_gone(place: Place) -> None:
+    """Pieces come in order; the first one quotes; each has a nonce of its own; the letter is settled."""
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, LONG))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == PIECES
+    assert [piece.reply_to for piece in place.platform.pieces] == ["p1", None, None]
+    nonces = {piece.nonce for piece in place.platform.pieces}
+    assert len(nonces) == 3
+    assert all(0 < len(nonce) <= 25 for nonce in nonces)
+    assert place.limiter.waits == [("ada", False)] * 3
+
+
+async def test_a_notice_and_a_reply_have_different_nonces(place: Place) -> None:
+    """A platform that forgets repeats does not take the answer for its own notice."""
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, "wait", kind="notice"), reply(1, "wait"))
+        await until_empty(mailbox)
+
+    first, second = place.platform.pieces
+    assert first.nonce != second.nonce
+
+
+async def test_a_repeat_of_a_delivered_letter_is_only_settled(place: Place) -> None:
+    """The same reply put again, even after a restart, is sent once."""
+    async with place.mailbox() as mailbox:
+        for _ in range(2):
+            async with place.delivering(mailbox):
+                await place.put(mailbox, reply(1, "hello"))
+                await until_empty(mailbox)
+
+    assert place.platform.texts() == ["hello"]
+
+
+async def test_a_chat_that_waits_holds_up_no_other(place: Place) -> None:
+    """While a send to one chat hangs, others are served; its own letters keep their order."""
+    hanging = asyncio.Event()
+    place.platform.fail(hanging, chat_id="ada")
+    async with place.open() as mailbox:
+        await place.put(mailbox, *(reply(number, f"ada {number}") for number in range(3)))
+        await place.put(mailbox, *(reply(number, f"bob {number}", chat="bob") for number in range(3)))
+        await place.platform.until(lambda platform: len(platform.texts("bob")) == 3)
+        assert place.platform.texts("ada") == []
+
+        hanging.set()
+        await until_empty(mailbox)
+
+    assert place.platform.texts("ada") == ["ada 0", "ada 1", "ada 2"]
+    assert place.platform.texts("bob") == ["bob 0", "bob 1", "bob 2"]
+
+
+async def test_while_the_platform_is_away_everything_waits_in_order(place: Place) -> None:
+    """Not sent is tried again at the same piece for as long as it takes; nothing is repeated or dropped."""
+    async with place.open() as mailbox:
+        place.platform.fail(*["down"] * 22, chat_id="ada")
+        await place.put(mailbox, reply(1, LONG), reply(2, "next"))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == [*PIECES, "next"]
+    assert len(place.naps.taken) == 22
+    assert max(place.naps.taken) <= 15
+    assert "no connection" in place.delivery.last_error
+
+
+async def test_too_many_calls_pause_the_chat(place: Place) -> None:
+    """A 429 is the limiter's to know, and costs nothing."""
+    place.platform.fail("later")
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, LONG))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == PIECES
+    assert place.limiter.pauses == [("ada", 0.01)]
+
+
+async def test_an_unknown_outcome_is_repeated_once(place: Place) -> None:
+    """The piece may be there twice, the others are there once."""
+    place.platform.fail("unknown")
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, LONG))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == [PIECES[0], *PIECES]
+    first, again = place.platform.pieces[:2]
+    assert first == again
+
+
+async def test_unknown_twice_is_parked_and_the_chat_goes_on(place: Place) -> None:
+    """Nobody can know: it is set aside as such, and a retry goes on at that piece."""
+    place.platform.fail("unknown", "unknown")
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, LONG), reply(2, "next"))
+        await until_empty(mailbox, parked=1)
+        (parked,) = await mailbox.parked()
+        assert (parked.reason, parked.key, parked.id) == ("unknown", "fake:ada", "fake:1#reply")
+        assert place.platform.texts() == [PIECES[0], PIECES[0], "next"]
+
+        await mailbox.replay("fake:1#reply")
+        await until_empty(mailbox)
+
+    assert place.platform.texts()[3:] == PIECES
+
+
+async def test_a_platform_that_knows_repeats_gets_them_until_it_answers(tmp_path: Path) -> None:
+    """Where the nonce makes a repeat safe, nothing is parked and nothing is there twice."""
+    place = Place(tmp_path, safe_to_repeat=True)
+    place.platform.remembers = True
+    place.platform.fail(*["unknown"] * 5)
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, LONG))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == PIECES
+
+
+async def test_what_is_refused_for_good_is_parked_and_shown(place: Place) -> None:
+    """The letter is set aside with the platform's words; the chat's next letter is sent."""
+    place.platform.fail("never")
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, LONG), reply(2, "next"))
+        await until_empty(mailbox, parked=1)
+        (parked,) = await mailbox.parked()
+
+    assert parked.reason == "refused: the chat is closed to bots"
+    assert place.platform.texts() == ["next"]
+    assert (place.delivery.last_error, place.delivery.parked) == (
+        "fake:ada: the chat is closed to bots",
+        1,
+    )
+
+
+async def test_an_adapter_that_fails_costs_one_letter(place: Place) -> None:
+    """What nobody foresaw is tried once more, then parked; the delivery lives on."""
+    place.platform.fail(RuntimeError("bug"), RuntimeError("bug"))
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, "hello"), reply(2, "next"))
+        await until_empty(mailbox, parked=1)
+        (parked,) = await mailbox.parked()
+
+    assert parked.reason == "failed: RuntimeError"
+    assert place.platform.texts() == ["next"]
+
+
+async def test_a_moved_chat_gets_its_letters_under_its_new_id(place: Place) -> None:
+    """The letter, those that wait and those after a restart; the old chat's messages are not quoted."""
+    async with place.mailbox() as mailbox:
+        async with place.delivering(mailbox):
+            place.platform.fail("moved")
+            await place.put(mailbox, reply(1, "one"), reply(2, "two"))
+            await until_empty(mailbox)
+        async with place.delivering(mailbox):
+            await place.put(mailbox, reply(3, "three"))
+            await until_empty(mailbox)
+
+    assert place.platform.texts("ada") == []
+    assert place.platform.texts("ada2") == ["one", "two", "three"]
+    assert {piece.reply_to for piece in place.platform.pieces} == {None}
+
+
+async def test_a_mark_without_an_outcome_is_repeated_after_a_restart(place: Place) -> None:
+    """A process that died between mark and answer may have sent the piece: it is sent again, not for ever."""
+    async with DeliveryLedger(place.path) as ledger:
+        await ledger.sent("fake:ada", "fake:1#reply", 0, platform_id="m0")
+        await ledger.trying("fake:ada", "fake:1#reply", 1)
+        for _ in range(2):
+            await ledger.trying("fake:ada", "fake:2#reply", 0)
+        for _ in range(3):
+            await ledger.trying("fake:ada", "fake:3#reply", 0)
+
+    async with place.open() as mailbox:
+        letters = [reply(1, LONG), reply(2, "died twice"), reply(3, "died three times"), reply(4, "next")]
+        await place.put(mailbox, *letters)
+        await until_empty(mailbox, parked=1)
+        (parked,) = await mailbox.parked()
+
+    assert place.platform.texts() == [*PIECES[1:], "died twice", "next"]
+    assert (parked.id, parked.reason) == ("fake:3#reply", "unknown")
+
+
+async def test_a_send_is_noted_before_it_begins(place: Place) -> None:
+    """While a call is under way its outcome is unknown; what surely failed before does not count."""
+    held = asyncio.Event()
+    async with place.open() as mailbox:
+        place.platform.fail("down", "later", held)
+        await place.put(mailbox, reply(1, LONG))
+        await place.platform.until(lambda platform: platform.hanging == 1)
+        async with DeliveryLedger(place.path) as other:
+            assert (await other.progress("fake:ada", "fake:1#reply")).unknown == {0: 1}
+        held.set()
+        await until_empty(mailbox)
+
+
+async def test_a_restarted_delivery_goes_on_at_the_next_piece(place: Place) -> None:
+    """The call under way at the end may end, and is noted; what was accepted is not sent again."""
+    passing, held, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    passing.set()
+
+    async def first(mailbox: Mailbox) -> None:
+        async with place.delivering(mailbox):
+            await leave.wait()
+
+    async with place.mailbox() as mailbox, asyncio.TaskGroup() as group:
+        delivering = group.create_task(first(mailbox))
+        place.platform.fail(passing, held)
+        await place.put(mailbox, reply(1, LONG), reply(2, "next"))
+        await place.platform.until(lambda platform: platform.hanging == 1)
+        leave.set()
+        await cancelled(delivering)
+        held.set()
+        await delivering
+        assert place.platform.texts() == PIECES[:2]
+
+        async with place.delivering(mailbox):
+            await until_empty(mailbox)
+
+    assert place.platform.texts() == [*PIECES, "next"]
+
+
+async def test_nothing_is_sent_that_cannot_be_noted(place: Place) -> None:
+    """On a full disk the next piece waits; when there is room all comes, once."""
+    held = asyncio.Event()
+    async with place.open() as mailbox:
+        place.platform.fail(held)
+        await place.put(mailbox, reply(1, LONG))
+        await place.platform.until(lambda platform: platform.hanging == 1)
+        with files_at_most(1):
+            held.set()
+            await place.naps.changed.wait()
+            assert place.platform.texts() == PIECES[:1]
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == PIECES
+    assert "delivery-fake.db cannot be written" in place.delivery.last_error
+
+
+async def test_what_cannot_be_read_is_parked(place: Place) -> None:
+    """A body that is no Outbound is set aside, and what follows is served."""
+    async with place.open() as mailbox:
+        await mailbox.put(Post(BOX, "fake:ada", "odd", b'{"v": 1}'))
+        await place.put(mailbox, reply(1, "hello"))
+        await until_empty(mailbox, parked=1)
+        (parked,) = await mailbox.parked()
+
+    assert parked.reason.startswith("unreadable: ")
+    assert place.platform.texts() == ["hello"]
+
+
+async def test_files_follow_the_text(place: Place) -> None:
+    """A file of the workspace is sent as such; what may not leave, or is not there, is named in its place."""
+    inside = place.folder / "files" / "report.txt"
+    inside.parent.mkdir()
+    inside.write_text("figures")
+    (place.folder / "files" / "big").write_bytes(bytes(2**20 + 1))
+    (place.folder / "files" / "link").symlink_to("/etc/hostname")
+    (place.folder / "state").mkdir(exist_ok=True)
+    (place.folder / "state" / "secret").write_text("x")
+    refs = [
+        "files/report.txt",
+        "files/link",
+        "../outside",
+        "files/none",
+        "files/big",
+        "state/secret",
+        "files",
+    ]
+    files = [Attachment(name=ref.rpartition("/")[2], ref=ref) for ref in refs]
+    place.channel = type(place.channel)(place.platform, max_chars=200)
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, "here", files=files))
+        await until_empty(mailbox)
+
+    assert place.platform.pieces[1].content == inside.resolve()
+    assert place.platform.texts() == [
+        "here",
+        "report.txt",
+        "[link: this file may not be sent]",
+        "[outside: this file is not there any more]",
+        "[none: this file is not there any more]",
+        "[big: this file is too large to be sent (1.0 MB)]",
+        "[secret: this file may not be sent]",
+        "[files: this is not a file]",
+    ]
+
+
+async def test_a_refused_file_drops_no_tail(place: Place) -> None:
+    """A file that the platform refuses is named in the chat; what follows it is sent."""
+    for name in ("one", "two"):
+        (place.folder / name).write_text(name)
+    files = [Attachment(name=name, ref=name) for name in ("one", "two")]
+    held = asyncio.Event()
+    place.platform.fail(held, "never")
+    async with place.open() as mailbox:
+        held.set()
+        await place.put(mailbox, reply(1, "here", files=files))
+        await until_empty(mailbox)
+
+    assert place.platform.texts()[0] == "here"
+    assert place.platform.texts()[-1] == "two"
+    assert "one" in place.platform.texts()[1]
+
+
+async def test_a_file_that_may_have_been_sent_is_parked_as_unknown(place: Place) -> None:
+    """Nobody is told that it could not be sent, since it may be there."""
+    (place.folder / "one").write_text("one")
+    passing = asyncio.Event()
+    passing.set()
+    place.platform.fail(passing, "unknown", "unknown")
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, "here", files=[Attachment(name="one", ref="one")]))
+        await until_empty(mailbox, parked=1)
+        (parked,) = await mailbox.parked()
+
+    assert parked.reason == "unknown"
+    assert place.platform.texts() == ["here", "one", "one"]
+
+
+async def test_a_draft_becomes_the_answer(place: Place) -> None:
+    """The first piece is an edit of the draft into the exact text, the others are sent."""
+    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+        draft = await place.platform.take(_draft())
+        await ledger.begin_draft("fake:ada", "fake:1#reply")
+        await ledger.draft_sent("fake:ada", "fake:1#reply", draft)
+        await place.put(mailbox, reply(1, LONG))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == PIECES
+    assert place.platform.edits == [(draft, PIECES[0])]
+
+
+@pytest.mark.parametrize("fault", ["unknown", "down", "later"])
+async def test_an_edit_is_made_again_until_it_is_known(place: Place, fault: str) -> None:
+    """The same edit twice is one edit: whatever fails, nothing is sent beside the draft."""
+    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+        draft = await place.platform.take(_draft())
+        await ledger.begin_draft("fake:ada", "fake:1#reply")
+        await ledger.draft_sent("fake:ada", "fake:1#reply", draft)
+        place.platform.fail(*[fault] * 4)  # type: ignore[list-item]
+        await place.put(mailbox, reply(1, "final"))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == ["final"]
+
+
+async def test_a_deleted_draft_is_sent_anew(place: Place) -> None:
+    """Where the draft is gone the answer comes as a new message."""
+    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+        await ledger.begin_draft("fake:ada", "fake:1#reply")
+        await ledger.draft_sent("fake:ada", "fake:1#reply", "m99")
+        await place.put(mailbox, reply(1, "final"))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == ["final"]
+
+
+async def test_a_notice_leaves_the_draft_alone(place: Place) -> None:
+    """A notice is a message of its own."""
+    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+        draft = await place.platform.take(_draft())
+        await ledger.begin_draft("fake:ada", "fake:1#reply")
+        await ledger.draft_sent("fake:ada", "fake:1#reply", draft)
+        await place.put(mailbox, reply(1, "please wait", kind="notice"))
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == ["so far", "please wait"]

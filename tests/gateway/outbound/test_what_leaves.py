@@ -1,0 +1,109 @@
+"""Only files of ``media/`` and of the chat's own scope leave the workspace, whoever put the letter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.message import Attachment, Outbound
+from gateway.config.settings import Settings
+from gateway.outbound.enclosing import folders_by, media_alone
+from session.context.scopes import Chat
+from session.memory.circles import learn
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
+from tests.gateway.delivery_place import Place, reply, until_empty
+
+ADA, GROUP, JOB = "telegram:1", "telegram:-5", "cron:j1@2026-01-01T09:00:00Z"
+REFS = (
+    "media/ab/cat.jpg",
+    "files/shared.txt",
+    "files/chats/telegram_1/own.txt",
+    "files/chats/telegram_-5/theirs.txt",
+    "files/chats/cron_j1/job.txt",
+    "memory/MEMORY.md",
+    "sessions/telegram_1.jsonl",
+    "chat-gateway.toml",
+)
+
+
+async def heard(workspace: Path, key: str, chat: Chat) -> None:
+    """Let a platform tell what a chat is."""
+    store = Store(workspace, zone=UTC)
+    async with store.open(SessionKey(key)) as session:
+        await learn(session, chat)
+        await session.append(
+            [make_line("user", "hi", "2026-01-01T09:00:00+00:00", message_id="telegram:1:1")]
+        )
+    await store.aclose()
+
+
+def letter(key: str, in_reply_to: str = "telegram:1:1") -> Outbound:
+    channel, _, chat_id = key.partition(":")
+    return Outbound(
+        id="x#reply",
+        key=key,
+        channel=channel,
+        chat_id=chat_id,
+        text="here",
+        in_reply_to=in_reply_to,
+        attachments=[Attachment(name=ref, ref=ref) for ref in REFS],
+    )
+
+
+async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
+    """Send a letter with all files; return those that the platform got."""
+    for ref in REFS:
+        path = workspace / ref
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.exists() or path.write_text("x")
+    place = Place(workspace)
+    place.may_leave = list(folders)
+    async with place.open() as mailbox:
+        await place.put(mailbox, reply(1, "here", files=letter(ADA).attachments))
+        await until_empty(mailbox)
+    home = workspace.resolve()
+    sent = (piece.content for piece in place.platform.pieces)
+    return [path.relative_to(home).as_posix() for path in sent if isinstance(path, Path)]
+
+
+@pytest.mark.parametrize(
+    ("scope", "key", "asked", "expected"),
+    [
+        ("chat", ADA, "telegram:1:1", {"media/ab/cat.jpg", "files/chats/telegram_1/own.txt"}),
+        ("chat", GROUP, "telegram:1:1", {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt"}),
+        ("workspace", ADA, "telegram:1:1", {"media/ab/cat.jpg", "files/shared.txt"}),
+        ("workspace", GROUP, "telegram:1:1", {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt"}),
+        (
+            "chat",
+            ADA,
+            JOB,
+            {"media/ab/cat.jpg", "files/chats/telegram_1/own.txt", "files/chats/cron_j1/job.txt"},
+        ),
+        ("workspace", ADA, JOB, {"media/ab/cat.jpg", "files/shared.txt"}),
+        (
+            "workspace",
+            GROUP,
+            JOB,
+            {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt", "files/chats/cron_j1/job.txt"},
+        ),
+    ],
+)
+async def test_a_letter_brings_what_its_chat_may_see(
+    tmp_path: Path, scope: str, key: str, asked: str, expected: set[str]
+) -> None:
+    await heard(tmp_path, ADA, "direct")
+    await heard(tmp_path, GROUP, "group")
+    table: dict[str, Any] = {"workspace": tmp_path, "memory": {"scope": scope}}
+    folders = folders_by(Settings.model_validate(table))
+
+    assert set(await leaving(tmp_path, await folders(letter(key, asked)))) == expected
+
+
+async def test_without_a_word_about_scopes_only_media_leaves(tmp_path: Path) -> None:
+    assert await leaving(tmp_path, await media_alone(letter(ADA))) == ["media/ab/cat.jpg"]

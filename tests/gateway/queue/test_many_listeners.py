@@ -1,0 +1,78 @@
+"""However many listen, the connection that carries the letters is theirs alone, and nobody misses a thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from gateway.queue.mailbox import INBOUND
+from gateway.testing import ADA, collect, post
+from tests.gateway.on_rabbit import opened
+from tests.support.broker import Broker
+
+CHANNELS_OF_A_CONNECTION = 2047
+
+
+async def test_more_listeners_than_a_connection_has_channels_cut_no_letter(
+    broker: Broker, broker_name: str
+) -> None:
+    """Clients look on by the thousand; the letter that is being worked on stays ours."""
+    async with AsyncExitStack() as stack:
+        mailbox = await stack.enter_async_context(opened(broker.url, broker_name))
+        await mailbox.put(post(ADA, 1))
+        letters = await stack.enter_async_context(mailbox.take(INBOUND))
+        (letter,) = await collect(letters, 1)
+
+        heard: list[AsyncIterator[bytes]] = []
+        for number in range(CHANNELS_OF_A_CONNECTION + 60):
+            slots = {number % 256}
+            heard.append(await stack.enter_async_context(mailbox.listen("events", slots)))
+        await mailbox.tell("events", 7, b"seven")
+
+        async with asyncio.timeout(30):
+            assert [await anext(heard[number]) for number in (7, 7 + 256)] == [b"seven", b"seven"]
+        assert not letter.lost
+        await mailbox.settle(letter)
+        assert broker.ctl("list_channels", "pid").count("<") < 40
+
+
+async def test_listeners_that_come_and_go_leave_no_binding_behind(broker: Broker, broker_name: str) -> None:
+    """Who has left pays for nothing; who comes later hears."""
+    async with opened(broker.url, broker_name) as mailbox, mailbox.listen("events", {1}) as first:
+        for number in range(2, 50):
+            async with mailbox.listen("events", {number}):
+                pass
+        async with mailbox.listen("events", {77}) as last:
+            await mailbox.tell("events", 3, b"three")
+            await mailbox.tell("events", 77, b"last")
+            await mailbox.tell("events", 1, b"first")
+
+            assert await collect(last, 1) == [b"last"]
+            assert await collect(first, 1) == [b"first"]
+            async with asyncio.timeout(30):
+                while len(bindings(broker, f"{broker_name}.events")) > 2:
+                    await asyncio.sleep(0.1)
+        assert bindings(broker, f"{broker_name}.events")
+
+
+async def test_listeners_hear_again_after_their_connection_was_cut(broker: Broker, broker_name: str) -> None:
+    """All that was bound is bound again, and letters go on meanwhile."""
+    async with opened(broker.url, broker_name) as mailbox, mailbox.listen("events", {5}) as heard:
+        pids = broker.ctl("list_connections", "pid", "client_properties").splitlines()
+        (pid,) = (line.split("\t")[0] for line in pids if f"{broker_name} listen" in line)
+        broker.ctl("close_connection", pid, "cut by a test")
+
+        async with asyncio.timeout(30):
+            hearing = asyncio.ensure_future(anext(heard))
+            while not hearing.done():
+                await mailbox.tell("events", 5, b"again")
+                await asyncio.wait((hearing,), timeout=0.1)
+        assert hearing.result() == b"again"
+        await mailbox.put(post(ADA, 1))
+
+
+def bindings(broker: Broker, exchange: str) -> list[str]:
+    """List the routing keys that are bound to an exchange."""
+    rows = broker.ctl("list_bindings", "source_name", "routing_key").splitlines()
+    return [row.split("\t")[1] for row in rows if row.startswith(f"{exchange}\t")]

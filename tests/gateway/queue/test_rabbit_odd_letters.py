@@ -1,0 +1,88 @@
+"""Messages with properties that no client can decode: each is read as far as possible, and nothing stops."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from urllib.parse import urlsplit
+
+import aio_pika
+import pytest
+
+from gateway.queue.mailbox import INBOUND
+from gateway.testing import ADA, collect, post
+from tests.gateway.on_rabbit import opened
+from tests.support.broker import Broker
+from tests.support.harness import slot
+
+MARK = "PLACE-OF-ODD-BYTES"
+ODD = {
+    "text that is no UTF-8": ("id", b"\xff" * len(MARK)),
+    "a header name that is no UTF-8": ("name", b"\xfe" * len(MARK)),
+    "a time after the end of time": ("time", struct.pack(">Q", 2**63)),
+}
+TIME = 4_102_444_801
+
+
+class Rewriter:
+    """Forwards a connection and replaces the mark, or the marked time, by bytes that no client would send."""
+
+    def __init__(self, target: int, old: bytes, new: bytes) -> None:
+        self._target, self._old, self._new = target, old, new
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> int:
+        self._server = await asyncio.start_server(self._open, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+
+    async def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_broker = await asyncio.open_connection("127.0.0.1", self._target)
+        self._pumps.add(asyncio.create_task(self._pump(reader, to_broker[1])))
+        self._pumps.add(asyncio.create_task(self._pump(to_broker[0], writer)))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**16):
+            writer.write(data.replace(self._old, self._new))
+            await writer.drain()
+        writer.close()
+
+
+def marked(place: str) -> aio_pika.Message:
+    """A message with the mark where the odd bytes are to stand."""
+    match place:
+        case "id":
+            return aio_pika.Message(b"odd", message_id=MARK, delivery_mode=2)
+        case "name":
+            return aio_pika.Message(b"odd", headers={MARK: "x"}, delivery_mode=2)
+        case _:
+            return aio_pika.Message(b"odd", timestamp=TIME, delivery_mode=2)
+
+
+@pytest.mark.parametrize("what", ODD)
+async def test_an_odd_letter_is_taken_like_any_other(broker: Broker, broker_name: str, what: str) -> None:
+    place, odd = ODD[what]
+    old = struct.pack(">Q", TIME) if place == "time" else MARK.encode()
+    async with (
+        opened(broker.url, broker_name) as mailbox,
+        Rewriter(urlsplit(broker.url).port or 0, old, odd) as port,
+    ):
+        connection = await aio_pika.connect(broker.url.replace(f":{urlsplit(broker.url).port}", f":{port}"))
+        async with connection:
+            channel = await connection.channel()
+            exchange = await channel.get_exchange(f"{broker_name}.inbound", ensure=False)
+            await exchange.publish(marked(place), routing_key=slot(ADA))
+        await mailbox.put(post(ADA, 1))
+
+        async with mailbox.take(INBOUND) as letters:
+            first, second = await collect(letters, 2)
+
+            assert (first.body, second.id) == (b"odd", post(ADA, 1).id)
+            await mailbox.park(first, key=None, reason="odd", attempts=0)
+            await mailbox.settle(second)
+        (parked,) = await mailbox.parked()
+        assert parked.body == b"odd"

@@ -1,0 +1,105 @@
+"""A broker that refuses is told in words that name what to change, and by `doctor` without a long silence."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.config.settings import Settings
+from gateway.doctor.checks import BROKER_S, Check, examine
+from gateway.errors import MailboxDown
+from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.refusals import refusal
+from tests.support import ports
+from tests.support.broker import Broker
+
+
+async def refused(url: str) -> MailboxDown:
+    with pytest.raises(MailboxDown) as caught:
+        await declare(url)
+    return caught.value
+
+
+async def declare(url: str) -> None:
+    link = await Link.open(url, title="test", heartbeat_s=10)
+    try:
+        await (await link.channel()).declare_exchange("anything", "topic")
+    finally:
+        await link.close()
+
+
+def login(broker: Broker, user: str, password: str) -> str:
+    return broker.url.replace("guest:guest", f"{user}:{password}")
+
+
+async def test_a_wrong_password(broker: Broker) -> None:
+    """The user is named, the password is not, and the command is given that sets it anew."""
+    error = await refused(login(broker, "guest", "planted-secret"))
+
+    assert str(error).startswith("the broker refuses user 'guest', or the password")
+    assert "rabbitmqctl change_password guest PASSWORD" in error.hint
+    assert "planted-secret" not in f"{error}{error.hint}"
+
+
+async def test_a_virtual_host_that_is_not_there(broker: Broker) -> None:
+    """The broker closes in the middle of the handshake; its words are kept."""
+    error = await refused(f"{broker.url}nosuch")
+
+    assert str(error) == "the broker has no virtual host 'nosuch'"
+    assert error.hint == "rabbitmqctl add_vhost nosuch, or correct the end of broker.url"
+
+
+async def test_a_virtual_host_of_others(broker: Broker, broker_name: str) -> None:
+    """A user without any permission there may log in and no more."""
+    user = f"outsider-{broker_name}"
+    broker.ctl("add_user", user, "pw")
+
+    error = await refused(login(broker, user, "pw"))
+
+    assert str(error) == f"user '{user}' may not use virtual host '/'"
+    assert error.hint == f"rabbitmqctl set_permissions -p / {user} '.*' '.*' '.*'"
+
+
+async def test_a_right_that_is_missing(broker: Broker, broker_name: str) -> None:
+    """Logged in, but not allowed to declare: what and where is named."""
+    user = f"reader-{broker_name}"
+    broker.ctl("add_user", user, "pw")
+    broker.ctl("set_permissions", user, "^$", ".*", ".*")
+
+    error = await refused(login(broker, user, "pw"))
+
+    assert str(error) == f"user '{user}' may not use exchange 'anything' in virtual host '/'"
+    assert "set_permissions -p /" in error.hint
+
+
+@pytest.mark.parametrize("said", ["CONNECTION_FORCED - broker forced", "Connect call failed", "", "refused"])
+def test_other_troubles_keep_their_words(said: str) -> None:
+    """What is no refusal is none."""
+    assert refusal(said, "amqp://guest:guest@host/") is None
+
+
+async def look(workspace: Path, url: str, told: list[str]) -> Check:
+    settings = Settings.model_validate({"workspace": workspace, "broker": {"url": url}})
+    async with asyncio.timeout(BROKER_S):
+        async for check in examine(settings, tell=told.append):
+            if check.name == "broker":
+                return check
+    raise AssertionError("no word of the broker")
+
+
+async def test_doctor_ends_at_the_first_refusal(tmp_path: Path, broker: Broker) -> None:
+    """It says that it asks, and long before its own limit what is wrong and the cure."""
+    told: list[str] = []
+    for url, word in (
+        (login(broker, "guest", "wrong"), "rabbitmqctl change_password guest"),
+        (f"{broker.url}nosuch", "rabbitmqctl add_vhost nosuch"),
+    ):
+        found = await look(tmp_path, url, told)
+        assert (found.level, word in found.cure) == ("fail", True), found
+    with ports.Place() as port:
+        found = await look(tmp_path, f"amqp://127.0.0.1:{port}/", told)
+
+    assert (found.level, found.cure) == ("fail", "start the broker, or correct broker.url")
+    assert told == [f"asks the broker, for {BROKER_S:g} s at most …"] * 3

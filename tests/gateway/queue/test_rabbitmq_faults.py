@@ -1,0 +1,320 @@
+"""The RabbitMQ mailbox loses nothing when the broker is killed, cut off or full, or when a daemon dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import LetterLost, MailboxDown
+from gateway.queue.mailbox import INBOUND, Letter, Parked, outbound
+from gateway.queue.rabbitmq.declare import YOUNG_S
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.testing import ADA, WEB, collect, ids, post, put_all
+from tests.gateway.on_rabbit import first_seen, opened, put_surely, serving, until_ready
+from tests.support.broker import Broker
+from tests.support.proxy import Proxy
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[Broker]:
+    """A node to kill; it closes a channel whose oldest letter is 3 seconds old."""
+    with Broker(consumer_timeout_ms=3000, check_ms=500) as node:
+        yield node
+
+
+@pytest.fixture
+async def proxy(broker: Broker) -> AsyncIterator[Proxy]:
+    """A breakable way to the broker: connection 0 publishes, connection 1 consumes."""
+    async with Proxy(broker.port) as way:
+        yield way
+
+
+def through(proxy: Proxy) -> str:
+    """Return the address of the broker behind the proxy."""
+    return f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
+
+
+async def until_down(mailbox: RabbitMailbox) -> None:
+    """Return when the mailbox has noticed that it is cut off."""
+    async with asyncio.timeout(30):
+        while mailbox.health().up:
+            await asyncio.sleep(0.01)
+
+
+async def parked(mailbox: RabbitMailbox) -> list[Parked]:
+    """List the parked letters of a mailbox that may not have noticed yet that its broker died."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(MailboxDown):
+                return await mailbox.parked()
+            await asyncio.sleep(0.05)
+
+
+# ── the broker dies ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def settle_all(mailbox: RabbitMailbox, expected: set[str], taken: list[Letter]) -> None:
+    """Take and settle until each expected id was settled; a lost letter is waited for again."""
+    settled: set[str] = set()
+    async with mailbox.take(INBOUND) as letters:
+        while settled != expected:
+            letter = await anext(letters)
+            taken.append(letter)
+            with suppress(LetterLost):
+                await mailbox.settle(letter)
+                settled.add(letter.id)
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_broker_killed_under_load(fragile: Broker, queue_type: str) -> None:
+    """Killed twice under load, the broker loses nothing that was confirmed, and each key stays in order."""
+    keys = [f"web:{number}" for number in range(20)]
+    expected = {f"{key}#{number}" for key in keys for number in range(60)}
+    taken: list[Letter] = []
+    halves = [asyncio.Event(), asyncio.Event()]
+
+    async def put_key(mailbox: RabbitMailbox, key: str) -> None:
+        for number in range(60):
+            await put_surely(mailbox, post(key, number))
+            if key == keys[0] and number in (15, 35):
+                halves[number // 20].set()
+
+    async with opened(fragile.url, f"load-{queue_type}", queue_type=queue_type, young_s=YOUNG_S) as mailbox:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+            tasks.create_task(settle_all(mailbox, expected, taken))
+            for key in keys:
+                tasks.create_task(put_key(mailbox, key))
+            for half in halves:
+                await half.wait()
+                await asyncio.to_thread(fragile.restart)
+        await asyncio.to_thread(fragile.wait)
+        assert await parked(mailbox) == []
+
+    assert first_seen(taken) == {key: [f"{key}#{number}" for number in range(60)] for key in keys}
+
+
+async def test_young_queues_survive_a_kill(fragile: Broker) -> None:
+    """Letters put as soon as a mailbox on an empty broker is ready survive the broker's kill at once."""
+    async with opened(fragile.url, "young", queue_type="quorum", young_s=YOUNG_S) as mailbox:
+        names = await put_all(mailbox, ADA, 20)
+        await mailbox.put(post(ADA, "reply", box=outbound("young")))
+        await asyncio.to_thread(fragile.restart)
+        await until_ready(mailbox)
+        async with mailbox.take(INBOUND) as letters, mailbox.take(outbound("young")) as replies:
+            assert ids(await collect(letters, 20)) == names
+            assert ids(await collect(replies, 1)) == [f"{ADA}#reply"]
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_channel_closed_for_an_old_letter(fragile: Broker, queue_type: str) -> None:
+    """The broker closes a channel whose letter is too old: all comes again in order, and can be settled."""
+    async with opened(fragile.url, f"old-{queue_type}", queue_type=queue_type) as mailbox:
+        names = await put_all(mailbox, ADA, 5)  # before they are taken: they come all at once
+        async with mailbox.take(INBOUND) as letters:
+            held = await collect(letters, 5)
+            await mailbox.settle(held[1])
+            again = await collect(letters, 4)
+
+            assert ids(again) == [names[0], *names[2:]]
+            assert all(letter.suspect for letter in again)
+            assert held[0].lost and not held[1].lost
+            for letter in again:
+                await mailbox.settle(letter)
+            assert (await mailbox.depths())[INBOUND].count == 0
+
+
+# ── the way to the broker ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_away_at_start_is_waited_for(proxy: Proxy, broker_name: str) -> None:
+    """A broker that refuses is waited for; meanwhile puts say so, and nothing shows the password."""
+    await proxy.refuse()
+    url = through(proxy).replace("guest:guest", "guest:s3cr%40t-word")
+    async with serving(url, broker_name) as wrong, serving(through(proxy), broker_name) as mailbox:
+        with pytest.raises(MailboxDown) as refusal:
+            await mailbox.put(post(ADA, 1))
+        with pytest.raises(MailboxDown):
+            await mailbox.parked()
+        await mailbox.tell("events", 1, b"lost")
+        assert not mailbox.health().up
+
+        await proxy.resume()
+        await until_ready(mailbox)
+        await mailbox.put(post(ADA, 1))
+        async with asyncio.timeout(20):
+            while "password" not in wrong.health().error:
+                await asyncio.sleep(0.05)
+    assert "s3cr" not in f"{refusal.value}{wrong.health()}"
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["publishing", "consuming"])
+async def test_cut_of_a_connection(proxy: Proxy, broker_name: str, number: int) -> None:
+    """A reset of either connection is mended by itself; only that of the consuming one loses letters."""
+    async with (
+        opened(through(proxy), broker_name) as mailbox,
+        mailbox.take(INBOUND) as letters,
+        mailbox.listen("events") as heard,
+    ):
+        names = await put_all(mailbox, ADA, 3)
+        held = await collect(letters, 3)
+        proxy.cut(number)
+        await until_down(mailbox)
+        await until_ready(mailbox)
+
+        if number == 1:
+            with pytest.raises(LetterLost):
+                await mailbox.settle(held[0], [post(ADA, "reply", box=WEB)])
+            held = await collect(letters, 3)
+            assert ids(held) == names
+        for letter in held:
+            await mailbox.settle(letter)
+        await put_surely(mailbox, post(ADA, "next"))
+        assert ids(await collect(letters, 1)) == [f"{ADA}#next"]
+        hearing = asyncio.create_task(collect(heard, 1))
+        while not hearing.done():
+            await mailbox.tell("events", 3, b"again")
+            await asyncio.wait([hearing], timeout=0.1)
+        assert hearing.result() == [b"again"]
+
+
+async def test_cut_in_mid_put(proxy: Proxy, broker_name: str) -> None:
+    """A put whose confirmation was cut off says so; put again it is one letter or a known repeat."""
+    async with opened(through(proxy), broker_name) as mailbox, mailbox.take(INBOUND) as letters:
+        proxy.black_hole()
+        puts = [asyncio.create_task(mailbox.put(post(f"web:{n}", 1))) for n in range(20)]
+        await asyncio.wait(puts, timeout=0.1)
+        assert not any(put.done() for put in puts)
+        proxy.cut()
+        await proxy.resume()
+        outcome = await asyncio.gather(*puts, return_exceptions=True)
+        assert all(isinstance(each, MailboxDown) for each in outcome)
+
+        await until_down(mailbox)
+        await until_ready(mailbox)
+        for n in range(20):
+            await put_surely(mailbox, post(f"web:{n}", 1))
+        await put_surely(mailbox, post("web:0", 2))
+        async with asyncio.timeout(20):
+            seen: set[str] = set()
+            while len(seen) < 21:
+                seen.add((await anext(letters)).id)
+
+
+async def test_silent_broker_is_given_up_before_it_gives_us_up(
+    broker: Broker, proxy: Proxy, broker_name: str
+) -> None:
+    """In a black hole the letters are lost here before the broker hands them to another daemon."""
+    async with (
+        opened(through(proxy), broker_name, heartbeat_s=4) as one,
+        opened(broker.url, broker_name) as other,
+        one.take(INBOUND) as letters,
+        other.take(INBOUND) as rest,
+    ):
+        await put_all(other, ADA, 2)
+        held = await collect(letters, 2)
+        following = asyncio.create_task(collect(rest, 2))
+        proxy.black_hole()
+        async with asyncio.timeout(20):
+            while not held[0].lost:
+                assert not following.done()
+                await asyncio.sleep(0.01)
+        assert not one.health().up
+        assert ids(await following) == ids(held)
+
+
+# ── the broker takes nothing ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_alarm_holds_back_and_loses_nothing(broker: Broker, broker_name: str) -> None:
+    """Under a memory alarm puts are held back, acknowledgements go on, and nothing is lost."""
+    async with (
+        opened(broker.url, broker_name, confirm_timeout_s=2) as mailbox,
+        mailbox.take(INBOUND) as letters,
+    ):
+        await put_surely(mailbox, post(ADA, 0))
+        (held,) = await collect(letters, 1)
+        await asyncio.to_thread(broker.alarm, True)
+        try:
+            for _ in range(3):
+                puts = [mailbox.put(post(f"web:{number}", number)) for number in (1, 2)]
+                outcome = await asyncio.gather(*puts, return_exceptions=True)
+                assert all(isinstance(each, MailboxDown) for each in outcome)
+            assert "alarm" in mailbox.health().error
+            await mailbox.settle(held)
+        finally:
+            await asyncio.to_thread(broker.alarm, False)
+        for number in (1, 2):
+            await put_surely(mailbox, post(f"web:{number}", number))
+        await put_surely(mailbox, post("web:1", "last"))
+
+        seen: list[str] = []
+        while "web:1#last" not in seen or "web:2#2" not in seen:
+            seen += ids(await collect(letters, 1))
+        assert list(dict.fromkeys(name for name in seen if name.startswith("web:1"))) == [
+            "web:1#1",
+            "web:1#last",
+        ]
+        assert seen.count("web:1#1") <= 2  # however often it was put, it was sent once under the alarm
+        assert mailbox.health().up
+
+
+async def test_abandoned_put_is_joined(proxy: Proxy, broker_name: str) -> None:
+    """A put that was cancelled goes on; putting it again joins it, and stores nothing twice."""
+    async with opened(through(proxy), broker_name) as mailbox, mailbox.take(INBOUND) as letters:
+        proxy.black_hole()
+        put = asyncio.create_task(mailbox.put(post(ADA, 1)))
+        await asyncio.wait([put], timeout=0.1)
+        put.cancel()
+        again = asyncio.create_task(mailbox.put(post(ADA, 1)))
+        behind = asyncio.create_task(mailbox.put(post(ADA, 2)))
+        await asyncio.wait([again, behind], timeout=0.1)
+        await proxy.resume()
+        await asyncio.gather(again, behind)
+
+        assert ids(await collect(letters, 2)) == [f"{ADA}#1", f"{ADA}#2"]
+
+
+# ── a daemon dies ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_standby_follows_a_killed_daemon(broker: Broker, broker_name: str, queue_type: str) -> None:
+    """After kill -9 of the daemon in charge a waiting one gets its letters at once, in order, as suspects."""
+    async with opened(broker.url, broker_name, queue_type=queue_type) as mailbox:
+        names = await put_all(mailbox, ADA, 10)
+        victim = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.gateway.rabbit_victim",
+            *(broker.url, broker_name, "6", "2"),
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert victim.stdout is not None
+            async with asyncio.timeout(60):
+                async for line in victim.stdout:
+                    if line == b"held\n":
+                        break
+                else:
+                    raise AssertionError("it ended by itself")
+            async with mailbox.take(INBOUND) as letters:
+                await mailbox.put(post(ADA, "later"))
+                os.kill(victim.pid, signal.SIGKILL)
+                came = await collect(letters, 9)
+        finally:
+            with suppress(ProcessLookupError):
+                victim.kill()
+            await victim.wait()
+
+    assert ids(came) == [*names[2:], f"{ADA}#later"]
+    assert all(letter.suspect for letter in came[:8])

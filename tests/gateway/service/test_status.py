@@ -1,0 +1,113 @@
+"""What ``status`` shows while the queue does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from gateway.__main__ import main
+from gateway.app.app import Application
+from gateway.app.daemons import DaemonRegistry
+from gateway.config.settings import Settings
+from gateway.http.server import HttpServer
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import Depth, Health
+from tests.gateway.http_place import open_place
+from tests.support.ports import Place
+
+
+class Hangs(EmbeddedMailbox):
+    """A queue that never says how much waits."""
+
+    async def depths(self) -> Mapping[str, Depth]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def health(self) -> Health:
+        return Health(up=True, since=datetime.now(UTC))
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where nobody listens, and nobody begins to."""
+    with Place() as port:
+        yield port
+
+
+def house_without_broker(workspace: Path, port: int) -> Application:
+    url = f"amqp://me:very-secret@127.0.0.1:{port}/"
+    return Application(
+        Settings.model_validate({"workspace": workspace, "http": {"port": 0}, "broker": {"url": url}})
+    )
+
+
+async def status_of(house: Application, workspace: Path, *args: str) -> tuple[int, dict[str, object]]:
+    """Run ``status`` against a daemon that waits for its broker; return the exit code and its document."""
+    server = HttpServer(house)
+    server.bind()
+
+    async def never_ready() -> None:
+        async with house.open(serve=server.serve):
+            raise AssertionError("there is no broker")
+
+    running = asyncio.create_task(never_ready())
+    try:
+        with DaemonRegistry(workspace).entry(url=server.url, role="all"):
+            code = await asyncio.to_thread(main, ["--workspace", str(workspace), "status", *args])
+            async with httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
+                found = orjson.loads((await client.get("/v1/status")).content)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    return code, found
+
+
+async def test_status_without_the_broker_shows_all_but_the_depths(
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lanes, parts, usage and budget are shown; the queue is said to be away, with its cure and exit 69."""
+    monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", "amqp://me:very-secret@127.0.0.1:1/")
+
+    code, found = await status_of(house_without_broker(tmp_path, port), tmp_path)
+
+    shown = capsys.readouterr()
+    assert (code, found["queues"], found["lanes"]) == (69, None, [])
+    assert found["usage_today"] is not None
+    assert found["memory"] is not None
+    assert "daemon: not ready" in shown.out
+    assert "queue: down (" in shown.out
+    assert "today: 0 turns" in shown.out
+    assert "error: the queue does not answer" in shown.err
+    assert "try: " in shown.err
+    assert "broker.url" in shown.err
+    assert "very-secret" not in shown.out + shown.err
+
+
+async def test_status_without_the_broker_is_one_document(
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--json`` gives its document all the same: no depths, and the queue's error among the parts."""
+    code, _ = await status_of(house_without_broker(tmp_path, port), tmp_path, "--json")
+
+    shown = capsys.readouterr().out  # the log of the daemon, which is this process too, is in it
+    document = orjson.loads(shown[shown.index("{\n") : shown.rindex("}") + 1])
+    assert (code, document["running"], document["queues"]) == (69, True, None)
+    assert document["parts"]["queue"]["error"]
+
+
+async def test_a_queue_that_hangs_does_not_hang_status(tmp_path: Path) -> None:
+    """Where the queue does not count in time, the rest is shown, and the queue's part says so."""
+    async with open_place(tmp_path) as place:
+        place.house.mailbox = Hangs(tmp_path / "other")
+        place.house.depths_within_s = 0.05
+        found = (await place.http.get("/v1/status")).json()
+
+    assert found["queues"] is None
+    assert "0.05 s" in found["parts"]["queue"]["error"]
+    assert found["model"] == "echo"

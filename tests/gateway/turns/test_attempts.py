@@ -1,0 +1,244 @@
+"""What a letter that came again may do beside others, and what is charged to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.queue.mailbox import INBOUND
+from gateway.turns.attempts import Attempt, Attempts
+from gateway.turns.lanes import Entry
+from gateway.turns.policy import FENCED_TRIES, fenced_off_s
+from gateway.turns.worker import LetterRules
+from session.errors import ModelAway
+from session.models.model import Answer, OnDelta, Prompt
+from session.store.store import Session, Store
+from session.testing import Script
+from session.transcript.key import SessionKey
+from tests.gateway.turns.test_worker import ADA, Copy, Rig, letter, until
+
+BOB, CY = SessionKey("foreign:bob"), SessionKey("foreign:cy")
+
+
+class Held(Script):
+    """Answers a text when the test says so; the others at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+
+    def gate(self, text: str) -> asyncio.Event:
+        return self.gates.setdefault(text, asyncio.Event())
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        text = str(prompt.messages[-1]["content"])
+        self.asked.append(text)
+        if text in self.gates:
+            await self.gates[text].wait()
+        return Answer(f"about {text}")
+
+
+@asynccontextmanager
+async def came_again(
+    folder: Path, *deaths: tuple[SessionKey, int], **rules: Any
+) -> AsyncIterator[tuple[Rig, Held]]:
+    """Open a rig whose queue holds, from an earlier life, a letter of each key that so many deaths met."""
+    earlier = Rig(folder, Script(), LetterRules())
+    async with asyncio.TaskGroup() as group:
+        serve = group.create_task(earlier.mailbox.serve())
+        await earlier.mailbox.ready()
+        for key, count in deaths:
+            await earlier.put(f"of {key}", "m1", key=key)
+            async with earlier.store.open(key) as session:
+                for _ in range(count):
+                    await session.journal.begin("m1", transcript_held_lines=False)
+        serve.cancel()
+    await earlier.store.aclose()
+    model = Held()
+    for key, _ in deaths:
+        model.gate(f"of {key}")
+    async with Rig(folder, model, LetterRules(**rules)).open() as r:
+        yield r, model
+
+
+async def test_a_suspect_that_waits_holds_no_place_among_the_running(tmp_path: Path) -> None:
+    """Two places: one suspect runs, another waits, and a chat that no death met is answered."""
+    async with came_again(tmp_path, (ADA, 2), (BOB, 2), concurrent_turns=2) as (r, model):
+        await until(lambda: model.asked == [f"of {ADA}"])
+        await r.put("hello", "x1", key=CY)
+
+        assert await r.texts(1) == ["about hello"]
+        assert len(model.asked) == 2
+        model.gate(f"of {ADA}").set()
+        model.gate(f"of {BOB}").set()
+        assert await r.texts(2) == [f"about of {ADA}", f"about of {BOB}"]
+
+
+async def test_a_suspect_waits_for_those_that_one_death_met(tmp_path: Path) -> None:
+    """One of them may be the poison: its death would be charged to the suspect."""
+    async with came_again(tmp_path, (ADA, 1), (BOB, 2)) as (r, model):
+        await until(lambda: model.asked == [f"of {ADA}"])
+        await r.put("hello", "x1", key=CY)
+        await r.texts(1)
+
+        assert f"of {BOB}" not in model.asked
+        model.gate(f"of {BOB}").set()
+        model.gate(f"of {ADA}").set()
+        assert await r.texts(2) == [f"about of {ADA}", f"about of {BOB}"]
+
+
+async def test_a_suspect_that_waits_can_be_stopped(tmp_path: Path) -> None:
+    async with came_again(tmp_path, (ADA, 2), (BOB, 2)) as (r, model):
+        await until(lambda: model.asked == [f"of {ADA}"])
+        await until(lambda: r.worker.lanes.begun(BOB) is not None)
+        await r.put("/stop", "s1", key=BOB)
+
+        assert await r.texts(1) == ["Stopped."]
+        await until(lambda: r.worker.lanes.get(BOB) is None)
+        assert model.asked == [f"of {ADA}"]
+        model.gate(f"of {ADA}").set()
+        await r.texts(1)
+
+
+async def test_a_letter_that_waits_for_its_place_is_not_charged(tmp_path: Path) -> None:
+    async with came_again(tmp_path, (ADA, 2), (BOB, 2)) as (r, model):
+        await until(lambda: model.asked == [f"of {ADA}"])
+        await until(lambda: r.worker.lanes.begun(BOB) is not None)
+
+        async with r.store.open(BOB) as bob, r.store.open(ADA) as ada:
+            assert (bob.journal.attempts("m1"), ada.journal.attempts("m1")) == (2, 3)
+            assert (bob.journal.last_alone("m1"), ada.journal.last_alone("m1")) == (False, True)
+        model.gate(f"of {ADA}").set()
+        model.gate(f"of {BOB}").set()
+        await r.texts(2)
+
+
+async def test_deaths_beside_others_alone_park_nothing(tmp_path: Path) -> None:
+    """However many: as entries of earlier versions say nothing of it, it is asked once more, alone."""
+    async with came_again(tmp_path, (ADA, 7)) as (r, model):
+        model.gate(f"of {ADA}").set()
+
+        assert await r.texts(1) == [f"about of {ADA}"]
+
+
+async def test_a_first_try_that_met_an_outage_is_no_attempt(tmp_path: Path) -> None:
+    """Its question is stored by then; a death while it waits is charged to nobody."""
+
+    class Slow(Script):
+        async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+            self.prompts.append(prompt)
+            if len(self.prompts) > 1:
+                return Answer("back")
+            await until(lambda: any((tmp_path / "sessions").glob("*.jsonl")))
+            raise ModelAway("503", cause="unreachable", after_s=60)
+
+    built = Rig(tmp_path, Slow(), LetterRules())
+    async with built.open() as r:
+        await r.put("hello", "m1")
+        await r.replies(1)
+
+        async with r.store.open(ADA) as session:
+            assert session.find("m1") is not None
+            assert await session.journal.begin("m1", transcript_held_lines=True) == 1
+        r.worker.outage.ended()
+        assert await r.texts(1) == ["back"]
+
+
+async def test_a_turn_cancelled_as_it_begins_is_struck_out(tmp_path: Path) -> None:
+    """The record is on its way to the disk when the drain ends: it is undone, and no older one with it."""
+    store = Store(tmp_path, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.journal.begin("m1", transcript_held_lines=False)
+        begun = asyncio.create_task(attempt(session).__aenter__())
+        await asyncio.sleep(0)
+        begun.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+        assert session.journal.attempts("m1") == 1
+    await store.aclose()
+
+
+def attempt(session: Session) -> Attempt:
+    class Again(Copy):
+        def __init__(self) -> None:
+            self.box, self.id, self.body, self.suspect, self.lost = INBOUND, "m1", b"", True, False
+
+    return Attempts(3).at(Entry(letter("hello", "m1"), Again(), 0.0, heads=True), session)
+
+
+class Rival(Script):
+    """Another process takes the key whenever this one asks."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._other = Store(folder, zone=UTC)
+        self.taken = 0
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        if prompt.messages[-1]["content"] == "fought for":
+            self.taken += 1
+            async with self._other.open(ADA):
+                pass
+        return Answer("fine")
+
+    def still_owns(self) -> bool:
+        lock = self._other.layout.lock("foreign_ada")
+        return self._other.owner in lock.read_text()
+
+
+async def test_whatever_is_fenced_again_and_again_is_parked_at_last(tmp_path: Path) -> None:
+    """Its chat is told, and its lane goes on."""
+    model = Rival(tmp_path)
+    async with Rig(tmp_path, model, LetterRules(fenced_tries=4)).open() as r:
+        await r.put("fought for", "m1")
+        await r.put("hello", "m2")
+
+        notice, reply = await r.replies(2)
+
+        assert notice.id == "m1#notice.failed"
+        assert (reply.id, reply.text) == ("m2#reply", "fine")
+        assert model.taken == 4
+        (parked,) = await r.mailbox.parked()
+        assert (parked.id, parked.reason.partition(":")[0]) == ("m1", "failed")
+
+
+def test_a_fenced_letter_waits_longer_each_time() -> None:
+    """From 50 ms on; it is given a minute and a half, in which a daemon learns that it lost its letters."""
+    waits = [fenced_off_s(tries) for tries in range(1, FENCED_TRIES)]
+
+    assert waits[:4] == [0.05, 0.1, 0.2, 0.4]
+    assert waits == sorted(waits)
+    assert max(waits) <= 60
+    assert 90 < sum(waits) < 120
+    assert fenced_off_s(10_000) == 60
+
+
+async def test_a_fenced_letter_that_is_lost_is_let_go(tmp_path: Path) -> None:
+    """At once, however often it was fenced before: another daemon has it, its key is not claimed back."""
+    r: Rig
+
+    class Losing(Rival):
+        async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+            answer = await super().ask(prompt, on_delta)
+            entry = r.worker.lanes.begun(ADA)
+            assert entry is not None
+            entry.letter = Copy(entry.letter)
+            entry.letter.lost = True
+            entry.fenced = FENCED_TRIES - 2
+            return answer
+
+    model = Losing(tmp_path)
+    async with Rig(tmp_path, model, LetterRules()).open() as r:
+        await r.put("fought for", "m1")
+        await until(lambda: model.taken > 0 and r.worker.lanes.get(ADA) is None)
+
+        assert model.taken == 1
+        assert model.still_owns()

@@ -1,0 +1,130 @@
+"""``/undo``, ``/retry`` and ``/resume`` as a chat uses them, and as they come again after a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gateway.turns import outcomes
+from session.errors import ModelAway
+from session.models.model import Prompt
+from session.turn import commands
+from tests.gateway.turns.test_worker import ADA, Rig, letter, rig
+
+AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
+
+
+def sent(prompt: Prompt) -> list[Any]:
+    return [message["content"] for message in prompt.messages]
+
+
+async def talk(place: Rig, *texts: str) -> list[str]:
+    for text in texts:
+        await place.put(text, text)
+    return await place.texts(len(texts))
+
+
+async def test_a_withdrawn_exchange_is_no_longer_sent(tmp_path: Path) -> None:
+    """Nothing is removed, its id stays known, and the one before it is next."""
+    async with rig(tmp_path, "one", "two", "three") as place:
+        await talk(place, "a", "b")
+        assert await talk(place, "/undo", "c") == [commands.WITHDRAWN, "three"]
+
+        assert sent(place.model.prompts[-1]) == ["a", "one", "c"]
+        lines = await place.lines()
+        assert [line["content"] for line in lines] == ["a", "one", "b", "two", "", "c", "three"]
+        assert (lines[4]["kind"], lines[4]["from"], lines[4]["message_id"]) == ("undo", 2, "/undo")
+        assert await talk(place, "b") == ["two"]
+        for number in range(3):
+            await place.put("/undo", f"u{number}")
+        said = await place.texts(3)
+        assert said == [commands.WITHDRAWN, commands.WITHDRAWN, commands.NOTHING_TO_WITHDRAW]
+        assert len(place.model.prompts) == 3
+
+
+async def test_retry_asks_again_as_a_new_exchange(tmp_path: Path) -> None:
+    """The model sees the question once and no first answer; the reply is the new one, known by its id."""
+    async with rig(tmp_path, "one", "bad", "good", "better") as place:
+        assert await talk(place, "a", "b", "/retry") == ["one", "bad", "good"]
+
+        assert sent(place.model.prompts[-1]) == ["a", "one", "b"]
+        line = (await place.lines())[-2]
+        assert (line["content"], line["typed"], line["message_id"]) == ("b", "/retry", "/retry")
+        assert await talk(place, "/retry") == ["good"]
+        await place.put("/retry", "again")
+        assert await place.texts(1) == ["better"]
+        assert sent(place.model.prompts[-1]) == ["a", "one", "b"]
+
+
+async def test_retry_over_an_outage_withdraws_once(tmp_path: Path) -> None:
+    """Each try of the command asks the same question."""
+    async with rig(tmp_path, "one", "bad", AWAY, AWAY, "good") as place:
+        await talk(place, "a", "b")
+        await place.put("/retry", "r")
+        replies = [one.text for one in await place.replies(2) if one.kind == "reply"]
+
+        assert replies == ["good"]
+        assert [sent(prompt) for prompt in place.model.prompts[2:]] == [["a", "one", "b"]] * 3
+        assert [line.get("kind") for line in await place.lines()].count("undo") == 1
+
+
+async def test_retry_of_a_command_that_died_behind_its_mark(tmp_path: Path) -> None:
+    """Where the record stands and the question does not, the command that comes again asks it."""
+    async with rig(tmp_path, "one", "good") as place:
+        await talk(place, "a")
+        async with place.store.open(ADA) as session:
+            await session.append(
+                [{"role": "system", "content": "", "kind": "undo", "from": 0, "message_id": "r"}]
+            )
+        await place.put("/retry", "r")
+
+        assert await place.texts(1) == ["good"]
+        assert sent(place.model.prompts[-1]) == ["a"]
+
+
+async def test_nothing_to_ask_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as place:
+        assert await talk(place, "/retry") == [commands.NOTHING_TO_RETRY]
+        assert place.model.prompts == []
+
+
+async def test_resume_undoes_the_last_boundary(tmp_path: Path) -> None:
+    """And once more brings the other back; a number chooses an older one."""
+    async with rig(tmp_path, "one", "two", "three", "four", "five") as place:
+        await talk(place, "a", "/new", "b")
+        assert await talk(place, "/resume", "c") == [commands.REOPENED.format("", 2), "three"]
+        assert sent(place.model.prompts[-1]) == ["a", "one", "c"]
+
+        await place.put("/resume", "r2")
+        await place.put("d", "d")
+        await place.texts(2)
+        assert sent(place.model.prompts[-1]) == ["b", "two", "d"]
+        for text in ("/resume 2", "/resume 0", "/resume x", "/resume 01KJMMA2G01YBHZZBBY3RWPAPM"):
+            await place.put(text, text)
+        assert await place.texts(4) == [
+            *[commands.NO_SUCH_NUMBER.format(1, 1)] * 3,
+            commands.NO_SUCH_ONE,
+        ]
+
+
+async def test_a_resume_that_comes_again_does_not_swap_back(tmp_path: Path) -> None:
+    """The journal knows which session the command meant, before anything moved."""
+    async with rig(tmp_path, "one", "two") as place:
+        await talk(place, "a", "/new", "b", "/resume")
+        command = commands.parse("/resume")
+        assert command is not None
+        chat_commands = commands.Commands(
+            status=lambda key: [], memory=place._memory, ended=place._ended, left=place._left
+        )
+        async with place.store.open(ADA) as session:
+            resumed = session.session_id
+            request = outcomes.request(letter("/resume", "/resume"))
+            said = await chat_commands.run(session, command, request)
+
+            assert said == commands.REOPENED.format("", 2)
+            assert session.session_id == resumed
+
+
+async def test_nothing_older(tmp_path: Path) -> None:
+    async with rig(tmp_path, "one") as place:
+        assert await talk(place, "/resume", "a", "/new") == [commands.NOTHING_OLDER, "one", commands.BEGUN]

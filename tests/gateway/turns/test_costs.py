@@ -1,0 +1,114 @@
+"""What every call of a model costs counts for the day, and a day whose money is spent ends the background."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app.sessions import SessionServices
+from session.models.model import Warms
+from session.models.spending import COST_SAID
+from tests.gateway.http_place import Place, open_place
+from tests.gateway.turns.test_worker import until
+from tests.support.model_replies import Reply, usage_of
+from tests.support.model_server import ModelServer
+
+
+def tables(model: ModelServer) -> dict[str, Any]:
+    """A model with a price, whose window is so small that ``/compact`` has something to take away."""
+    name = {"name": "openai/gpt-4o-mini", "api_base": model.url}
+    return {"model": {**name, "context_window": 4_000, "max_output_tokens": 300}}
+
+
+def room_of(place: Place) -> SessionServices:
+    assert place.house.room is not None
+    return place.house.room
+
+
+async def said(place: Place, text: str) -> str:
+    """Say something; what a real model needs is imported before, since that takes its time."""
+    model = room_of(place).model
+    assert isinstance(model, Warms)
+    await model.warm()
+    answer = await place.post(text, wait=30)
+    return str(answer.json()["reply"])
+
+
+async def done(room: SessionServices) -> None:
+    """Wait until the background has nothing to do, or has to wait itself."""
+    await until(lambda: not room.jobs.shown()["running"] and not room.jobs._ready())
+
+
+def rows(workspace: Path) -> list[dict[str, Any]]:
+    lines = [line for file in (workspace / "state" / "usage").glob("*.jsonl") for line in file.open()]
+    return [row for row in map(json.loads, lines) if "v" not in row]
+
+
+def compactions(model: ModelServer) -> int:
+    return sum(seen.text.startswith("<conversation>") for seen in model.seen)
+
+
+def prompt_tokens(model: ModelServer) -> int:
+    """What the server counted in all it was asked."""
+    return sum(usage_of(seen, Reply())["prompt_tokens"] for seen in [*model.seen, *model.asides])
+
+
+@pytest.mark.slow
+async def test_all_that_was_asked_counts_once_and_turns_alone_are_turns(tmp_path: Path) -> None:
+    """Turns, a compaction in one, ``/compact``, a name, a summary, a consolidation; also after a restart."""
+    async with ModelServer() as model:
+        async with open_place(tmp_path, **tables(model)) as place:
+            room = room_of(place)
+            for number in range(4):
+                assert (await said(place, f"fact-{number:04} {'word ' * 400}")).startswith("stub: ")
+            await done(room)
+            in_turns = compactions(model)
+            assert "summarised" in await said(place, "/compact")
+            assert "begins" in await said(place, "/new")
+            await done(room)
+
+            shown = await room.usage_today()
+            totals = room.jobs.shown()
+
+        async with open_place(tmp_path, **tables(model)) as place:
+            assert await room_of(place).usage_today() == shown
+        kinds = sorted(seen.aside for seen in model.asides)
+        by_hand = compactions(model) - in_turns
+        consolidations = sum(seen.tools == ["save_memory"] for seen in model.seen)
+
+    assert (kinds, consolidations) == (["name", "summary"], 1)
+    assert in_turns > 0
+    assert by_hand > 0
+    assert totals["consolidated"]["messages"] > 0
+    assert (shown["turns"], shown["prompt_tokens"]) == (4, prompt_tokens(model))
+    written = rows(tmp_path)
+    assert sum(row.get("turn", True) for row in written) == 4
+    assert len(written) == 4 + by_hand + 3
+    assert all(row["cost_usd"] > 0 and row["key"] == "web:ada" for row in written)
+    assert abs(shown["cost_usd"] - sum(row["cost_usd"] for row in written)) < 1e-6
+
+
+async def test_a_day_whose_money_is_spent_ends_the_background_visibly(tmp_path: Path) -> None:
+    """The turn that spends it is answered; its session gets no name today, and the next message a notice."""
+    async with (
+        ModelServer() as model,
+        open_place(tmp_path, limits={"cost_per_day_usd": 1e-9}, **tables(model)) as place,
+    ):
+        room = room_of(place)
+        assert await said(place, "hello") == "stub: hello"
+        await done(room)
+        shown = room.jobs.shown()
+        refused = (await place.post("more", wait=30)).json()
+
+    assert (shown["waiting"], shown["reasons"]) == (1, ["cost"])
+    until_text = shown["budget"]["cost_reached_until"]
+    assert until_text == shown["next_at"]
+    assert datetime.fromisoformat(until_text) > datetime.now(UTC)
+    assert until_text.endswith("T00:00:00+00:00")
+    assert shown["budget"]["calls_last_hour"] == 0
+    assert (refused["kind"], refused["reply"]) == ("notice", COST_SAID)
+    assert (len(model.seen), model.asides) == (1, [])

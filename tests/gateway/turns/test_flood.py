@@ -1,0 +1,132 @@
+"""A chat with more waiting letters than it may have: each further one ends at once, durably, told once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gateway.inbound.intake import Intake
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND
+from gateway.turns.worker import LetterRules
+from session.models.model import Answer, OnDelta, Prompt
+from session.testing import Script
+from session.transcript.key import SessionKey
+from tests.gateway.turns.test_worker import ADA, Rig, until
+
+BOB = SessionKey("foreign:bob")
+LIMIT = 3
+
+
+class Held(Script):
+    """A model that answers the letters of the crowd only when it is opened, and all others at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        if str(prompt.messages[-1]["content"]).startswith("m"):
+            self.entered.set()
+            await self.opened.wait()
+        return await super().ask(prompt, on_delta)
+
+    @property
+    def asked(self) -> list[str]:
+        return [str(prompt.messages[-1]["content"]) for prompt in self.prompts]
+
+
+@asynccontextmanager
+async def flooded(folder: Path, count: int, *, window: int = 10_000) -> AsyncIterator[tuple[Rig, Held]]:
+    """A worker with ``count`` letters of one chat, put while the first one's turn runs."""
+    model = Held()
+    built = Rig(folder, model, LetterRules(flood_per_chat=LIMIT))
+    built.mailbox = EmbeddedMailbox(folder / "state", window=window)
+    built.intake = Intake(built.mailbox)
+    async with built.open() as r:
+        await r.put("m0", "m0")
+        await model.entered.wait()
+        for number in range(1, count):
+            await r.put(f"m{number}", f"m{number}")
+        try:
+            yield r, model
+        finally:
+            model.opened.set()
+
+
+async def waiting(r: Rig) -> int:
+    return (await r.mailbox.depths())[INBOUND].count
+
+
+async def until_waiting(r: Rig, count: int) -> None:
+    async with asyncio.timeout(20):
+        while await waiting(r) != count:
+            await asyncio.sleep(0.005)
+
+
+async def test_letters_beyond_the_limit_end_at_once_and_the_chat_is_told_once(tmp_path: Path) -> None:
+    """They free their places while the turn before them still runs; the older ones are all answered."""
+    async with flooded(tmp_path, 9) as (r, model):
+        (notice,) = await r.replies(1)
+        await until_waiting(r, 1 + LIMIT)
+
+        assert (notice.id, notice.kind) == ("m4#notice.flood", "notice")
+        assert str(LIMIT) in notice.text
+        model.opened.set()
+        assert await r.texts(1 + LIMIT) == [f"script: m{number}" for number in range(1 + LIMIT)]
+        await until(lambda: r.worker.lanes.get(ADA) is None)
+        assert model.asked == [f"m{number}" for number in range(1 + LIMIT)]
+        assert not await r.mailbox.parked()
+
+
+async def test_after_the_crowd_the_chat_is_answered_again(tmp_path: Path) -> None:
+    async with flooded(tmp_path, 7) as (r, model):
+        await r.replies(1)
+        await until_waiting(r, 1 + LIMIT)
+        model.opened.set()
+        await r.replies(1 + LIMIT)
+        await until(lambda: r.worker.lanes.get(ADA) is None)
+        await r.put("later", "later")
+
+        assert await r.texts(1) == ["script: later"]
+
+
+async def test_a_refused_letter_that_comes_again_is_not_run_after_all(tmp_path: Path) -> None:
+    """Whoever publishes it again, and whichever daemon gets it: it has ended, without another word."""
+    async with flooded(tmp_path, 7) as (r, model):
+        await r.replies(1)
+        await until_waiting(r, 1 + LIMIT)
+        model.opened.set()
+        await r.replies(1 + LIMIT)
+    again = Rig(tmp_path, Script([]), LetterRules(flood_per_chat=LIMIT))
+    async with again.open():
+        for number in (4, 5, 6):
+            await again.put(f"m{number}", f"m{number}")
+        await again.put("new", "new")
+
+        first, last = await again.replies(2)
+        assert (first.id, last.text) == ("m4#notice.flood", "script: new")
+        assert len(again.model.prompts) == 1
+
+
+async def test_a_stop_beyond_the_limit_still_stops(tmp_path: Path) -> None:
+    async with flooded(tmp_path, 6) as (r, model):
+        await r.replies(1)
+        await r.put("/stop", "s1")
+
+        (stopped,) = await r.replies(1)
+
+        assert (stopped.id, stopped.kind) == ("s1#reply", "reply")
+        model.opened.set()
+        assert await r.texts(LIMIT) == [f"script: m{number}" for number in range(1, 1 + LIMIT)]
+
+
+async def test_a_crowd_of_one_chat_takes_no_place_from_another(tmp_path: Path) -> None:
+    """However many come, they do not fill what the daemon holds of its queue."""
+    async with flooded(tmp_path, 40, window=10) as (r, _):
+        await r.put("hello", "b1", key=BOB)
+
+        assert "script: hello" in await r.texts(2)

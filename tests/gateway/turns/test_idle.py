@@ -1,0 +1,219 @@
+"""A message after a long silence begins a session: once, told once, and taken back by ``/resume``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.message import Outbound
+from gateway.turns.idle import SAID
+from gateway.turns.worker import LetterRules
+from session.errors import BadAnswer, ModelAway
+from session.models.model import Prompt
+from session.store import switch_session
+from session.store.store import Session
+from session.testing import Script
+from session.transcript.transcript import make_line
+from session.turn import commands
+from tests.gateway.turns.test_worker import ADA, Rig
+
+AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
+SOURCE_CRON = {"source": "cron", "cron_job_id": "j"}
+
+
+class House(Rig):
+    """A worker that ends sessions, and what was to be done for those that ended."""
+
+    def __init__(self, folder: Path, model: Script, rules: LetterRules) -> None:
+        super().__init__(folder, model, rules)
+        self.made: list[str] = []
+        self.left: list[str] = []
+
+    async def _ended(self, session: Session) -> bool:
+        self.made += [str(session.metadata["previous_session"])]
+        return True
+
+    async def _left(self, key: str, session_id: str) -> bool:
+        self.left.append(session_id)
+        return True
+
+
+@asynccontextmanager
+async def house(folder: Path, *steps: Any, **rules: Any) -> AsyncIterator[House]:
+    built = House(folder, Script(steps), LetterRules(**{"idle_hours": 4, **rules}))
+    async with built.open():
+        yield built
+
+
+async def say(place: Rig, text: str, *, after_h: float = 0, **fields: Any) -> list[tuple[str, str]]:
+    """Put a message that is received so many hours from now, when it is also answered."""
+    place.clock.now += timedelta(hours=after_h)
+    fields.setdefault("received_at", place.clock.now.isoformat())
+    await place.put(text, fields.pop("id", text), **fields)
+    found: list[Outbound] = []
+    while not any(one.kind == "reply" for one in found):
+        found += await place.replies(1)
+    return [(one.id, one.text) for one in found]
+
+
+def sent(prompt: Prompt) -> list[Any]:
+    return [message["content"] for message in prompt.messages]
+
+
+def archived(place: Rig) -> list[dict[str, Any]]:
+    """Line 1's metadata of every ended session, oldest first."""
+    paths = sorted(place.folder.glob("sessions/archive/*/*.jsonl"))
+    return [json.loads(path.read_text().split("\n")[0])["metadata"] for path in paths]
+
+
+async def test_a_message_after_a_long_silence_begins_a_session_and_says_so(tmp_path: Path) -> None:
+    """The model is asked without what was said before; the notice comes first, the answer as ever."""
+    async with house(tmp_path, "one", "two", "three") as place:
+        await say(place, "a")
+        assert await say(place, "b", after_h=4) == [("b#reply", "two")]
+        told = await say(place, "c", after_h=4.01)
+
+        assert told == [("c#notice.idle", SAID), ("c#reply", "three")]
+        assert sent(place.model.prompts[-1]) == ["c"]
+        (old,) = archived(place)
+        assert old["last_words"] == "It ended with the question: b — and the answer: two"
+        async with place.store.open(ADA) as session:
+            assert session.metadata["previous_session"] == old["session_id"]
+            assert place.made == [old["session_id"]]
+
+
+async def test_resume_takes_the_boundary_back(tmp_path: Path) -> None:
+    """The session goes on as if there had been none: its ULID, its lines, then the exchange after it."""
+    async with house(tmp_path, "one", "two", "three", "four") as place:
+        await say(place, "a")
+        await say(place, "b", after_h=5)
+        (old,) = archived(place)
+        assert await say(place, "/resume") == [("/resume#reply", commands.REOPENED.format("", 4))]
+
+        assert await say(place, "c", after_h=0.1) == [("c#reply", "three")]
+        assert sent(place.model.prompts[-1]) == ["a", "one", "b", "two", "c"]
+        assert archived(place) == []
+        assert place.left == []
+        async with place.store.open(ADA) as session:
+            assert session.session_id == old["session_id"]
+            assert [told.seq for told in session.told()] == [1, 2, 3, 4, 5]
+        assert await say(place, "b") == [("b#reply", "two")]
+        assert len(place.model.prompts) == 3
+
+
+async def test_a_session_that_was_opened_again_is_fresh(tmp_path: Path) -> None:
+    """The message after ``/resume`` of an old session draws no boundary, one long after it does."""
+    async with house(tmp_path, "one", "two", "three", "four") as place:
+        await say(place, "a")
+        await say(place, "/new", after_h=1)
+        await say(place, "b")
+        await say(place, "/resume", after_h=100)
+        assert await say(place, "c", after_h=3.9) == [("c#reply", "three")]
+        assert sent(place.model.prompts[-1]) == ["a", "one", "c"]
+
+        await say(place, "/new")
+        await say(place, "/resume", id="r2")
+        assert (await say(place, "d", after_h=4.1))[0] == ("d#notice.idle", SAID)
+
+
+async def test_an_outage_of_hours_is_no_silence(tmp_path: Path) -> None:
+    """What waited is measured by when it was received, however late it is answered."""
+    async with house(tmp_path, "one", "two", "three") as place:
+        await say(place, "a")
+        received = place.clock.now + timedelta(hours=1)
+        await say(place, "b", after_h=20, received_at=received.isoformat())
+        later = received + timedelta(hours=9)
+        await say(place, "c", received_at=later.isoformat())
+
+        assert sent(place.model.prompts[-1]) == ["a", "one", "b", "two", "c"]
+
+
+async def test_clocks_that_are_wrong_draw_no_boundary(tmp_path: Path) -> None:
+    """Neither a reception in a year to come, nor a last line from the future, nor no time at all."""
+    async with house(tmp_path, "one", "two", "three", "four") as place:
+        await say(place, "a")
+        for text, received in (("b", "2099-01-01T00:00:00+00:00"), ("c", None), ("d", "never")):
+            await say(place, text, after_h=1, received_at=received)
+        place.clock.now -= timedelta(days=300)
+        await say(place, "e")
+
+        assert len(sent(place.model.prompts[-1])) == 9
+
+
+@pytest.mark.parametrize("hours", [0, 0.0])
+async def test_without_a_limit_no_session_ends(tmp_path: Path, hours: float) -> None:
+    async with house(tmp_path, idle_hours=hours) as place:
+        await say(place, "a")
+        assert await say(place, "b", after_h=24 * 365) == [("b#reply", "script: b")]
+
+
+async def test_commands_and_cron_draw_none(tmp_path: Path) -> None:
+    """``/retry`` and a cron job go on in the session that is there; the next person's message ends it."""
+    async with house(tmp_path, "one", "again", "beep", "two") as place:
+        await say(place, "a")
+        assert await say(place, "/retry", after_h=9) == [("/retry#reply", "again")]
+        await say(place, "tick", after_h=9, id="cron:j@1", **SOURCE_CRON)
+
+        assert sent(place.model.prompts[-1]) == ["a", "again", "tick"]
+        assert (await say(place, "b", after_h=0.1))[0] == ("b#notice.idle", SAID)
+
+
+async def test_what_cron_and_the_gateway_write_keeps_no_session_fresh(tmp_path: Path) -> None:
+    async with house(tmp_path, "one", "beep", "two") as place:
+        await say(place, "a")
+        await say(place, "tick", after_h=3, id="cron:j@1", **SOURCE_CRON)
+        async with place.store.open(ADA) as session:
+            at = (place.clock.now + timedelta(hours=1)).isoformat()
+            await session.append([make_line("system", "x", at, kind="note")])
+
+        assert (await say(place, "b", after_h=1.1))[0] == ("b#notice.idle", SAID)
+
+
+async def test_a_boundary_stands_over_outage_and_parking(tmp_path: Path) -> None:
+    """Each try of the message finds the session that was begun for it; the chat hears of it once."""
+    async with house(tmp_path, "one", AWAY, AWAY, "two", BadAnswer("no"), "four") as place:
+        await say(place, "a")
+        told = await say(place, "b", after_h=5)
+        assert [id_ for id_, _ in told] == ["b#notice.idle", "b#notice.model_away", "b#reply"]
+
+        place.clock.now += timedelta(hours=5)
+        await place.put("c", "c", received_at=place.clock.now.isoformat())
+        assert [one.id for one in await place.replies(2)] == ["c#notice.idle", "c#notice.bad_answer"]
+        assert await say(place, "d") == [("d#reply", "four")]
+        assert len(archived(place)) == 2
+
+
+async def test_a_turn_that_goes_on_is_not_cut(tmp_path: Path) -> None:
+    """A message whose first line is stored is answered where it stands, whatever the clock says by then."""
+    async with house(tmp_path, "one", "two") as place:
+        await say(place, "a")
+        async with place.store.open(ADA) as session:
+            at = place.clock.now.isoformat()
+            await session.append([make_line("user", "b", at, message_id="b")])
+        received = place.clock.now + timedelta(hours=8)
+
+        assert await say(place, "b", after_h=9, received_at=received.isoformat()) == [("b#reply", "two")]
+        assert sent(place.model.prompts[-1]) == ["a", "one", "b"]
+
+
+async def test_what_died_behind_the_boundary_is_finished(tmp_path: Path) -> None:
+    """Session ended, nothing else done: the message that comes again makes the job, tells, is answered."""
+    async with house(tmp_path, "one", "two", "three") as place:
+        await say(place, "a")
+        place.clock.now += timedelta(hours=5)
+        async with place.store.open(ADA) as session:
+            assert await session.change(
+                lambda *hands: switch_session.split_after_idle(*hands, by="b", due=lambda _: True)
+            )
+        assert place.made == []
+
+        assert await say(place, "b") == [("b#notice.idle", SAID), ("b#reply", "two")]
+        assert place.made == [archived(place)[0]["session_id"]]
+        assert await say(place, "c") == [("c#reply", "three")]
+        assert len(archived(place)) == 1

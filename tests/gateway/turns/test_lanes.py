@@ -1,0 +1,236 @@
+"""Lanes: one letter of a key at a time, in order, while other keys go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from channels.message import Inbound
+from gateway.turns.lanes import Entry, Lanes, RetryAfter
+
+
+class Paper:
+    """A letter of a mailbox that exists only in this test."""
+
+    box = "inbound"
+    body = b""
+    suspect = False
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.lost = False
+
+    def begin(self) -> bool:
+        return not self.lost
+
+
+def inbound(key: str, id: str) -> Inbound:
+    channel, _, chat_id = key.partition(":")
+    return Inbound(v=1, id=id, key=key, channel=channel, chat_id=chat_id, text=id)
+
+
+class Desk:
+    """Works on entries only when told to, and remembers who was at work with whom."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Queue[Entry] = asyncio.Queue()
+        self.running: dict[str, asyncio.Future[RetryAfter | None]] = {}
+        self.ended: list[str] = []
+
+    async def work(self, entry: Entry) -> RetryAfter | None:
+        future: asyncio.Future[RetryAfter | None] = asyncio.get_running_loop().create_future()
+        assert entry.inbound.key not in {other.split("|")[0] for other in self.running}
+        name = f"{entry.inbound.key}|{entry.inbound.id}"
+        self.running[name] = future
+        self.begun.put_nowait(entry)
+        try:
+            verdict = await future
+        finally:
+            del self.running[name]
+        if verdict is None:
+            self.ended.append(entry.inbound.id)
+        return verdict
+
+    async def end(self, verdict: RetryAfter | None = None) -> Entry:
+        entry = await self.begun.get()
+        name = f"{entry.inbound.key}|{entry.inbound.id}"
+        self.running[name].set_result(verdict)
+        while name in self.running:
+            await asyncio.sleep(0)
+        return entry
+
+
+@asynccontextmanager
+async def opened(desk: Desk, concurrent: int = 10) -> AsyncIterator[Lanes]:
+    async with asyncio.TaskGroup() as group:
+        lanes = Lanes(desk.work, group=group, concurrent=concurrent)
+        yield lanes
+        await lanes.cancel()
+
+
+async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes:
+        for number in range(5):
+            lanes.add(inbound("cli:a", str(number)), Paper(str(number)))
+
+        for _ in range(5):
+            await desk.end()
+            assert len(desk.running) <= 1
+        await lanes.drain(1)
+
+    assert desk.ended == ["0", "1", "2", "3", "4"]
+
+
+async def test_keys_run_side_by_side_up_to_the_limit() -> None:
+    desk = Desk()
+    async with opened(desk, concurrent=2) as lanes:
+        for name in "abc":
+            lanes.add(inbound(f"cli:{name}", name), Paper(name))
+
+        first, second = await desk.begun.get(), await desk.begun.get()
+
+        assert {first.inbound.id, second.inbound.id} == {"a", "b"}
+        assert len(desk.running) == 2
+
+
+async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None:
+    """A turn that runs when its letter comes again is not begun a second time."""
+    desk = Desk()
+    async with opened(desk) as lanes:
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        entry = await desk.begun.get()
+        again = Paper("1")
+
+        added = lanes.add(inbound("cli:a", "1"), again)
+
+        assert added is None
+        assert entry.letter is again
+        assert desk.begun.empty()
+
+
+async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes:
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        gone = Paper("2")
+        lanes.add(inbound("cli:a", "2"), gone)
+        lanes.add(inbound("cli:a", "3"), Paper("3"))
+        gone.lost = True
+
+        await desk.end()
+        await desk.end()
+        await lanes.drain(1)
+
+    assert desk.ended == ["1", "3"]
+
+
+async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order() -> None:
+    """An outage of one chat's turn takes no place among the running turns, and nothing overtakes it."""
+    desk = Desk()
+    woken = asyncio.Event()
+    async with opened(desk, concurrent=1) as lanes:
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        lanes.add(inbound("cli:a", "2"), Paper("2"))
+        lanes.add(inbound("cli:b", "x"), Paper("x"))
+
+        await desk.end(RetryAfter(60, woken))
+        await desk.end()
+        assert desk.ended == ["x"]
+        woken.set()
+        await desk.end()
+        await desk.end()
+        await lanes.drain(1)
+
+    assert desk.ended == ["x", "1", "2"]
+
+
+async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes:
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        lanes.add(inbound("cli:a", "2"), Paper("2"))
+        entry = await desk.begun.get()
+        drained = asyncio.ensure_future(lanes.drain(30))
+        await asyncio.sleep(0)
+
+        desk.running["cli:a|1"].set_result(None)
+
+        assert await drained
+        assert desk.ended == ["1"]
+        assert entry.inbound.id == "1"
+
+
+async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_as_well() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes, asyncio.timeout(30):
+        first, again = Paper("1"), Paper("1")
+        lanes.add(inbound("cli:a", "1"), first)
+        lanes.add(inbound("cli:a", "2"), Paper("2"))
+        entry = await desk.begun.get()
+        entry.ended = first
+        lanes.add(inbound("cli:a", "1"), again)
+        desk.running["cli:a|1"].set_result(None)
+
+        assert (await desk.end()).inbound.id == "2"
+        assert (await desk.end()).letter is again
+        while lanes.get("cli:a") is not None:
+            await asyncio.sleep(0)
+        assert desk.ended == ["1", "2", "1"]
+
+
+async def test_a_drain_that_takes_too_long_cancels() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes:
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        await desk.begun.get()
+
+        assert not await lanes.drain(0.01)
+
+        assert desk.running == {}
+        assert desk.ended == []
+
+
+async def test_a_lane_that_was_cancelled_before_it_began_holds_up_no_drain() -> None:
+    desk = Desk()
+    async with opened(desk) as lanes:
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        await lanes.cancel()
+
+        assert await asyncio.wait_for(lanes.drain(30), 10)
+        assert desk.begun.empty()
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> None:
+    desk = Desk()
+    async with opened(desk) as lanes:
+        if running:
+            lanes.add(inbound("cli:a", "1"), Paper("1"))
+            await desk.begun.get()
+
+        stopped = lanes.stop("cli:a")
+
+        assert (stopped is not None) == running
+        assert stopped is None or stopped.stop.pulled
+        assert lanes.stop("cli:a") is None
+
+
+async def test_a_stop_in_a_try_that_has_to_wait_is_not_slept_over() -> None:
+    """The next try sees it at once; where that one has to wait too, it waits."""
+    desk = Desk()
+    async with opened(desk) as lanes, asyncio.timeout(30):
+        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        entry = await desk.begun.get()
+        assert lanes.stop("cli:a") is entry
+        desk.running["cli:a|1"].set_result(RetryAfter(600))
+
+        assert await desk.end(RetryAfter(600)) is entry
+        lane = lanes.get("cli:a")
+        assert lane is not None
+        while lane.nudge is None:
+            await asyncio.sleep(0)
+        assert desk.begun.empty()

@@ -1,0 +1,169 @@
+"""A group that gets a new id goes on under its new key, with what it said under the old one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.queue.mailbox import INBOUND
+from gateway.turns import chat_migration
+from session.background.job_files import file_name, move_jobs
+from session.disk.state import read_state, write_state
+from session.transcript.key import SessionKey
+from tests.gateway.turns.test_worker import Rig, letter, rig, until
+
+OLD, NEW = SessionKey("foreign:-5"), SessionKey("foreign:-1005")
+
+
+async def settled(r: Rig) -> None:
+    await until(lambda: not list(r.worker.lanes))
+    assert (await r.mailbox.depths())[INBOUND].count == 0
+
+
+async def moved(r: Rig, id: str = "mv") -> None:
+    await r.put("", id, key=OLD, kind="action", meta={"moved_to": NEW})
+
+
+async def texts(r: Rig, key: str = NEW) -> list[Any]:
+    return [line["content"] for line in await r.lines(key)]
+
+
+async def test_the_next_question_holds_what_was_said_under_the_old_key(tmp_path: Path) -> None:
+    async with rig(tmp_path, "one", "two") as r:
+        await r.put("first", "m1", key=OLD)
+        await moved(r)
+        await r.replies(1)
+        await settled(r)
+        await r.put("second", "m2", key=NEW)
+        await r.replies(1)
+
+        assert [m["content"] for m in r.model.prompts[1].messages] == ["first", "one", "second"]
+        assert await texts(r) == ["first", "one", "second", "two"]
+        assert await texts(r, OLD) == []
+        assert (await r.store.look(OLD)).journal.known("mv") is not None
+
+
+async def test_it_waits_for_the_messages_before_it_and_does_not_wait_for_the_new_key(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        r.model.release.clear()
+        await r.put("first", "m1", key=OLD)
+        await r.model.held.wait()
+        await moved(r)
+        await r.put("second", "m2", key=NEW)
+        r.model.release.set()
+        await r.replies(2)
+        await settled(r)
+
+        assert await texts(r) == ["first", "script: first", "second", "script: second"]
+
+
+async def test_a_turn_of_the_new_key_that_runs_meanwhile_ends_once_behind_the_old_lines(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        await r.put("first", "m1", key=OLD)
+        await r.replies(1)
+        r.model.release.clear()
+        r.model.held.clear()
+        await r.put("second", "m2", key=NEW)
+        await r.model.held.wait()
+        await moved(r)
+        await until(lambda: r.worker.lanes.get(OLD) is None)
+        r.model.release.set()
+
+        assert [reply.id for reply in await r.replies(1)] == ["m2#reply"]
+        await settled(r)
+        assert await texts(r) == ["first", "script: first", "second", "script: second"]
+
+
+async def test_letters_of_the_old_key_that_come_again_are_known(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.put("first", "m1", key=OLD)
+        await r.put("/help", "m2", key=OLD)
+        await moved(r)
+        before = await r.replies(2)
+        await settled(r)
+        await r.put("first", "m1", key=OLD)
+        await r.put("/help", "m2", key=OLD)
+        await moved(r)
+        again = await r.replies(2)
+        await settled(r)
+
+        assert [(reply.id, reply.text) for reply in again] == [(reply.id, reply.text) for reply in before]
+        assert len(r.model.prompts) == 1
+        assert await texts(r) == ["first", "script: first"]
+
+
+async def test_an_old_message_can_still_be_edited_under_the_new_key(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.put("first", "m1", key=OLD, platform_id="77")
+        await moved(r)
+        await r.replies(1)
+        await settled(r)
+        await r.put("frist", "e1", key=NEW, platform_id="77", kind="edit")
+        await settled(r)
+
+        note = (await r.lines(NEW))[-1]
+        assert (note["kind"], note["edits"], note["content"]) == ("note", "m1", "frist")
+
+
+async def test_a_move_that_fails_is_tried_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.put("first", "m1", key=OLD)
+        await r.replies(1)
+        files = tmp_path / "files" / "chats"
+        (files / "foreign_-5").mkdir(parents=True)
+        (files / "foreign_-5" / "a").write_text("a")
+        (files / "foreign_-1005").write_text("in the way")
+        await moved(r)
+        assert [reply.id for reply in await r.replies(1)] == ["mv#notice.storage"]
+        (files / "foreign_-1005").unlink()
+        await settled(r)
+
+        assert (files / "foreign_-1005" / "a").read_text() == "a"
+        assert await texts(r) == ["first", "script: first"]
+
+
+async def test_jobs_of_ended_sessions_go_along(tmp_path: Path) -> None:
+    ulid = "01KJ0000000000000000000000"
+    jobs = tmp_path / "jobs"
+    for key in (OLD, "foreign:other"):
+        write_state(jobs / file_name(ulid, key), {"kind": "consolidate", "key": key, "session": ulid})
+
+    move_jobs(tmp_path, OLD, NEW)
+    move_jobs(tmp_path, OLD, NEW)
+
+    assert {path.name for path in jobs.glob("*.json")} == {
+        file_name(ulid, NEW),
+        file_name(ulid, "foreign:other"),
+    }
+    assert read_state(jobs / file_name(ulid, NEW)) == {
+        "v": 1,
+        "kind": "consolidate",
+        "key": NEW,
+        "session": ulid,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta"),
+    [
+        ("message", {"moved_to": NEW}),
+        ("action", {}),
+        ("action", {"moved_to": 5}),
+        ("action", {"moved_to": OLD}),
+        ("action", {"moved_to": "other:-1005"}),
+        ("action", {"moved_to": "foreign:"}),
+        ("action", {"moved_to": "nonsense"}),
+    ],
+)
+def test_only_an_action_that_names_another_chat_of_the_channel_moves_it(
+    kind: str, meta: dict[str, Any]
+) -> None:
+    assert chat_migration.target(letter("", "m", OLD, kind=kind, meta=meta)) is None
+
+
+def test_its_target_is_the_new_key() -> None:
+    assert chat_migration.target(letter("", "m", OLD, kind="action", meta={"moved_to": NEW})) == NEW

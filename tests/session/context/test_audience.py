@@ -1,0 +1,171 @@
+"""What a chat is known to be, and what a key may read by that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session.context.audience import chat_in, newer, told
+from session.context.request import Request
+from session.context.scopes import Chat, Reader, Scopes, counts_as_group
+from session.memory.circles import Circles, learn
+from session.store.store import Session, Store
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
+
+AT = "2026-01-31T09:00:00+00:00"
+ADA, GROUP, JOB = SessionKey("telegram:1"), SessionKey("telegram:-5"), SessionKey("cron:j1")
+
+
+def user(id_: str, **more: Any) -> dict[str, Any]:
+    return make_line("user", "hi", AT, message_id=id_, **more)
+
+
+@pytest.mark.parametrize(
+    ("reader", "group"),
+    [
+        (Reader("telegram:1", "direct"), False),
+        (Reader("telegram:1", "group"), True),
+        (Reader("telegram:1", None), True),
+        (Reader("slack:C1", None), True),
+        (Reader("cli:direct", None), False),
+        (Reader("web:a", None), False),
+        (Reader("cron:j1", None), False),
+        (Reader("cron:j1", "group"), True),
+        (Reader("heartbeat", None), False),
+    ],
+)
+def test_what_nobody_told_of_a_platforms_chat_counts_as_a_group(reader: Reader, group: bool) -> None:
+    assert counts_as_group(reader) is group
+
+
+@pytest.mark.parametrize(
+    ("key", "id_", "group", "said"),
+    [
+        ("telegram:1", "telegram:99:7", False, "direct"),
+        ("telegram:-5", "telegram:99:7", True, "group"),
+        ("telegram:-5", "web:01K", False, None),
+        ("telegram:-5", "cli:01K", False, None),
+        ("telegram:-5", "cron:j1@2026", False, None),
+        ("slack:C1", "Ev123", False, "direct"),
+        ("web:a", "web:01K", False, None),
+        ("web:a", "web:01K", True, "group"),
+        ("cron:j1", "cron:j1@2026", False, None),
+    ],
+)
+def test_only_a_message_of_the_platform_tells_that_a_chat_is_direct(
+    key: str, id_: str, group: bool, said: Chat | None
+) -> None:
+    assert told(key, id_, group=group) == said
+
+
+def test_a_group_never_becomes_a_direct_chat() -> None:
+    assert (newer(None, "direct"), newer("direct", "group")) == ("direct", "group")
+    assert (newer("group", "direct"), newer("direct", None)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "known"),
+    [
+        ([], None),
+        ([user("telegram:9:1")], "direct"),
+        ([user("telegram:9:1"), user("telegram:9:2", group=True), user("telegram:9:3")], "group"),
+        ([user("web:1"), user("cron:j@1")], None),
+        ([make_line("user", "of another program", AT)], None),
+        ([make_line("assistant", "hi", AT, message_id="telegram:9:1")], None),
+    ],
+)
+async def test_lines_of_before_tell_what_line_1_does_not(
+    tmp_path: Path, lines: Sequence[dict[str, Any]], known: Chat | None
+) -> None:
+    store = Store(tmp_path, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(lines)
+
+        assert chat_in(session.transcript) == known
+    await store.aclose()
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Store(folder, zone=UTC, clock=lambda: datetime(2026, 2, 1, tzinfo=UTC))
+        self.circles = Circles(Scopes(folder, kind="workspace"), store=self.store)
+
+    async def ask(self, key: SessionKey, id_: str, *, group: bool = False, answer_to: str = "") -> str:
+        """Let a message come, and have its line written; return the name of the scope that it had."""
+        async with self.store.open(key) as session:
+            return await self.within(session, id_, group=group, answer_to=answer_to)
+
+    async def within(self, session: Session, id_: str, *, group: bool, answer_to: str) -> str:
+        said = told(session.key, id_, group=group)
+        await learn(session, said)
+        request = Request(id_, session.key, "hi", chat=said, answer_to=answer_to)
+        scope = await self.circles.of(session, request)
+        await session.append([user(id_, group=True if said == "group" else None)])
+        return scope.name
+
+    async def new(self, key: SessionKey) -> None:
+        async with self.store.open(key) as session:
+            await session.end()
+
+    async def restart(self) -> None:
+        await self.store.aclose()
+        self.__init__(self.folder)  # type: ignore[misc]
+
+
+async def test_what_the_platform_told_outlives_new_sessions_and_restarts(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert await place.ask(ADA, "telegram:9:1") == "workspace"
+    assert await place.ask(GROUP, "telegram:9:2", group=True) == "chats/telegram_-5"
+    await place.new(ADA)
+    await place.new(GROUP)
+    await place.restart()
+
+    assert await place.ask(ADA, "web:1") == "workspace"
+    assert await place.ask(GROUP, "web:2") == "chats/telegram_-5"
+    assert (await place.circles.of_key(ADA)).name == "workspace"
+    await place.store.aclose()
+
+
+async def test_a_new_chats_file_is_written_once(tmp_path: Path) -> None:
+    """What is learned before the first line costs no write of its own."""
+    place = Place(tmp_path)
+    async with place.store.open(ADA) as session:
+        await learn(session, "direct")
+        assert not session.path.exists()
+        await session.append([user("telegram:9:1")])
+    await place.restart()
+
+    assert (await place.store.look(ADA)).metadata["chat"] == "direct"
+    await place.store.aclose()
+
+
+async def test_a_chat_of_which_only_the_owner_spoke_counts_as_a_group_until_it_speaks(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    assert await place.ask(ADA, "web:1") == "chats/telegram_1"
+    assert (await place.circles.of_key(ADA)).name == "chats/telegram_1"
+    assert await place.ask(ADA, "telegram:9:1") == "workspace"
+    assert await place.ask(ADA, "web:2") == "workspace"
+    await place.store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("chat", "scope"), [("group", "chats/cron_j1"), (None, "chats/cron_j1"), ("direct", "workspace")]
+)
+async def test_a_job_may_see_what_those_may_who_get_its_answers(
+    tmp_path: Path, chat: Chat | None, scope: str
+) -> None:
+    place = Place(tmp_path)
+    if chat is not None:
+        await place.ask(GROUP, "telegram:9:2", group=chat == "group")
+
+    assert await place.ask(JOB, "cron:j1@1", answer_to=GROUP) == scope
+    assert await place.ask(JOB, "cron:j1@2") == ("chats/cron_j1" if chat == "group" else "workspace")
+    assert (await place.circles.of_key(JOB, GROUP)).name == scope
+    await place.store.aclose()

@@ -1,0 +1,205 @@
+"""Playbooks and skills: read as people write them, searched without ever hanging, left out when broken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from session.library.file_cache import FileCache
+from session.library.frontmatter import Broken, split
+from session.library.library import ASIDE_S, Library
+from session.library.patterns import PatternResult, Searcher
+
+FOREVER = "(a+)+$"
+HANGS_IT = "a" * 40 + "!"
+
+
+def book(workspace: Path, name: str, *patterns: str, body: str = "Do it well.") -> Path:
+    rows = "".join(f"  - '{pattern}'\n" for pattern in patterns)
+    text = f"---\nname: {name}\ndescription: d\npatterns:\n{rows}---\n{body}\n"
+    return write(workspace / "playbooks" / f"{name}.md", text)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    return path
+
+
+def names(library: Library, message: str) -> list[str]:
+    return [one.name for one in library.matched(message)]
+
+
+@pytest.mark.parametrize(
+    ("head", "value"),
+    [
+        ("patterns: ship", "ship"),
+        ("patterns: ship it # now", "ship it"),
+        ("patterns: 'it''s \\b'", "it's \\b"),
+        ('patterns: "a\\\\b" # c', "a\\b"),
+        ("patterns: [a, 'b, c', \"d\"]", ["a", "b, c", "d"]),
+        ("patterns:\n  - a\n  # no\n  - 'b'\n\n  - c d\n    e", ["a", "b", "c d e"]),
+        ("patterns:\n- a\n- b", ["a", "b"]),
+        ("patterns: >\n  a\n  b\n", "a b"),
+        ("patterns: |\n  a\n    b", "a\n  b"),
+        ("patterns: a\n  b", "a b"),
+        ("other:\n  deep: {x: [1\nmore: '\npatterns: p", "p"),
+        ("patterns: []", []),
+    ],
+)
+def test_what_people_write_at_the_head_is_read(head: str, value: object) -> None:
+    """Plain, quoted and folded texts, lists both ways; what is not asked for may be anything."""
+    values, body = split(
+        f"\ufeff---\r\n{head}\r\n---\r\n\r\nBody\r\n".replace("\r\n\r\n---", "\r\n---"), ("patterns",)
+    )
+
+    assert values == {"patterns": value}
+    assert body == "Body"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "name: x",
+        "---\nname: x\n",
+        "---\nnonsense\n---\n",
+        "---\n  - a\n---\n",
+        "---\nname: a\nname: b\n---\n",
+        "---\nname: 'open\n---\n",
+        "---\nname: 'a' b\n---\n",
+        '---\nname: "\\bword"\n---\n',
+        "---\nname: [a, b\n---\n",
+        "---\nname: [a] b\n---\n",
+        "---\nname: {a: b}\n---\n",
+        "---\nname:\n  - a\n  b: c\n - d\nx\n---\n",
+    ],
+)
+def test_a_broken_head_says_so(text: str) -> None:
+    """Whatever is wrong with it is one error with words."""
+    with pytest.raises(Broken, match=r"\w"):
+        split(text, ("name",))
+
+
+def test_playbooks_match_by_search_without_case(tmp_path: Path) -> None:
+    """A pattern is searched anywhere in the message; capitals do not matter; file names give the order."""
+    book(tmp_path, "b-ship", r"\bship\b", "deploy")
+    book(tmp_path, "a-all", "it")
+    library = Library(tmp_path)
+
+    assert names(library, "please SHIP it") == ["a-all", "b-ship"]
+    assert names(library, "shipping") == []
+    assert names(library, "") == []
+    library.close()
+
+
+def test_a_pattern_that_runs_for_ever_costs_half_a_second_once(tmp_path: Path) -> None:
+    """It is given up and set aside; the other playbooks match all the same."""
+    clock = [0.0]
+    book(tmp_path, "a", FOREVER)
+    book(tmp_path, "b", "a!")
+    library = Library(tmp_path, clock=lambda: clock[0])
+
+    with capture_logs() as logs:
+        for _ in range(4):
+            assert names(library, HANGS_IT) == ["b"]
+
+    assert [line["file"] for line in logs if line["event"] == "playbook.slow"] == ["a.md"]
+    clock[0] += ASIDE_S + 1
+    assert names(library, "aaa") == ["a"]
+    library.close()
+
+
+def test_what_is_broken_is_skipped_and_named(tmp_path: Path) -> None:
+    """A playbook or skill with a broken head or pattern is left out, and the others stay."""
+    book(tmp_path, "good", "x")
+    book(tmp_path, "bad-pattern", "x(")
+    write(tmp_path / "playbooks" / "headless.md", "just text")
+    write(tmp_path / "playbooks" / "notes.txt", "no playbook")
+    os.mkfifo(tmp_path / "playbooks" / "pipe.md")
+    write(tmp_path / "skills" / "a" / "SKILL.md", "---\nname: a\ndescription: does a\n---\nHow.")
+    write(tmp_path / "skills" / "b" / "SKILL.md", "---\nname: a\ndescription: again\n---\nHow.")
+    write(tmp_path / "skills" / "c" / "SKILL.md", "---\nname: c\n---\nHow.")
+    (tmp_path / "skills" / "d").mkdir()
+    library = Library(tmp_path)
+
+    assert names(library, "x") == ["good"]
+    assert [(one.name, one.description) for one in library.skills()] == [("a", "does a")]
+    assert sorted(str(bad.path.relative_to(tmp_path)) for bad in library.problems()) == [
+        "playbooks/bad-pattern.md",
+        "playbooks/headless.md",
+        "playbooks/pipe.md",
+        "skills/b/SKILL.md",
+        "skills/c/SKILL.md",
+        "skills/d/SKILL.md",
+    ]
+    library.close()
+
+
+def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
+    """An edit is seen by the next message; a file that stays is not read again."""
+    reads: list[bytes] = []
+    shelf: FileCache[bytes] = FileCache(lambda path, data: reads.append(data) or data)
+    path = write(tmp_path / "USER.md", "old")
+
+    assert [shelf.get(path), shelf.get(path)] == [b"old", b"old"]
+    assert len(reads) == 1
+    path.write_text("new")
+    assert shelf.get(path) == b"new"
+    path.write_text("net")  # so young that its time may be the same
+    assert shelf.get(path) == b"net"
+    path.unlink()
+    assert shelf.get(path) is None
+
+
+def test_a_pattern_is_ended_by_its_own_process_when_its_time_is_over() -> None:
+    """Long before whoever asked would have given it up; the one behind it is searched all the same."""
+    with Searcher() as searcher:
+        given_up, found = searcher.search([FOREVER, "a!"], HANGS_IT, limit_s=0.5)
+
+    assert (given_up.problem, given_up.slow) == ("it ran for over 0.5 s", True)
+    assert found.hit
+
+
+@pytest.mark.slow
+def test_a_pattern_is_not_slow_because_the_machine_is_busy() -> None:
+    """Its limit is time of the processor: what the process waits for that does not count."""
+    with Searcher() as searcher, ThreadPoolExecutor() as beside:
+        searcher.search(["a"], "a", limit_s=5)
+        child = searcher._child
+        assert child is not None
+        before = _processor_s(child.pid)
+        searching = beside.submit(searcher.search, [FOREVER], "a" * 22 + "!", limit_s=2)
+        while _processor_s(child.pid) < before + 0.05:
+            assert not searching.done()
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(2.1)
+        child.send_signal(signal.SIGCONT)
+
+        assert searching.result(30) == [PatternResult()]
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_the_searcher_goes_on_after_its_process_was_killed() -> None:
+    """A process that died is started again; a broken pattern is a problem of its own."""
+    with Searcher() as searcher:
+        assert [one.hit for one in searcher.search(["A", "b"], "a", limit_s=5)] == [True, False]
+        assert searcher._child is not None
+        searcher._child.kill()
+        searcher._child.wait()
+
+        found = searcher.search(["(", "l", "a{1,99999999999}"], "hello\nworld\nx", limit_s=5, most_lines=5)
+
+        assert [bool(one.problem) for one in found] == [True, False, True]
+        assert list(found[1].lines) == [1, 2]

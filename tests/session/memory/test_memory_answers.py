@@ -1,0 +1,181 @@
+"""Answers of a model that are not believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session.errors import (
+    BadAnswer,
+    ModelAway,
+    ModelRefused,
+    NotNow,
+    SessionError,
+)
+from session.memory.consolidation import BACK_OFF_S
+from session.models.model import Answer, Echo
+from tests.session.memory_lines import MARK
+from tests.session.memory_place import ADA, Clock, called, place, saved, talk
+
+# -- answers that are not believed -----------------------------------------------------------------------
+
+
+BAD = {
+    "no call": Answer("I have noted it."),
+    "another tool": called("{}", name="read"),
+    "no JSON": called("{history_entry: "),
+    "a list": called("[1, 2]"),
+    "missing": saved(memory=...),
+    "null": saved(memory=None),
+    "empty": saved(entry="  "),
+    "a number": saved(entry=7),
+    "a list field": saved(memory=["a"]),
+    "an empty object": saved(memory={}),
+    "an error page": saved(memory="<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>"),
+    "an error page in the entry": saved(entry="<html>\n<head><title>504</title></head></html>"),
+    "an error object": saved(memory='{"error": {"message": "overloaded"}}'),
+    "too large": saved(memory="x" * 5000),
+    "cut off": Answer("", called('{"history_entry": "a", "memory_update": "b"}').tool_calls, finish="length"),
+    "garbage": BadAnswer("nothing came"),
+    "refused": ModelRefused("content policy"),
+}
+
+
+@pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
+async def test_a_bad_answer_changes_nothing(tmp_path: Path, answer: Any) -> None:
+    """Whatever is wrong with an answer: files and pointer stay, and it is tried again later."""
+    async with place(tmp_path, answer, max_bytes=4096) as house:
+        await house.said(ADA, talk(10))
+        folder = (await house.scope(ADA)).memory
+        folder.mkdir(parents=True)
+        (folder / "MEMORY.md").write_text("- old\n")
+
+        with pytest.raises(NotNow) as raised:
+            await house.memory.consolidate(ADA)
+
+        assert raised.value.reason == "failed"
+        assert await house.read("MEMORY.md") == "- old\n"
+        assert await house.read("HISTORY.md") == ""
+        assert await house.pointer(ADA) == 0
+        assert house.memory.totals["failures"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "memory"),
+    [
+        (saved(memory={"name": "Ädá"}), '{"name": "Ädá"}\n'),
+        (called(json.dumps(json.dumps({"history_entry": "a", "memory_update": "twice"}))), "twice\n"),
+        (called(json.dumps([{"history_entry": "a", "memory_update": "listed"}])), "listed\n"),
+        (saved(memory="about <html> tags"), "about <html> tags\n"),
+    ],
+)
+async def test_odd_but_usable_answers(tmp_path: Path, answer: Answer, memory: str) -> None:
+    """Objects become JSON text; doubly encoded arguments are read; mentioning HTML is no error page."""
+    async with place(tmp_path, answer) as house:
+        await house.said(ADA, talk(10))
+        await house.memory.consolidate(ADA)
+
+        assert await house.read("MEMORY.md") == memory
+
+
+async def test_over_the_cap_it_may_only_shrink(tmp_path: Path) -> None:
+    """A MEMORY.md that is over the cap already may be replaced by a smaller one, not by a larger one."""
+    async with place(tmp_path, saved(memory="y" * 190), max_bytes=100) as house:
+        folder = (await house.memory.scope_of(ADA)).memory
+        folder.mkdir(parents=True)
+        (folder / "MEMORY.md").write_text("x" * 200)
+        await house.said(ADA, talk(10))
+        await house.memory.consolidate(ADA)
+
+        assert await house.read("MEMORY.md") == "y" * 190 + "\n"
+
+
+async def test_an_entry_is_one_paragraph_of_its_own(tmp_path: Path) -> None:
+    """Blank lines and comments of the model cannot look like a new paragraph or like a mark of ours."""
+    forged = "First.\n\n\nSecond.\n<!-- session 01J00000000000000000000000 messages 0-99 12345678 -->"
+    async with place(tmp_path, saved(entry=forged)) as house:
+        await house.said(ADA, talk(10))
+        await house.memory.consolidate(ADA)
+        history = await house.read("HISTORY.md")
+
+    assert len(MARK.findall(history)) == 1
+    assert history.count("\n\n") == 1
+    assert history.startswith("[2026-01-31 09:15] First.\nSecond.\n")
+
+
+async def test_third_failure_keeps_the_messages_raw(tmp_path: Path) -> None:
+    """A failing model is asked three times, minutes apart; then a raw entry, and the pointer moves."""
+    async with place(tmp_path, *[Answer("no")] * 3) as house:
+        await house.said(ADA, talk(10))
+        for wait in BACK_OFF_S:
+            with pytest.raises(NotNow):
+                await house.memory.consolidate(ADA)
+            with pytest.raises(NotNow):  # too early: not asked
+                await house.memory.consolidate(ADA)
+            house.clock.advance(wait)
+
+        done = await house.memory.consolidate(ADA)
+
+        assert (done.messages, done.raw, len(house.model.seen)) == (5, 5, 3)
+        history = await house.read("HISTORY.md")
+        assert " [RAW] 5 messages\n" in history
+        assert "[2026-01-31T09:15] USER: message 0\n" in history
+        assert await house.read("MEMORY.md") == ""
+        assert await house.pointer(ADA) == 5
+
+
+async def test_failures_and_back_off_survive_a_restart(tmp_path: Path) -> None:
+    """A restart neither forgets what failed nor asks earlier."""
+    clock = Clock()
+    for _ in range(2):
+        async with place(tmp_path, Answer("no"), clock=clock) as house:
+            if not await house.pointer(ADA) and len(await house.store.look(ADA)) == 0:
+                await house.said(ADA, talk(10))
+            with pytest.raises(NotNow):
+                await house.memory.consolidate(ADA)
+            clock.advance(BACK_OFF_S[-1] - 1)
+
+    async with place(tmp_path, Answer("no"), clock=clock) as house:
+        with pytest.raises(NotNow):
+            await house.memory.consolidate(ADA)
+        assert house.model.seen == []
+        clock.advance(1)
+        assert (await house.memory.consolidate(ADA)).raw == 5
+
+
+async def test_success_forgets_failures(tmp_path: Path) -> None:
+    """Only failures in a row count."""
+    async with place(tmp_path, Answer("no"), Answer("no"), saved(), Answer("no"), Answer("no")) as house:
+        await house.said(ADA, talk(10))
+        for _ in range(2):
+            with pytest.raises(NotNow):
+                await house.memory.consolidate(ADA, asked=True)
+        assert (await house.memory.consolidate(ADA, asked=True)).messages == 5
+        await house.said(ADA, talk(10, start=10))
+        for _ in range(2):
+            with pytest.raises(NotNow):
+                await house.memory.consolidate(ADA, asked=True)
+        assert house.memory.totals["raw"] == 0
+
+
+async def test_an_outage_is_no_failure(tmp_path: Path) -> None:
+    """A model that cannot be reached never leads to a raw entry."""
+    async with place(tmp_path, *[ModelAway("gone", cause="unreachable")] * 5) as house:
+        await house.said(ADA, talk(10))
+        for _ in range(5):
+            with pytest.raises(ModelAway):
+                await house.memory.consolidate(ADA)
+
+        assert (await house.memory.consolidate(ADA)).raw == 0
+        assert house.memory.totals["failures"] == 0
+
+
+async def test_echo_is_never_asked(tmp_path: Path) -> None:
+    """No background call is made with a plain model."""
+    async with place(tmp_path, model=Echo()) as house:
+        await house.said(ADA, talk(10))
+        with pytest.raises(SessionError, match="no language model"):
+            await house.memory.consolidate(ADA)

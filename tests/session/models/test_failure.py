@@ -1,0 +1,242 @@
+"""Each way in which a model call fails has its class, costs one request, and names no secret."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
+from session.models.failure import classified, cleaned
+from session.models.llm import LiteLLM
+from session.testing import prompt
+from tests.session.conftest import KEY
+from tests.support.model_server import ModelServer, Reply
+
+
+@pytest.mark.parametrize(
+    ("mark", "cause", "after_s"),
+    [
+        ("[[status:429]]", "rate_limit", None),
+        ("[[status:429 retry-after=7]]", "rate_limit", 7.0),
+        ("[[status:401]]", "credentials", None),
+        ("[[status:402]]", "quota", None),
+        ("[[status:403]]", "credentials", None),
+        ("[[status:408]]", "unreachable", None),
+        ("[[status:500]]", "unreachable", None),
+        ("[[status:503 retry-after=3]]", "unreachable", 3.0),
+        ("[[status:529]]", "unreachable", None),
+        ("[[cut]]", "unreachable", None),
+    ],
+)
+async def test_outages(
+    llm: LiteLLM, server: ModelServer, mark: str, cause: str, after_s: float | None
+) -> None:
+    """Rate limits, credentials and unreachable servers are outages; each cost one request."""
+    with pytest.raises(ModelAway) as caught:
+        await llm.ask(prompt(f"hello {mark}"))
+
+    assert (caught.value.cause, caught.value.after_s) == (cause, after_s)
+    assert caught.value.hint
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "kind"),
+    [
+        ("[[status:400]]", ModelRefused),
+        ("[[status:404]]", ModelRefused),
+        ("[[status:422]]", ModelRefused),
+        ("[[refuse]]", ModelRefused),
+        ("[[filter]]", ModelRefused),
+        ("[[toolong]]", ContextTooLong),
+        ("[[status:413]]", ContextTooLong),
+        ("[[empty]]", BadAnswer),
+        ("[[nochoices]]", BadAnswer),
+        ("[[html]]", BadAnswer),
+        ("[[garbage]]", BadAnswer),
+    ],
+)
+async def test_what_will_never_be_answered(
+    llm: LiteLLM, server: ModelServer, mark: str, kind: type[Exception]
+) -> None:
+    """Refusals, overflow and garbage are no outage; each cost one request."""
+    with pytest.raises(kind) as caught:
+        await llm.ask(prompt(f"hello {mark}"))
+
+    assert type(caught.value) is kind
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "brief"),
+    [
+        ("[[status:404]]", "status 404"),
+        ("[[status:422]]", "status 422"),
+        ("[[refuse]]", "status 400, content_policy_violation"),
+        ("[[filter]]", "the provider's content policy ended the answer"),
+        ("[[toolong]]", "status 400, context_length_exceeded"),
+        ("[[nochoices]]", "neither text nor a tool call came (finish: none)"),
+        ("[[html]]", "neither text nor a tool call came (finish: none)"),
+        ("[[garbage]]", "JSONDecodeError"),
+        ("[[cut]]", "TransferEncodingError"),
+    ],
+)
+async def test_why_in_brief_quotes_nothing(llm: LiteLLM, mark: str, brief: str) -> None:
+    """Status, the provider's code and our own words tell the causes apart, without a word that came back."""
+    with pytest.raises(ModelError) as caught:
+        await llm.ask(prompt(f"hello {mark}"))
+
+    said = caught.value.brief or str(caught.value)
+    assert said.removeprefix("openai/stub: ") == brief
+
+
+async def test_a_server_that_is_not_there(server: ModelServer) -> None:
+    """A refused connection, a reset one and an unknown name are outages of the same kind."""
+    url = server.url
+    for base in (url, "http://127.0.0.1:9/v1", "http://nothing.invalid/v1"):
+        server.away = True
+        model = LiteLLM(name="openai/stub", api_base=base, timeout_s=20)
+        with pytest.raises(ModelAway) as caught:
+            await model.ask(prompt("hi"))
+        assert caught.value.cause == "unreachable"
+    await model.close()
+
+
+async def test_a_missing_key_is_a_matter_of_credentials() -> None:
+    """Without key and server of one's own the operator is told of the key, not of the network."""
+    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.endswith("_API_KEY")}
+    try:
+        with pytest.raises(ModelAway) as caught:
+            await LiteLLM(name="openai/gpt-4o-mini").ask(prompt("hi"))
+    finally:
+        os.environ.update(kept)
+
+    assert caught.value.cause == "credentials"
+
+
+@pytest.mark.slow
+async def test_silence_runs_into_the_time_limit(server: ModelServer) -> None:
+    """A server that says nothing is given up after ``timeout_s``, and its connection is closed."""
+    model = LiteLLM(name="openai/stub", api_base=server.url, timeout_s=2)
+    await model.warm()
+
+    with pytest.raises(ModelAway) as caught:
+        await model.ask(prompt("[[hang]]"))
+    async with asyncio.timeout(20):
+        seen = await server.finished(1)
+    await model.close()
+
+    assert caught.value.cause == "unreachable"
+    assert seen.outcome == "aborted"
+
+
+@pytest.mark.parametrize("mark", ["[[hang]]", "[[slow:30]]"])
+async def test_cancelling_closes_the_connection(llm: LiteLLM, server: ModelServer, mark: str) -> None:
+    """The server sees at once that nobody waits any more, before its answer and in the middle of it."""
+    written = asyncio.Event()
+    task = asyncio.create_task(llm.ask(prompt(f"hello {mark}"), lambda _: written.set()))
+    async with asyncio.timeout(20):
+        await server.arrived(1)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    async with asyncio.timeout(20):
+        assert (await server.finished(1)).outcome == "aborted"
+
+
+async def test_an_answer_that_breaks_off_cleanly_is_not_complete(llm: LiteLLM, server: ModelServer) -> None:
+    """A stream that ends without a reason and a count was cut by something between."""
+    server.script.append(Reply(text="half of", kind="unended"))
+
+    with pytest.raises(ModelAway) as caught:
+        await llm.ask(prompt("q"))
+
+    assert caught.value.cause == "unreachable"
+
+
+async def test_no_secret_in_errors(llm: LiteLLM, server: ModelServer) -> None:
+    """A key that the server repeats does not come out in the error's text."""
+    message = f"Incorrect API key provided: {KEY}. Bearer {KEY}"
+    server.script.append(Reply(status=401, error={"message": message}))
+
+    with pytest.raises(ModelAway) as caught:
+        await llm.ask(prompt("q"))
+
+    assert "very-secret" not in f"{caught.value} {caught.value.hint}"
+    assert "Incorrect API key" in str(caught.value)
+    assert "4711" not in cleaned(f"x {KEY}", secrets=())
+    assert cleaned("it is plainword, no", secrets=["plainword"]) == "it is [key], no"
+
+
+class Failure(Exception):
+    def __init__(self, text: str = "", **fields: Any) -> None:
+        super().__init__(text)
+        self.__dict__.update(fields)
+
+
+class Response:
+    def __init__(self, status_code: int, headers: dict[str, str] | None = None) -> None:
+        self.status_code = status_code
+        self.headers = headers or {}
+
+
+def caused(outer: Exception, cause: BaseException) -> Exception:
+    outer.__cause__ = cause
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "cause"),
+    [
+        (Failure("x", response=Response(429)), ModelAway, "rate_limit"),
+        (
+            Failure("x", response=Response(429), body={"code": "insufficient_quota"}),
+            ModelAway,
+            "quota",
+        ),
+        (Failure("API key not valid.", response=Response(400)), ModelAway, "credentials"),
+        (Failure("Your credit balance is too low", response=Response(400)), ModelAway, "quota"),
+        (Failure("prompt is too long: 9 > 8", response=Response(400)), ContextTooLong, None),
+        (Failure("context size exceeded", response=Response(500)), ContextTooLong, None),
+        (Failure("Request too large for m", response=Response(429)), ContextTooLong, None),
+        (Failure("x", body={"error": {"type": "overloaded_error"}}), ModelAway, "unreachable"),
+        (Failure("x", body={"message": "slow", "code": 429}), ModelAway, "rate_limit"),
+        (caused(Failure("x", status_code=500), ConnectionResetError()), ModelAway, "unreachable"),
+        (Failure("x", status_code=503), ModelAway, "unreachable"),
+        (Failure("made up", status_code=500), BadAnswer, None),
+        (KeyError("choices"), BadAnswer, None),
+    ],
+)
+def test_classification(error: Exception, kind: type[Exception], cause: str | None) -> None:
+    """Status and cause decide; a 500 that no server sent is garbage, not an outage."""
+    found = classified(error, model="m")
+
+    assert type(found) is kind
+    assert getattr(found, "cause", None) == cause
+
+
+@pytest.mark.parametrize(
+    ("headers", "after_s"),
+    [
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, 60.0),
+        ({"retry-after": "Wed, 31 Dec 2025 00:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], after_s: float | None) -> None:
+    """Seconds, milliseconds and dates are understood, nonsense is nothing."""
+    error = Failure("x", response=Response(429, headers))
+
+    found = classified(error, model="m", now=datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert isinstance(found, ModelAway)
+    assert found.after_s == after_s

@@ -1,0 +1,353 @@
+"""Models: echo, the scripted one, and LiteLLM against a local server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
+from session.models.call_ids import legal_ids
+from session.models.llm import LiteLLM
+from session.models.model import Answer, Echo, Model, Prompt, ToolCall, ToolSpec
+from session.testing import LOOK, FullModelContract, ModelContract, Script, prompt
+from tests.session.conftest import KEY
+from tests.support.model_server import ModelServer, Reply
+
+SAVE = ToolSpec(
+    "save_memory",
+    "d",
+    {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+)
+
+
+class TestEcho(ModelContract):
+    """``echo`` keeps to the contract."""
+
+    @pytest.fixture
+    def model(self) -> Model:
+        return Echo()
+
+
+class TestScript(FullModelContract):
+    """The scripted model keeps to the contract."""
+
+    @pytest.fixture
+    def model(self) -> Model:
+        self.script = Script()
+        return self.script
+
+    async def arrange(self, what: str) -> None:
+        self.script.steps.append(
+            {
+                "call": Answer("", [ToolCall("c", "look", '{"at": "it"}')], finish="tool_calls"),
+                "away": ModelAway("x", cause="unreachable"),
+                "refused": ModelRefused("x"),
+                "too_long": ContextTooLong("x"),
+                "bad": BadAnswer("x"),
+            }[what]
+        )
+
+
+class TestLiteLLM(FullModelContract):
+    """LiteLLM keeps to the contract."""
+
+    @pytest.fixture
+    def model(self, llm: LiteLLM, server: ModelServer) -> Model:
+        self.server = server
+        return llm
+
+    async def arrange(self, what: str) -> None:
+        too_long = {"message": "maximum context length", "code": "context_length_exceeded"}
+        self.server.script.append(
+            {
+                "call": Reply(tool_calls=[("look", '{"at": "it"}')]),
+                "away": Reply(status=503),
+                "refused": Reply(status=400),
+                "too_long": Reply(status=400, error=too_long),
+                "bad": Reply(text=""),
+            }[what]
+        )
+
+
+# -- what is sent --------------------------------------------------------------------------------
+
+
+async def test_the_request_holds_what_the_prompt_says(llm: LiteLLM, server: ModelServer) -> None:
+    """Messages, tools and the token limit arrive as they were given, in one request, with the key."""
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "ü"}]
+
+    await llm.ask(Prompt(messages, tools=[LOOK], max_tokens=77))
+
+    (seen,) = server.seen
+    assert seen.messages == messages
+    assert seen.body["max_tokens"] == 77
+    assert seen.body["tools"][0]["function"] == {
+        "name": "look",
+        "description": "Look at a thing.",
+        "parameters": LOOK.parameters,
+    }
+    assert seen.body["tool_choice"] == "auto"
+    assert seen.headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_a_server_without_a_key_gets_a_dummy(server: ModelServer) -> None:
+    """A server of one's own needs no key, and none of the environment's reaches it."""
+    model = LiteLLM(name="openai/stub", api_base=server.url)
+
+    await model.ask(prompt("hi"))
+    await model.close()
+
+    assert server.seen[0].headers["authorization"] == "Bearer none"
+
+
+async def test_tool_messages_go_out_whole(llm: LiteLLM, server: ModelServer) -> None:
+    """Calls and results of earlier rounds reach the server in OpenAI's shape."""
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    history = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "name": "look", "content": "r"},
+    ]
+
+    await llm.ask(Prompt(history, tools=[LOOK]))
+
+    question, call_line, result = server.seen[0].messages
+    assert (question, result) == (history[0], history[2])
+    assert call_line["tool_calls"] == [call]
+
+
+async def test_pictures_and_papers_go_out_to_a_model_that_takes_them(server: ModelServer) -> None:
+    """What LiteLLM's table knows decides; the parts arrive as they were written."""
+    seeing = LiteLLM(name="openai/gpt-4o", api_base=server.url)
+    blind = LiteLLM(name="openai/nobody-knows-it", api_base=server.url)
+    parts = [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+    ]
+
+    takes = [await asyncio.to_thread(m.takes, part) for m in (seeing, blind) for part in ("image", "pdf")]
+    await seeing.ask(Prompt(messages=[{"role": "user", "content": parts}]))
+    await seeing.close()
+
+    assert takes == [True, True, False, False]
+    assert server.seen[-1].messages[-1]["content"] == parts
+
+
+def test_ids_of_other_providers_are_shortened_alike() -> None:
+    """An id longer than OpenAI takes is replaced in the call and in its result; thought signatures stay."""
+    long, signed = "call_" + "x|" * 39, "call_1__thought__" + "A" * 100
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": long}, {"id": signed}, {"id": "a"}]},
+        {"role": "tool", "tool_call_id": long, "content": ""},
+    ]
+
+    call, result = legal_ids(messages)
+
+    ids = [item["id"] for item in call["tool_calls"]]
+    assert ids[0] == result["tool_call_id"]
+    assert len(ids[0]) <= 40
+    assert ids[1:] == [signed, "a"]
+    assert messages[1]["tool_call_id"] == long
+
+
+# -- what comes back -----------------------------------------------------------------------------
+
+
+async def test_usage_and_price(server: ModelServer) -> None:
+    """Tokens are the provider's count; the price is LiteLLM's, 0.0 for a model it does not know."""
+    known = LiteLLM(name="openai/gpt-4o-mini", api_base=server.url)
+    unknown = LiteLLM(name="openai/stub", api_base=server.url)
+    server.script += [Reply(text="a", usage={"prompt_tokens": 1000, "completion_tokens": 100})] * 2
+
+    first, second = await known.ask(prompt("hi")), await unknown.ask(prompt("hi"))
+    window = await known.context_window(), await unknown.context_window()
+    other = await unknown.context_window("openai/gpt-4")
+    await known.close()
+
+    assert first.usage is not None
+    assert second.usage is not None
+    assert (first.usage.prompt, first.usage.completion) == (1000, 100)
+    assert first.usage.cost_usd == pytest.approx(1000 * 0.15e-6 + 100 * 0.6e-6)
+    assert second.usage.cost_usd == 0.0
+    assert window == (128000, 0)
+    assert other == 8192
+
+
+async def test_parallel_calls_are_put_together(llm: LiteLLM, server: ModelServer) -> None:
+    """Fragments of several calls become whole calls, text beside them is kept."""
+    server.script.append(Reply(text="wait", tool_calls=[("look", '{"at": "ü"}'), ("look", "{oops")]))
+
+    answer = await llm.ask(prompt("q", tools=[LOOK]))
+
+    assert answer.text == "wait"
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [
+        ("look", '{"at": "ü"}'),
+        ("look", "{oops"),
+    ]
+    assert len({call.id for call in answer.tool_calls}) == 2
+
+
+async def test_reasoning_is_kept_apart(llm: LiteLLM, server: ModelServer) -> None:
+    """Reasoning is no text of the answer, it is kept beside it."""
+    server.script.append(Reply(text="42", reasoning="let me think"))
+
+    answer = await llm.ask(prompt("q"))
+
+    assert (answer.text, answer.extra) == ("42", {"reasoning_content": "let me think"})
+
+
+async def test_an_answer_cut_by_the_limit_says_so(llm: LiteLLM) -> None:
+    """Running out of output tokens is told apart from an end."""
+    assert (await llm.ask(prompt("x [[length]]"))).finish == "length"
+
+
+# -- fallbacks and forced tools ------------------------------------------------------------------
+
+
+async def test_after_one_model_is_closed_another_asks_the_same_server(server: ModelServer) -> None:
+    """A connection that was closed is used by nobody, also where the next one would have an equal one."""
+    for number in range(2):
+        model = LiteLLM(name="openai/stub", api_base=server.url, api_key=KEY, timeout_s=20)
+        assert (await model.ask(prompt(f"number {number}"))).text
+        await model.close()
+
+
+async def test_fallbacks_are_asked_in_order(server: ModelServer) -> None:
+    """When a model is away or refuses, the next one answers."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b", "openai/c"])
+    server.script += [Reply(status=503), Reply(status=400), Reply(text="from c")]
+
+    answer = await model.ask(prompt("q"))
+    await model.close()
+
+    assert answer.text == "from c"
+    assert [seen.body["model"] for seen in server.seen] == ["a", "b", "c"]
+
+
+async def test_when_all_are_away_the_first_failure_counts(server: ModelServer) -> None:
+    """An outage of any of them is an outage: it may end."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+    server.script += [Reply(status=429, headers={"retry-after": "9"}), Reply(status=503)]
+    server.script += [Reply(status=400), Reply(status=503)]
+
+    with pytest.raises(ModelAway) as first:
+        await model.ask(prompt("q"))
+    with pytest.raises(ModelAway) as second:
+        await model.ask(prompt("q"))
+    await model.close()
+
+    assert (first.value.cause, first.value.after_s) == ("rate_limit", 9.0)
+    assert second.value.cause == "unreachable"
+
+
+async def test_overflow_is_not_tried_elsewhere(server: ModelServer) -> None:
+    """A context that is too long is for the caller to shorten."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+
+    with pytest.raises(ContextTooLong):
+        await model.ask(prompt("[[toolong]]"))
+    await model.close()
+
+    assert len(server.seen) == 1
+
+
+async def test_a_second_model_does_not_write_behind_half_an_answer(server: ModelServer) -> None:
+    """Once text was shown, a broken answer is an outage and not continued by another model."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+    pieces: list[str] = []
+
+    with pytest.raises(ModelAway):
+        await model.ask(prompt("a long enough text [[cut]]"), pieces.append)
+    await model.close()
+
+    assert pieces
+    assert len(server.seen) == 1
+
+
+async def test_another_provider_gets_neither_address_nor_key(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``api_base`` and ``api_key`` belong to the provider of ``name``; others use their environment."""
+    monkeypatch.setenv("DEEPSEEK_API_BASE", server.url)
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "deep-key")
+    model = LiteLLM(name="openai/a", api_base=server.url, api_key=KEY, fallbacks=["deepseek/deepseek-chat"])
+    server.script += [Reply(status=503), Reply(text="deep answer", tool_calls=[("look", "{}")])]
+    pieces: list[str] = []
+
+    answer = await model.ask(prompt("q", tools=[LOOK]), pieces.append)
+    await model.close()
+
+    assert [seen.headers["authorization"] for seen in server.seen] == [f"Bearer {KEY}", "Bearer deep-key"]
+    assert answer.text == "".join(pieces) == "deep answer"
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [("look", "{}")]
+    assert answer.usage is not None
+
+
+async def test_forced_tool(llm: LiteLLM, server: ModelServer) -> None:
+    """A forced tool is asked for by name, and by ``auto`` where the provider refuses that."""
+    await llm.ask(prompt("q", tools=[SAVE], force_tool="save_memory"))
+    server.refuses_forced = True
+    await llm.ask(prompt("q", tools=[SAVE], force_tool="save_memory"))
+
+    named = {"type": "function", "function": {"name": "save_memory"}}
+    assert [seen.body["tool_choice"] for seen in server.seen] == [named, named, "auto"]
+
+
+# -- a process of its own ------------------------------------------------------------------------
+
+CHILD = """
+import asyncio, json, sys
+met = []
+def watch(event, args):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        met.append([event, [str(a) for a in args[1:]] if event != "socket.getaddrinfo" else [str(args[0])]])
+sys.addaudithook(watch)
+from session.models.llm import LiteLLM
+from session.errors import ModelError
+from session.testing import LOOK, prompt
+assert "litellm" not in sys.modules
+async def main(url):
+    texts = []
+    for name in ("openai/gpt-4o-mini", "openai/stub", "nonsense-model"):
+        model = LiteLLM(name=name, api_base=url, api_key="sk-planted-secret-99")
+        await model.warm()
+        await model.context_window()
+        for text in ("hello", "[[status:500]]", "[[status:401]]", "[[garbage]]", "[[cut]]", "[[html]]"):
+            try:
+                await model.ask(prompt(text, tools=[LOOK]), lambda _: None)
+            except ModelError as error:
+                texts.append(f"{error} {error.hint}")
+    await model.close()
+    return texts
+texts = asyncio.run(main(sys.argv[1]))
+json.dump({"met": met, "texts": texts}, open(sys.argv[2], "w"))
+"""
+
+
+async def test_no_network_of_its_own_and_nothing_printed(server: ModelServer, tmp_path: Path) -> None:
+    """Importing and asking touches no address but the model's, prints nothing, and names no secret."""
+    report = tmp_path / "report.json"
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CHILD, server.url, str(report)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+        env={name: value for name, value in os.environ.items() if not name.startswith("LITELLM")},
+    )
+    out, err = await child.communicate()
+
+    assert child.returncode == 0, err.decode()
+    found = json.loads(report.read_text())
+    strangers = [row for row in found["met"] if "127.0.0.1" not in str(row)]
+    assert strangers == []
+    assert found["met"], "the audit hook saw nothing at all"
+    assert out == b""
+    assert b"planted" not in err
+    assert "planted" not in json.dumps(found["texts"])
+    assert len(found["texts"]) >= 10

@@ -1,0 +1,384 @@
+"""What was under way when a conversation was cleared writes nothing of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from session.context.embeddings import Embeddings
+from session.context.relevance import Relevance
+from session.context.request import Asking, Request, TurnContext, TurnLimits
+from session.disk.layout import Layout
+from session.memory.notes import Mark
+from session.memory.titles import SessionTitles
+from session.memory.unconsolidated import UnconsolidatedReader
+from session.models.model import Answer, Meter, Prompt
+from session.store import archived
+from session.store.fence import Fence, Wait
+from session.store.indexer import begin as index_work
+from session.store.store import Session, Store, utc_now
+from session.store.vectors import FILE, Vectors, forget
+from session.store.writer import TranscriptWriter
+from session.testing import WordEmbedder
+from session.tools import Toolbox
+from session.transcript.lines import Lines
+from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
+from tests.session.memory_place import ADA, BOB, Scripted, place, saved, talk
+
+
+class Gate:
+    """Stops a request to the embedding model until a test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        await self.open.wait()
+
+
+@asynccontextmanager
+async def comparing(store: Store, session: Session, gate: Gate) -> AsyncIterator[None]:
+    """Compare texts of a session as a turn does, held in the middle; at the end all is written."""
+    words = WordEmbedder()
+    words.steps.append(gate)
+    embeddings = Embeddings(words, store.layout.workspace / "state", limit_s=60)
+    asking = Asking(
+        session,
+        Request("new", ADA, "a new message"),
+        TurnContext(parts=(), files=store.layout.workspace, tools=()),
+        model=Scripted(),
+        toolbox=Toolbox([]),
+        limits=TurnLimits(relevance=Relevance(always=0)),
+        workspace=None,
+        embeddings=embeddings,
+        meter=Meter(),
+    )
+    asked = asyncio.ensure_future(asking.prompt({"role": "user", "content": "a new message"}))
+    await gate.reached.wait()
+    try:
+        yield
+    finally:
+        gate.open.set()
+        await asked
+        assert words.asked == [["a new message", "message 0", "message 1"]]
+        await embeddings.aclose()
+
+
+class KilledHere(Exception):
+    """Stands for a kill: nothing that follows in this process happens."""
+
+
+def holding(workspace: Path, text: bytes) -> list[Path]:
+    """List the files that hold a text."""
+    return [path for path in workspace.rglob("*") if path.is_file() and text in path.read_bytes()]
+
+
+def vectors_in(workspace: Path) -> int:
+    path = workspace / "state" / FILE
+    if not path.exists():
+        return 0
+    file = sqlite3.connect(path)
+    try:
+        return int(file.execute("SELECT count(*) FROM vectors").fetchone()[0])
+    finally:
+        file.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store(tmp_path, zone=UTC)
+    yield store
+    await store.aclose()
+
+
+# -- vectors ---------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_that_was_not_cleared_keeps_its_vectors(store: Store, tmp_path: Path) -> None:
+    async with store.open(ADA) as session:
+        await session.append(talk(2))
+        async with comparing(store, session, Gate()):
+            pass
+
+    assert vectors_in(tmp_path) == 3
+    assert await store.clear(ADA)
+    assert vectors_in(tmp_path) == 0
+
+
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_turn_that_is_cleared_keeps_no_vector(
+    store: Store, tmp_path: Path, another: bool, goes_on: bool
+) -> None:
+    """Cleared by its own process or by another, also where a new session has begun since."""
+    other = Store(tmp_path, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(talk(2))
+        async with comparing(store, session, Gate()):
+            await (other if another else store).clear(ADA)
+            if goes_on:
+                async with store.open(ADA) as after:
+                    await after.append(talk(2))
+
+    assert vectors_in(tmp_path) == 0
+    await other.aclose()
+
+
+async def test_a_turn_of_an_ended_session_that_is_deleted_keeps_no_vector(
+    store: Store, tmp_path: Path
+) -> None:
+    """It began before ``/new``; the lock has not changed hands."""
+    async with store.open(ADA) as session:
+        await session.append(talk(2))
+        async with comparing(store, session, Gate()):
+            old = session.session_id
+            await session.end()
+            fence = Fence(store.layout, session.stem, owner=store.owner, freeze_s=30)
+            assert archived.delete(fence, store.layout, session.stem, old)
+
+    assert vectors_in(tmp_path) == 0
+
+
+async def test_a_turn_of_an_older_epoch_keeps_no_vector(store: Store, tmp_path: Path) -> None:
+    """A clear may die between the vectors and the transcript; it raises the epoch before both."""
+    other = Store(tmp_path, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(talk(2))
+        async with comparing(store, session, Gate()), other.open(ADA) as taken:
+            assert len(taken) == 2
+
+    assert vectors_in(tmp_path) == 0
+    await other.aclose()
+
+
+async def test_a_clear_that_is_refused_keeps_the_vectors(store: Store, tmp_path: Path) -> None:
+    """Where another session is the active one, nothing of it is deleted."""
+    async with store.open(ADA) as session:
+        await session.append(talk(2))
+        async with comparing(store, session, Gate()):
+            pass
+
+    assert await store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV") is False
+    assert vectors_in(tmp_path) == 3
+
+
+@pytest.mark.slow
+def test_vectors_that_cannot_be_picked_out_go_together(tmp_path: Path) -> None:
+    """Another process writes for long: those of all conversations go, and are asked for again."""
+    layout = Layout(tmp_path)
+    vectors = Vectors(tmp_path / "state")
+    vectors.write("words", "ada", {"a": [1.0]})
+    holder = sqlite3.connect(tmp_path / "state" / FILE, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+
+    forget(layout, "ada")
+
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert vectors.read("words", "ada", ["a"]) == {}
+    vectors.write("words", "ada", {"b": [1.0]})
+    assert vectors.read("words", "ada", ["b"]).keys() == {"b"}
+    vectors.close()
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+class Looked(UnconsolidatedReader):
+    """Lets something happen when it has been looked whether the messages still stand."""
+
+    def __init__(self, store: Store, then: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(store)
+        self._then = then
+
+    async def holds(self, key: str, mark: Mark) -> bool:
+        there = await super().holds(key, mark)
+        await self._then()
+        return there
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_an_answer_on_its_way_into_memory_stops_there(tmp_path: Path, deleted: bool) -> None:
+    """The active session is cleared, or an ended one deleted, after the last look and before the files."""
+    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
+        await house.said(ADA, talk(10))
+        session_id = (await house.store.look(ADA)).session_id
+        if deleted:
+            await house.new(ADA)
+
+        async def gone() -> None:
+            await house.store.clear(ADA)
+            fence = Fence(house.store.layout, "telegram_1", owner="another", freeze_s=30)
+            archived.delete(fence, house.store.layout, "telegram_1", session_id)
+
+        house.memory.unconsolidated = Looked(house.store, gone)
+        await house.memory.consolidate(ADA, session_id=session_id)
+
+        assert len(house.model.seen) == 1
+        assert holding(tmp_path, b"poison") == []
+
+
+async def test_an_answer_that_a_kill_left_is_dropped_at_the_next_start(tmp_path: Path) -> None:
+    """It was stored, the session was cleared, and the process died before it looked again."""
+
+    async def killed() -> None:
+        await house.store.clear(ADA)
+        raise KilledHere
+
+    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
+        await house.said(ADA, talk(10))
+        house.memory.unconsolidated = Looked(house.store, killed)
+        with pytest.raises(KilledHere):
+            await house.memory.consolidate(ADA)
+    assert len(holding(tmp_path, b"poison")) == 1
+
+    async with place(tmp_path, run=True) as house:
+        await house.jobs.looked.wait()
+
+    assert holding(tmp_path, b"poison") == []
+
+
+async def test_an_answer_that_a_kill_left_is_put_through_at_the_next_start(tmp_path: Path) -> None:
+    """Where nothing was cleared it goes into memory, and nobody is asked again."""
+
+    async def killed() -> None:
+        raise KilledHere
+
+    async with place(tmp_path, saved(entry="They talked.", memory="- bread")) as house:
+        await house.said(ADA, talk(10))
+        house.memory.unconsolidated = Looked(house.store, killed)
+        with pytest.raises(KilledHere):
+            await house.memory.consolidate(ADA)
+
+    async with place(tmp_path, run=True) as house:
+        await house.jobs.looked.wait()
+
+        assert await house.read("MEMORY.md") == "- bread\n"
+        assert await house.pointer(ADA) == 5
+        assert house.model.seen == []
+
+
+# -- the index of a big transcript -----------------------------------------------------------------------
+
+
+def test_an_index_that_comes_late_is_not_written(tmp_path: Path) -> None:
+    """It was begun while the session was there; the transcript is cleared before it is put on disk."""
+    path_of(tmp_path).write_bytes(whole(body()))
+    layout = Layout(tmp_path)
+    fence = Fence(layout, STEM, owner="one", freeze_s=30)
+    writer = TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+    epoch = writer.claim(Wait())
+    assert isinstance(writer.transcript.messages, Lines)
+    late = index_work(writer, writer.transcript.messages)
+    index_of(tmp_path).parent.mkdir(parents=True, exist_ok=True)
+    index_of(tmp_path).with_suffix(".new").write_bytes(b"what a kill left")
+
+    with writer.writing(epoch, Wait()) as (held, _):
+        writer.remove(held)
+    late()
+
+    assert list(index_of(tmp_path).parent.iterdir()) == []
+
+
+def test_an_index_of_what_is_there_is_written(tmp_path: Path) -> None:
+    path_of(tmp_path).write_bytes(whole(body()))
+    layout = Layout(tmp_path)
+    fence = Fence(layout, STEM, owner="one", freeze_s=30)
+    writer = TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+    writer.claim(Wait())
+    assert isinstance(writer.transcript.messages, Lines)
+
+    index_work(writer, writer.transcript.messages)()
+
+    assert index_of(tmp_path).exists()
+
+
+def test_an_index_that_met_a_writer_is_still_to_be_written(tmp_path: Path) -> None:
+    """A turn that wrote at that moment does not put it off until much has come again."""
+    path_of(tmp_path).write_bytes(whole(body()))
+    layout = Layout(tmp_path)
+    fence = Fence(layout, STEM, owner="one", freeze_s=30)
+    writer = TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+    writer.claim(Wait())
+    lines = writer.transcript.messages
+    assert isinstance(lines, Lines)
+
+    with fence.hold(Wait()):
+        index_work(writer, lines)()
+    assert not index_of(tmp_path).exists()
+    assert lines.saved_bytes == 0
+
+    index_work(writer, lines)()
+    assert index_of(tmp_path).exists()
+    assert lines.saved_bytes == lines.body_bytes
+
+
+# -- everything of a chat --------------------------------------------------------------------------------
+
+
+async def test_clearing_everything_is_one_step_for_who_writes_meanwhile(tmp_path: Path) -> None:
+    """A summary and an answer that were under way find neither the ended session nor a folder for notes."""
+    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
+        await house.said(ADA, talk(10))
+        session_id = (await house.store.look(ADA)).session_id
+        await house.new(ADA)
+        await house.said(ADA, talk(2, start=10))
+
+        async def gone() -> None:
+            assert await house.store.clear(ADA, everything=True, ids=["running"])
+
+        async def late(_: Prompt) -> Answer:
+            await gone()
+            return Answer("poison")
+
+        house.memory.unconsolidated = Looked(house.store, gone)
+        await house.memory.consolidate(ADA, session_id=session_id)
+        house.memory.unconsolidated = UnconsolidatedReader(house.store)
+        await house.said(ADA, talk(10))
+        session_id = (await house.store.look(ADA)).session_id
+        await house.new(ADA)
+        await house.said(ADA, talk(2))
+        house.model.wrote = [late]
+        await SessionTitles(house.memory, house.store).summarise(ADA, session_id)
+
+        assert len(house.model.prose) == 1
+        assert holding(tmp_path, b"poison") == holding(tmp_path, b"message") == []
+        assert list(tmp_path.rglob("*.md")) == list((tmp_path / "sessions").rglob("*.jsonl")) == []
+        async with house.store.open(ADA) as session:
+            assert session.journal.known("running") is not None
+            assert await session.append(talk(2)) == 0
+
+
+async def test_everything_stays_where_the_clear_is_refused(tmp_path: Path) -> None:
+    async with place(tmp_path) as house:
+        await house.said(ADA, talk(2))
+        await house.new(ADA)
+        await house.said(ADA, talk(2))
+
+        assert not await house.store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV", everything=True)
+
+        assert len(await house.store.rows()) == 2
+
+
+async def test_what_was_kept_of_a_damaged_transcript_goes_with_it(store: Store, tmp_path: Path) -> None:
+    """The copy that a repair makes holds the same conversation; one of another chat stays."""
+    for key in (ADA, BOB):
+        async with store.open(key) as session:
+            await session.append(talk(2))
+        with session.path.open("ab") as file:
+            file.write(b"no line at all\n")
+        async with store.open(key) as session:
+            await session.append(talk(2, start=2))
+    assert len(list((tmp_path / "sessions").glob("*.corrupt-*"))) == 2
+
+    assert await store.clear(ADA)
+
+    assert [path.name[:10] for path in sorted((tmp_path / "sessions").iterdir())] == ["telegram_2"] * 2

@@ -1,0 +1,104 @@
+"""Files of ``media/`` go with the last conversation that names them, never those of a letter that waits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.session.background.test_retention import ADA, BOB, START, World
+
+CAT, DOG = "media/ca/cat.jpg", "media/do/dog.jpg"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.store.aclose()
+
+
+def came(workspace: Path, ref: str, *, hours: float = -1) -> Path:
+    """Put a file there as a message brought it, some hours after the beginning."""
+    path = workspace / ref
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"...")
+    at = (START + timedelta(hours=hours)).timestamp()
+    os.utime(path, (at, at))
+    return path
+
+
+def file(ref: str) -> dict[str, object]:
+    return {"attachments": [{"kind": "photo", "name": "x", "mime": "image/jpeg", "size": 3, "ref": ref}]}
+
+
+async def test_clearing_everything_takes_the_chats_media_and_files(world: World, tmp_path: Path) -> None:
+    cat, dog = came(tmp_path, CAT), came(tmp_path, DOG)
+    written = tmp_path / "files/chats/telegram_1/notes.txt"
+    written.parent.mkdir(parents=True)
+    written.write_text("private")
+    await world.say("a", **file(CAT))
+    await world.end()
+    await world.say("b", **file(DOG))
+
+    await world.store.clear(ADA)
+    assert cat.exists()
+    assert written.exists()
+    await world.say("c", **file(DOG))
+    await world.store.clear(ADA, everything=True)
+
+    assert [path.exists() for path in (cat, dog, written, written.parent)] == [False] * 4
+
+
+async def test_what_another_chat_names_too_stays_until_that_is_cleared(world: World, tmp_path: Path) -> None:
+    cat = came(tmp_path, CAT)
+    await world.say("a", **file(CAT))
+    await world.say("b", BOB, **file(CAT))
+    async with world.store.open(BOB) as session:
+        await session.end()
+    await world.store.clear(ADA, everything=True)
+    assert cat.exists()
+    await world.store.clear(BOB, everything=True)
+
+    assert not cat.exists()
+
+
+async def test_what_came_again_with_a_letter_that_waits_stays(world: World, tmp_path: Path) -> None:
+    """It is younger than the line that names it: the next letter of it has no line yet."""
+    await world.say("a", **file(CAT))
+    cat = came(tmp_path, CAT, hours=1)
+
+    await world.store.clear(ADA, everything=True)
+
+    assert cat.exists()
+
+
+@pytest.mark.parametrize("ref", ["media/../state/x", "media/link.jpg", "state/x"])
+async def test_nothing_outside_of_media_is_deleted(world: World, tmp_path: Path, ref: str) -> None:
+    secret = came(tmp_path, "state/x")
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media/link.jpg").symlink_to(secret)
+    await world.say("a", **file(ref))
+
+    await world.store.clear(ADA, everything=True)
+
+    assert secret.exists()
+
+
+async def test_retention_takes_the_media_of_what_it_deletes(world: World, tmp_path: Path) -> None:
+    cat, dog = came(tmp_path, CAT), came(tmp_path, DOG)
+    await world.say("a", **file(CAT))
+    await world.end()
+    await world.say("b", **file(DOG))
+    await world.end()
+    await world.say("c")
+    world.clock.pass_(31)
+    await world.say("d")
+    await world.pruned(dry_run=True)
+    assert cat.exists()
+    await world.pruned()
+
+    assert (cat.exists(), dog.exists()) == (False, True)

@@ -1,0 +1,71 @@
+"""What a listing says of a session: its messages, never the gateway's own records."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session.store.listing import SessionRow
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.transcript import make_line
+
+KEY = SessionKey("telegram:1")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+RECORDS: tuple[dict[str, Any], ...] = (
+    {"kind": "overlay", "first_kept": 1},
+    {"kind": "note", "edits": "a"},
+    {"kind": "undo", "from": 2},
+)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store(tmp_path, zone=UTC)
+    yield opened
+    await opened.aclose()
+
+
+def at(minutes: int) -> str:
+    return (START + timedelta(minutes=minutes)).isoformat(timespec="microseconds")
+
+
+async def listed(store: Store) -> SessionRow:
+    [row] = await store.rows()
+    return row
+
+
+async def test_records_are_no_messages_and_their_time_is_none_of_a_message(store: Store) -> None:
+    async with store.open(KEY) as session:
+        await session.append([make_line("user", "hi", at(0), message_id="a")])
+        await session.append([make_line("assistant", "ho", at(1), message_id="a", final=True)])
+        for minute, record in enumerate(RECORDS, 2):
+            await session.append([make_line("system", "", at(minute), **record)])
+
+    row = await listed(store)
+    assert (row.message_count, row.last_message_at, row.updated_at >= at(4)) == (2, at(1), True)
+
+    async with store.open(KEY) as session:
+        await session.append([make_line("user", "again", at(9), message_id="b")])
+    row = await listed(store)
+    assert (row.message_count, row.last_message_at) == (3, at(9))
+
+
+async def test_system_messages_of_others_are_messages(store: Store) -> None:
+    async with store.open(KEY) as session:
+        await session.append([make_line("system", "Be brief.", at(0))])
+
+    row = await listed(store)
+    assert (row.message_count, row.last_message_at) == (1, at(0))
+
+
+async def test_a_session_that_holds_a_summary_alone_has_no_message(store: Store) -> None:
+    async with store.open(KEY) as session:
+        await session.append([make_line("system", "s", at(0), kind="compact")])
+
+    row = await listed(store)
+    assert (row.message_count, row.as_dict()["last_message_at"]) == (0, None)

@@ -1,0 +1,327 @@
+"""``session_archive_read``: the one archive that the ``compact`` line names, page by page, and no other."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ulid import ULID
+
+from session.models.model import Answer, ToolCall
+from session.store.store import Session, Store
+from session.testing import Script
+from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult
+from session.tools.archives import PAGE_BYTES, RESULT_CHARS, SessionArchiveRead
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line, stamp
+from session.transcript.loading import WHOLE_BYTES
+from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+
+ADA, EVE = SessionKey("telegram:1"), SessionKey("telegram:2")
+NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+NAME = "session_archive_read"
+
+
+def line(role: str, text: str | None, **fields: Any) -> dict[str, Any]:
+    return make_line(role, text, stamp(NOON, UTC), **fields)
+
+
+TALK = [
+    line("user", "where is the key?", message_id="m1", sender={"id": "1", "name": "Ada"}),
+    line(
+        "assistant",
+        None,
+        tool_calls=[
+            {"id": "c", "type": "function", "function": {"name": "read", "arguments": '{"path":"a"}'}}
+        ],
+    ),
+    line("tool", "under the mat", tool_call_id="c", name="read"),
+    line("assistant", "Under the mat.", final=True),
+]
+
+
+class World:
+    """A workspace whose conversations can be ended as a compaction ends them."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.now = NOON
+        self.store = Store(workspace, zone=UTC, clock=lambda: self.now)
+        self.model = Script()
+
+    async def say(self, lines: Sequence[dict[str, Any]], key: SessionKey = ADA) -> None:
+        async with self.store.open(key) as session:
+            await session.append(lines)
+
+    async def compact(self, key: SessionKey = ADA) -> Path:
+        """End the session, and open the next one with a line that names the archive; return it."""
+        self.now += timedelta(hours=1)
+        async with self.store.open(key) as session:
+            path = await session.end()
+            assert path is not None
+            await session.append([compact(path.name)])
+        return path
+
+    async def place(self, key: SessionKey = ADA) -> ToolPlace:
+        view = await self.store.look(key)
+        return ToolPlace(self.store.layout.workspace / "files", key, view.stem, view.previous_archive)
+
+    async def read(self, key: SessionKey = ADA, **arguments: Any) -> ToolResult:
+        return await self.call(await self.place(key), **arguments)
+
+    async def call(self, place: ToolPlace, *, page_bytes: int = PAGE_BYTES, **arguments: Any) -> ToolResult:
+        tool = SessionArchiveRead(self.store.layout, zone=BERLIN, page_bytes=page_bytes)
+        return await Toolbox([tool]).run(ToolCall("c", NAME, json.dumps(arguments)), place, (NAME,))
+
+    async def ask(self, text: str) -> str:
+        """Run a turn with the tool on offer where it has something to do."""
+
+        async def around(session: Session, request: Request) -> TurnContext:
+            return TurnContext(parts=(), files=self.store.layout.workspace / "files", tools=(NAME,))
+
+        turns = Turns(
+            model=self.model,
+            toolbox=Toolbox([SessionArchiveRead(self.store.layout, zone=BERLIN)]),
+            limits=TurnLimits(),
+            zone=UTC,
+            clock=lambda: self.now,
+            turn_context=around,
+        )
+        async with self.store.open(ADA) as session:
+            reply = await turns.run(session, Request(str(ULID()), ADA, text), stop=StopSwitch())
+        return reply.text
+
+
+def compact(name: str) -> dict[str, Any]:
+    more = {"type": "compact", "previousSession": name}
+    return line("system", "They looked for a key.", kind="compact", metadata=more)
+
+
+@asynccontextmanager
+async def opened(workspace: Path) -> AsyncIterator[World]:
+    world = World(workspace)
+    yield world
+    await world.store.aclose()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with opened(tmp_path) as found:
+        yield found
+
+
+async def test_an_archive_is_shown_as_flat_text_with_roles_and_times(world: World) -> None:
+    await world.say(TALK)
+    await world.compact()
+
+    shown = await world.read()
+
+    assert shown.text.splitlines() == [
+        "The earlier part of this conversation, ended 2026-01-31 14:00: lines 1 to 4 of 4.",
+        "",
+        "[1 user Ada, 2026-01-31 13:00]: where is the key?",
+        '[2 calls]: read {"path":"a"}',
+        "[3 result: read, 2026-01-31 13:00]: under the mat",
+        "[4 assistant, 2026-01-31 13:00]: Under the mat.",
+        "",
+        "[This is the end of the archive.]",
+    ]
+
+
+async def test_it_is_on_offer_only_where_a_compaction_left_an_archive(world: World) -> None:
+    """Before there is a ``compact`` line the model is not told of it, and a call of it is refused."""
+    call = Answer("", tool_calls=[ToolCall("c", NAME, "{}")], finish="tool_calls")
+    world.model.steps = [call, "no luck"]
+    assert await world.ask("first") == "no luck"
+    await world.compact()
+    world.model.steps = [call, "found it"]
+
+    assert await world.ask("second") == "found it"
+
+    offered = [[spec.name for spec in prompt.tools] for prompt in world.model.prompts]
+    assert offered == [[], [], [NAME], [NAME]]
+    results = [prompt.messages[-1]["content"] for prompt in world.model.prompts[1::2]]
+    assert "there is no tool" in results[0]
+    assert "first" in results[1]
+
+
+async def test_pages_follow_one_another_without_gap_or_repeat(world: World) -> None:
+    """Following what each page says reads every line once, however long; each page keeps to its bound."""
+    texts = [f"{i}: " + "wörter " * (i * 40) for i in range(60)] + ["ß" * 70_000, "the last"]
+    await world.say([line("user" if i % 2 == 0 else "assistant", text) for i, text in enumerate(texts)])
+    await world.compact()
+    arguments: dict[str, Any] = {}
+    pages: list[str] = []
+
+    while True:
+        page = (await world.read(**arguments)).text
+        assert len(page.encode()) <= PAGE_BYTES <= MAX_RESULT_BYTES
+        pages.append("\n".join(page.splitlines()[2:-2]))
+        last = page.splitlines()[-1]
+        if last == "[This is the end of the archive.]":
+            break
+        arguments = json.loads(last[last.index("{") : last.rindex("}") + 1])
+
+    whole = "".join(pages)
+    assert [whole.count(f"]: {i}: wörter") for i in range(1, 60)] == [1] * 59
+    assert (whole.count("ß"), whole.count("the last")) == (70_000, 1)
+    assert len(pages) > 10
+
+
+@given(texts=st.lists(st.text(max_size=300), min_size=1, max_size=12), page_bytes=st.integers(1040, 1400))
+def test_nothing_is_lost_between_pages(texts: list[str], page_bytes: int) -> None:
+    """Whatever the texts and the bound, the characters of the pages are those of the lines."""
+    from session.tools.archives import SessionArchiveRead as Tool
+    from session.transcript.transcript import dump, parse
+
+    raw = [dump(line("user", text)) for text in texts]
+    transcript = parse(b"".join(one + b"\n" for one in raw), stem="cli_x")
+    tool = Tool(Store(Path("/nowhere"), zone=UTC).layout, zone=UTC, page_bytes=page_bytes)
+    at, shown, calls = {"line": 1, "offset": 0}, "", 0
+
+    while True:
+        rows, _, following = tool._page(transcript, at["line"], at.get("offset", 0))
+        shown += "".join(rows)
+        calls += 1
+        if following is None:
+            break
+        assert (following["line"], following.get("offset", 0)) > (at["line"], at.get("offset", 0))
+        at = following
+
+    assert shown == "".join(tool._row(one, number) for number, one in enumerate(raw, 1))
+    assert calls < 5000
+
+
+async def test_results_of_tools_are_bounded(world: World) -> None:
+    await world.say([*TALK[:2], line("tool", "x" * 50_000, tool_call_id="c", name="read", is_error=True)])
+    await world.compact()
+
+    text = (await world.read()).text
+
+    assert f"{'x' * RESULT_CHARS} […, 50000 characters in all]" in text
+    assert "[3 failed: read," in text
+    assert text.count("x") == RESULT_CHARS
+
+
+async def test_what_was_withdrawn_is_not_shown(world: World) -> None:
+    """Nor are our own records, but for the summary with which the archive itself opened."""
+    await world.say([compact("gone"), *TALK, line("system", "", kind="undo", **{"from": 1})])
+    await world.say([line("user", "and now?"), line("system", "typo", kind="note", edits="m9")])
+    await world.compact()
+
+    text = (await world.read()).text
+
+    assert [row for row in text.splitlines() if row.startswith("[")] == [
+        "[1 summary of what came before, 2026-01-31 13:00]: They looked for a key.",
+        "[7 user, 2026-01-31 13:00]: and now?",
+        "[This is the end of the archive.]",
+    ]
+
+
+async def test_only_the_newest_archive_is_reached(world: World) -> None:
+    """After two compactions the older archive is out of reach, whatever the model asks for."""
+    await world.say([line("user", "the oldest")])
+    await world.compact()
+    await world.say([line("user", "the newer")])
+    await world.compact()
+
+    text = (await world.read()).text
+
+    assert "the newer" in text
+    assert "the oldest" not in text
+
+
+async def test_an_archive_that_got_another_name_is_found(world: World) -> None:
+    """A session that was opened again and ended once more keeps its ULID, and its name changes."""
+    await world.say(TALK)
+    path = await world.compact()
+    path.rename(path.with_name(f"20300101T000000Z{path.name[16:]}"))
+
+    assert "under the mat" in (await world.read()).text
+
+
+@pytest.mark.parametrize("how", ["id", "path", "copied"])
+async def test_an_archive_of_another_chat_is_never_read(world: World, how: str) -> None:
+    """Neither by its ULID, nor by a path, nor where its file lies in the wrong folder."""
+    await world.say([line("user", "my secret")], EVE)
+    theirs = await world.compact(EVE)
+    await world.say(TALK)
+    mine = await world.compact()
+    if how == "copied":
+        os.link(theirs, mine.with_name(theirs.name))
+    name = theirs.name if how != "path" else f"../{theirs.parent.name}/{theirs.name}"
+    await world.say([compact(name)])
+
+    said = await world.read()
+
+    assert said.is_error
+    assert "my secret" not in said.text
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("missing", "no longer there"),
+        ("empty", "damaged"),
+        ("torn", "lines 1 to 3 of 3. Some of the file is damaged"),
+        ("a folder", "cannot be read"),
+    ],
+)
+async def test_a_missing_or_damaged_archive_is_said_and_the_turn_goes_on(
+    world: World, damage: str, said: str
+) -> None:
+    await world.say(TALK)
+    path = await world.compact()
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "empty":
+        path.write_bytes(b"\0" * 100)
+    elif damage == "torn":
+        rows = data.splitlines(keepends=True)
+        path.write_bytes(b"".join([*rows[:3], b'{"role": "to\n', *rows[4:]]))
+    elif damage == "a folder":
+        path.mkdir()
+    world.model.steps = [Answer("", tool_calls=[ToolCall("c", NAME, "{}")], finish="tool_calls"), "so be it"]
+
+    assert await world.ask("what was it?") == "so be it"
+
+    assert said in str(world.model.prompts[-1].messages[-1]["content"])
+
+
+async def test_a_big_archive_is_read_in_its_midst(world: World) -> None:
+    """One that is not held in memory as a whole shows the lines that were asked for."""
+    await world.say([line("user", f"no. {number} " + "x" * 1000) for number in range(1, 6001)])
+    path = await world.compact()
+
+    text = (await world.read(line=5990)).text
+
+    assert path.stat().st_size > WHOLE_BYTES
+    assert [f"]: no. {number} " in text for number in (5989, 5990, 6000)] == [False, True, True]
+    assert "lines 5990 to 6000 of 6000" in text
+
+
+async def test_a_page_beyond_the_end_is_refused(world: World) -> None:
+    await world.say(TALK)
+    await world.compact()
+
+    assert "has 4 lines" in (await world.read(line=5)).text
+    assert (await world.read(line=0)).is_error
+
+
+async def test_a_name_of_another_program_that_leads_nowhere_is_said(world: World) -> None:
+    """Sessions of others name their archives in their own way."""
+    await world.say([compact("20260225T143000.jsonl")])
+
+    said = await world.read()
+
+    assert said.is_error
+    assert "no longer there" in said.text

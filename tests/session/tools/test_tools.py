@@ -1,0 +1,369 @@
+"""Tools act below their folder and nowhere else, and whatever goes wrong is told to the model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from session.errors import ToolError
+from session.models.model import ToolCall, ToolSpec
+from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult, capped
+from session.tools.files import MAX_FILE_BYTES, Ls, Read, Write
+
+ALL = ("read", "write", "ls", "odd")
+BOX = Toolbox([Read(), Write(), Ls()])
+
+
+class Odd:
+    """A tool that fails in whatever way it is given."""
+
+    repeatable = False
+    spec = ToolSpec(
+        "odd",
+        "d",
+        {
+            "type": "object",
+            "properties": {
+                "n": {"type": "integer", "minimum": 1},
+                "how": {"type": "string", "enum": ["a", "b"]},
+                "f": {"type": "number"},
+            },
+            "required": ["n"],
+        },
+    )
+
+    def __init__(self, error: BaseException | None = None, text: str = "done") -> None:
+        self.error = error
+        self.text = text
+
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
+        if self.error is not None:
+            raise self.error
+        return self.text
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> ToolPlace:
+    return ToolPlace(folder=tmp_path / "ws" / "files", key="cli:x")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def run(place: ToolPlace, name: str, **arguments: Any) -> ToolResult:
+    return await BOX.run(ToolCall("c", name, json.dumps(arguments)), place, ALL)
+
+
+async def done(place: ToolPlace, name: str, **arguments: Any) -> str:
+    result = await run(place, name, **arguments)
+    assert not result.is_error, result.text
+    return result.text
+
+
+async def refused(place: ToolPlace, name: str, **arguments: Any) -> str:
+    result = await run(place, name, **arguments)
+    assert result.is_error, result.text
+    return result.text
+
+
+async def odd(arguments: str, tool: Odd | None = None) -> ToolResult:
+    return await Toolbox([tool or Odd()]).run(
+        ToolCall("c", "odd", arguments), ToolPlace(Path("/x"), "k"), ALL
+    )
+
+
+async def test_write_read_and_list(place: ToolPlace) -> None:
+    """A written file can be read and is listed; folders are made on the way, closed to others."""
+    assert await done(place, "write", path="notes/a.txt", content="zwölf\n") == "wrote 7 bytes to notes/a.txt"
+
+    assert await done(place, "read", path="notes/a.txt") == "zwölf"
+    assert await done(place, "read", path=str(place.folder / "notes" / "a.txt")) == "zwölf"
+    assert await done(place, "ls") == "notes/"
+    assert await done(place, "ls", path="notes/../notes") == "a.txt (7 bytes)"
+    assert stat.S_IMODE((place.folder / "notes").stat().st_mode) == 0o700
+    assert stat.S_IMODE((place.folder / "notes/a.txt").stat().st_mode) == 0o600
+
+
+async def test_empty_scope_lists_as_empty(place: ToolPlace) -> None:
+    """A folder that nobody has used yet is empty, not an error."""
+    assert await done(place, "ls", path=".") == "(empty)"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "a/../../x", "/etc/passwd", "/", "..", "a/../..", "x\0y", "\ud800", "~/../../x"],
+)
+async def test_paths_that_leave_are_refused(place: ToolPlace, path: str) -> None:
+    """No path leads above the folder, for any of the tools."""
+    (place.folder.parent).mkdir(parents=True)
+    (place.folder.parent / "x").write_text("secret")
+
+    for tool in ("read", "ls"):
+        assert "secret" not in await refused(place, tool, path=path)
+    await refused(place, "write", path=path, content="!")
+    assert (place.folder.parent / "x").read_text() == "secret"
+
+
+async def test_a_neighbour_with_the_same_beginning_is_outside(place: ToolPlace) -> None:
+    """``/ws/files-of-others`` is not below ``/ws/files``."""
+    other = place.folder.parent / "files-of-others"
+    other.mkdir(parents=True)
+    (other / "x").write_text("secret")
+
+    assert "outside" in await refused(place, "read", path=str(other / "x"))
+
+
+@pytest.mark.parametrize("path", ["link", "dir/link", "out/x", "inner/a"])
+async def test_links_are_never_followed(place: ToolPlace, tmp_path: Path, path: str) -> None:
+    """A link is refused as the last name and as a folder on the way, even one that stays inside."""
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "x").write_text("secret")
+    (place.folder / "dir").mkdir(parents=True)
+    (place.folder / "dir" / "a").write_text("inside")
+    (place.folder / "link").symlink_to(secret / "x")
+    (place.folder / "dir" / "link").symlink_to(secret / "x")
+    (place.folder / "out").symlink_to(secret)
+    (place.folder / "inner").symlink_to("dir")
+
+    assert "link" in await refused(place, "read", path=path)
+    assert "link" in await refused(place, "write", path=path, content="!")
+    assert (secret / "x").read_text() == "secret"
+    assert (place.folder / "dir" / "a").read_text() == "inside"
+
+
+async def test_a_folder_swapped_for_a_link_does_not_open_the_outside(
+    place: ToolPlace, tmp_path: Path
+) -> None:
+    """While another process swaps a folder for a link and back, no call ever reads what is outside."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_text("secret")
+    (place.folder / "real").mkdir(parents=True)
+    (place.folder / "real" / "x").write_text("mine")
+    script = (
+        "import os,sys\n"
+        "os.chdir(sys.argv[1]); os.symlink(sys.argv[2], 'link'); print('go', flush=True)\n"
+        "while True:\n"
+        "    os.rename('real','hidden'); os.rename('link','real')\n"
+        "    os.rename('real','link'); os.rename('hidden','real')\n"
+    )
+    swapper = subprocess.Popen(
+        [sys.executable, "-c", script, str(place.folder), str(outside)], stdout=subprocess.PIPE
+    )
+    try:
+        assert swapper.stdout is not None
+        swapper.stdout.readline()
+        results, writes = [], []
+        async with asyncio.timeout(60):  # the swapper may hit every call for a while
+            while len(results) < 300 or not any(result.text == "mine" for result in results):
+                results.append(await run(place, "read", path="real/x"))
+            while len(writes) < 50 or all(result.is_error for result in writes):
+                writes.append(await run(place, "write", path="real/y", content="!"))
+    finally:
+        swapper.kill()
+        swapper.wait()
+        swapper.stdout.close()
+
+    assert not any("secret" in result.text for result in results)
+    assert names(outside) == ["x"]
+
+
+async def test_only_regular_files(place: ToolPlace) -> None:
+    """A pipe does not block the reader, and is neither read nor replaced; nor is a folder or a socket."""
+    (place.folder / "folder").mkdir(parents=True)
+    os.mkfifo(place.folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.open(place.folder, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{here}/sock")
+        os.close(here)
+
+        for path in ("pipe", "folder", "sock", "folder/"):
+            await refused(place, "read", path=path)
+            await refused(place, "write", path=path, content="!")
+    assert stat.S_ISFIFO((place.folder / "pipe").stat().st_mode)
+
+
+async def test_size_limits(place: ToolPlace) -> None:
+    """A file over 10 MB is neither read nor written; a result is never over 64 kB."""
+    place.folder.mkdir(parents=True)
+    with (place.folder / "big").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    (place.folder / "long").write_text("é" * 100_000)
+
+    assert "too large" in await refused(place, "read", path="big")
+    assert "nothing was written" in await refused(
+        place, "write", path="new", content="x" * (MAX_FILE_BYTES + 1)
+    )
+    text = await done(place, "read", path="long")
+    assert len(text.encode()) <= MAX_RESULT_BYTES
+    assert "64" in text[-80:] or "65536" in text[-80:]
+    assert not (place.folder / "new").exists()
+
+
+async def test_long_files_come_in_parts(place: ToolPlace) -> None:
+    """Reading on as each part says gives the whole file."""
+    place.folder.mkdir(parents=True)
+    lines = [f"line {i} " + "x" * (i % 90) for i in range(5000)]
+    (place.folder / "a").write_text("\n".join(lines) + "\n")
+
+    got: list[str] = []
+    offset = 1
+    while offset:
+        text = await done(place, "read", path="a", offset=offset)
+        assert len(text.encode()) <= MAX_RESULT_BYTES
+        body, _, note = text.rpartition("\n[")
+        got += (body if "go on with" in note else text).split("\n")
+        offset = int(note.split("offset=")[1].rstrip("]")) if "go on with" in note else 0
+
+    assert got == lines
+    assert (
+        await done(place, "read", path="a", offset=2, limit=1)
+        == f"{lines[1]}\n[4998 more lines; go on with offset=3]"
+    )
+    assert "5000 lines" in await refused(place, "read", path="a", offset=5001)
+
+
+async def test_binary_and_bad_text(place: ToolPlace) -> None:
+    """Bytes that are no text are refused; odd bytes within a text are shown as such."""
+    place.folder.mkdir(parents=True)
+    (place.folder / "bin").write_bytes(b"\x7fELF\0\0")
+    (place.folder / "bad").write_bytes(b"a\xffb")
+    (place.folder / "none").write_bytes(b"")
+
+    assert "not a text" in await refused(place, "read", path="bin")
+    assert await done(place, "read", path="bad") == "a\ufffdb"
+    assert await done(place, "read", path="none") == ""
+
+
+async def test_write_keeps_permissions_and_leaves_no_rest(place: ToolPlace) -> None:
+    """A replaced file keeps its mode; no temporary file stays, and killed writers' are swept later."""
+    place.folder.mkdir(parents=True)
+    (place.folder / "a").write_text("old")
+    (place.folder / "a").chmod(0o640)
+    rest = place.folder / ".chat-gateway-dead.tmp"
+    rest.write_text("half")
+    os.utime(rest, (0, 0))
+
+    await done(place, "write", path="a", content="new")
+
+    assert names(place.folder) == ["a"]
+    assert (place.folder / "a").read_text() == "new"
+    assert stat.S_IMODE((place.folder / "a").stat().st_mode) == 0o640
+
+
+async def test_a_full_disk_leaves_the_old_file(place: ToolPlace) -> None:
+    """When the disk takes no more, the file is as it was and the model is told."""
+    await done(place, "write", path="a", content="old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        said = await refused(place, "write", path="a", content="x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert "too large" in said
+    assert (place.folder / "a").read_text() == "old"
+    assert names(place.folder) == ["a"]
+
+
+async def test_errors_name_no_place_of_this_machine(place: ToolPlace) -> None:
+    """What the model is told holds the path as it wrote it, and nothing of the folder."""
+    for tool in ("read", "ls"):
+        said = await refused(place, tool, path="none/such")
+        assert "none/such" in said
+        assert str(place.folder) not in said
+    assert "too long" in await refused(place, "write", path="n" * 300, content="")
+
+
+@given(st.text(max_size=12), st.text(alphabet="./ab~", max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_no_path_escapes(tmp_path_factory: pytest.TempPathFactory, wild: str, dotted: str) -> None:
+    """Whatever the path, nothing but the folder changes."""
+    top = tmp_path_factory.mktemp("t")
+    place = ToolPlace(folder=top / "files", key="k")
+    (top / "files").mkdir()
+
+    for path in (wild, dotted, wild + dotted):
+        asyncio.run(run(place, "write", path=path, content="x"))
+
+    assert names(top) == ["files"]
+
+
+async def test_unknown_and_forbidden_tools_are_an_error_result() -> None:
+    """A tool that is not here, or not for this chat, is refused by name."""
+    here = ToolPlace(Path("/x"), "k")
+
+    for call, allowed in ((ToolCall("c", "fly", "{}"), ALL), (ToolCall("c", "ls", "{}"), ("read",))):
+        result = await BOX.run(call, here, allowed)
+        assert result.is_error
+        assert call.name in result.text
+    assert [spec.name for spec in BOX.specs(("ls", "read"), ToolPlace(Path("/x"), "k"))] == ["read", "ls"]
+    assert BOX.get("fly") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("{oops", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ("", "'n' is missing"),
+        ("{}", "'n' is missing"),
+        ('{"n": "1"}', "'n' is not of type integer"),
+        ('{"n": true}', "'n' is not of type integer"),
+        ('{"n": 0}', "'n' is under 1"),
+        ('{"n": 1, "how": "c"}', "'how' is none of a, b"),
+        ('{"n": 1, "f": "x"}', "'f' is not of type number"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_an_error_result(arguments: str, said: str) -> None:
+    """The model is told what is wrong with its arguments; the tool does not run."""
+    result = await odd(arguments, Odd(RuntimeError("it ran")))
+
+    assert result.is_error
+    assert said in result.text
+
+
+async def test_failures_become_error_results() -> None:
+    """A tool's own error is told in its words, an unexpected one by its kind alone."""
+    assert await odd('{"n": 1}', Odd(ToolError("too dark"))) == ToolResult("error: too dark", is_error=True)
+    surprise = await odd('{"n": 1}', Odd(RuntimeError("password 123")))
+    assert surprise == ToolResult("error: the tool failed (RuntimeError)", is_error=True)
+    assert await odd('{"n": 1, "f": 2}') == ToolResult("done")
+
+
+async def test_cancellation_is_not_a_result() -> None:
+    """A cancelled tool ends its turn, it does not answer."""
+    with pytest.raises(asyncio.CancelledError):
+        await odd('{"n": 1}', Odd(asyncio.CancelledError()))
+
+
+@given(st.text(max_size=200), st.integers(100, 300))
+@settings(deadline=None)
+def test_capped_text_fits(text: str, limit: int) -> None:
+    """A capped text fits its limit in bytes, is valid, and says that it was cut."""
+    short = capped(text, limit)
+
+    data = text.encode("utf-8", "replace")
+    assert len(short.encode()) <= limit
+    assert (short == data.decode()) or "[cut:" in short
+
+
+def test_which_tools_may_run_again() -> None:
+    """Reading may be repeated after a crash, writing may not."""
+    assert [tool.repeatable for tool in (Read(), Ls(), Write())] == [True, True, False]

@@ -1,0 +1,333 @@
+"""What Telegram's server knows of chats, and every method of the Bot API but getUpdates that acts on them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.telegram_faults import Refused, bad_request
+from tests.support.telegram_texts import as_json, read_text
+
+MAX_DOWNLOAD_BYTES = 20 * 2**20
+MAX_UPLOAD_BYTES = 50 * 2**20
+KINDS_OF_FILE = ("photo", "document", "voice", "audio", "video")
+ACTIONS = {
+    *("typing", "upload_photo", "record_video", "upload_video", "record_voice", "upload_voice"),
+    *("upload_document", "choose_sticker", "find_location", "record_video_note", "upload_video_note"),
+}
+NOT_MODIFIED = (
+    "message is not modified: specified new message content and reply markup are exactly the same"
+    " as a current content and reply markup of the message"
+)
+
+Upload = tuple[str, bytes]  # file name, content
+
+
+@dataclass
+class Sent:
+    """One accepted send; ``text`` and ``entities`` follow its edits, ``versions`` keeps every text it had."""
+
+    method: str
+    chat_id: int
+    message_id: int
+    text: str
+    entities: list[dict[str, Any]]
+    at: float
+    reply_to: int | None = None
+    thread: int | None = None
+    file: Upload | None = None
+    versions: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Edit:
+    """One accepted edit."""
+
+    chat_id: int
+    message_id: int
+    text: str
+    entities: list[dict[str, Any]]
+    at: float
+
+
+@dataclass
+class Action:
+    """One accepted ``sendChatAction``."""
+
+    chat_id: int
+    action: str
+    thread: int | None
+    at: float
+
+
+@dataclass
+class Chat:
+    """A chat that the bot may write to."""
+
+    id: int
+    type: str
+    title: str = ""
+    forum: bool = False
+    threads: set[int] = field(default_factory=set)
+    members: dict[int, dict[str, Any]] = field(default_factory=dict)
+    admins: set[int] = field(default_factory=set)
+    messages: dict[int, dict[str, Any]] = field(default_factory=dict)
+    deleted: set[int] = field(default_factory=set)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the Bot API's Chat."""
+        chat: dict[str, Any] = {"id": self.id, "type": self.type}
+        if self.type == "private":
+            person = next(iter(self.members.values()), {})
+            chat |= {name: person[name] for name in ("first_name", "username") if name in person}
+        else:
+            chat["title"] = self.title or f"Chat {self.id}"
+        return chat | ({"is_forum": True} if self.forum else {})
+
+
+class Chats:
+    """State and methods; every method takes the parameters and the uploads of a request."""
+
+    def __init__(self, me: dict[str, Any]) -> None:
+        self.me = me
+        self.chats: dict[int, Chat] = {}
+        self.banned: dict[int, str] = {}
+        self.moved: dict[int, int] = {}
+        self.sent: list[Sent] = []
+        self.edits: list[Edit] = []
+        self.actions: list[Action] = []
+        self.commands: dict[str, list[dict[str, str]]] = {}
+        self.files: dict[str, tuple[str, bytes]] = {}
+        self._last_message = 0
+        self.methods: dict[str, Callable[[dict[str, Any], dict[str, Upload]], Any]] = {
+            "getme": lambda params, files: self.me,
+            "sendmessage": self._send_message,
+            "editmessagetext": self._edit,
+            "deletemessage": self._delete,
+            "sendchataction": self._action,
+            "getfile": self._get_file,
+            "setmycommands": self._set_commands,
+            "getmycommands": lambda params, files: self.commands.get(_scope(params), []),
+            "deletemycommands": lambda params, files: self.commands.pop(_scope(params), True) and True,
+            "getchat": lambda params, files: self.chat_of(params).shown(),
+            "getchatmember": self._get_member,
+            "getchatadministrators": self._get_admins,
+            "answercallbackquery": lambda params, files: True,
+        }
+        for kind in KINDS_OF_FILE:
+            self.methods[f"send{kind}"] = self._sender_of(kind)
+
+    def next_message_id(self, chat: Chat) -> int:
+        """Number a message: supergroups and channels count on their own, all other chats together."""
+        if chat.type in ("supergroup", "channel"):
+            return max(chat.messages, default=0) + 1
+        self._last_message += 1
+        return self._last_message
+
+    def chat_of(self, params: dict[str, Any]) -> Chat:
+        """Find the chat of a request, or refuse as the platform does."""
+        try:
+            chat_id = int(params["chat_id"])
+        except KeyError:
+            raise bad_request("chat_id is empty") from None
+        except (TypeError, ValueError):
+            raise bad_request("chat not found") from None
+        if chat_id in self.moved:
+            to = self.moved[chat_id]
+            raise bad_request("group chat was upgraded to a supergroup chat", migrate_to_chat_id=to)
+        if chat_id in self.banned:
+            raise Refused(403, f"Forbidden: {self.banned[chat_id]}")
+        if chat_id not in self.chats:
+            raise bad_request("chat not found")
+        return self.chats[chat_id]
+
+    def _post(self, chat: Chat, params: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+        thread = int(params["message_thread_id"]) if params.get("message_thread_id") else None
+        if thread is not None and thread not in chat.threads:
+            raise bad_request("message thread not found")
+        message: dict[str, Any] = {
+            "message_id": 0,
+            "from": self.me,
+            "chat": chat.shown(),
+            "date": int(time.time()),
+        }
+        if (answered := self._answered(chat, params)) is not None:
+            message["reply_to_message"] = {k: v for k, v in answered.items() if k != "reply_to_message"}
+        if thread is not None:
+            message |= {"message_thread_id": thread, "is_topic_message": chat.forum}
+        message["message_id"] = self.next_message_id(chat)
+        chat.messages[message["message_id"]] = message | content
+        return message | content
+
+    def _answered(self, chat: Chat, params: dict[str, Any]) -> dict[str, Any] | None:
+        reply = as_json(params.get("reply_parameters")) or {}
+        wanted = reply.get("message_id") or params.get("reply_to_message_id")
+        if not wanted:
+            return None
+        found = chat.messages.get(int(wanted))
+        lenient = reply.get("allow_sending_without_reply", params.get("allow_sending_without_reply"))
+        if found is None and str(lenient).lower() != "true":
+            raise bad_request("message to be replied not found")
+        return found
+
+    def _record(self, method: str, message: dict[str, Any], file: Upload | None = None) -> None:
+        text = message.get("text", message.get("caption", ""))
+        reply_to = message.get("reply_to_message", {}).get("message_id")
+        entities = message.get("entities", message.get("caption_entities", []))
+        sent = Sent(method, message["chat"]["id"], message["message_id"], text, entities, time.monotonic())
+        sent.reply_to, sent.thread, sent.file = reply_to, message.get("message_thread_id"), file
+        sent.versions.append(text)
+        self.sent.append(sent)
+
+    def _send_message(self, params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
+        chat = self.chat_of(params)
+        text, entities = read_text(params)
+        message = self._post(chat, params, {"text": text} | ({"entities": entities} if entities else {}))
+        self._record("sendMessage", message)
+        return message
+
+    def _edit(self, params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
+        chat = self.chat_of(params)
+        message = chat.messages.get(int(params.get("message_id") or 0))
+        if message is None:
+            raise bad_request("message to edit not found")
+        if message.get("from") != self.me or "text" not in message:
+            raise bad_request("message can't be edited")
+        text, entities = read_text(params)
+        if text == message["text"] and entities == message.get("entities", []):
+            raise bad_request(NOT_MODIFIED)
+        message |= {"text": text, "edit_date": int(time.time())}
+        message.pop("entities", None)
+        message |= {"entities": entities} if entities else {}
+        self.edits.append(Edit(chat.id, message["message_id"], text, entities, time.monotonic()))
+        for sent in self.sent:
+            if (sent.chat_id, sent.message_id) == (chat.id, message["message_id"]):
+                sent.text, sent.entities = text, entities
+                sent.versions.append(text)
+        return message
+
+    def _delete(self, params: dict[str, Any], files: dict[str, Upload]) -> bool:
+        chat = self.chat_of(params)
+        if chat.messages.pop(int(params.get("message_id") or 0), None) is None:
+            raise bad_request("message to delete not found")
+        return True
+
+    def _action(self, params: dict[str, Any], files: dict[str, Upload]) -> bool:
+        chat = self.chat_of(params)
+        if params.get("action") not in ACTIONS:
+            raise bad_request("wrong parameter action in request")
+        thread = int(params["message_thread_id"]) if params.get("message_thread_id") else None
+        self.actions.append(Action(chat.id, params["action"], thread, time.monotonic()))
+        return True
+
+    def keep_file(self, kind: str, name: str, content: bytes) -> str:
+        """Store a file; return its id."""
+        file_id = f"file-{len(self.files) + 1}"
+        ending = name.rpartition(".")[2] if "." in name else "bin"
+        self.files[file_id] = (f"{kind}s/file_{len(self.files) + 1}.{ending}", content)
+        return file_id
+
+    def described(self, kind: str, file_id: str, name: str, mime: str = "") -> Any:
+        """Return the Bot API's object for a stored file."""
+        size = len(self.files[file_id][1])
+        about: dict[str, Any] = {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": size}
+        if kind == "photo":
+            small = about | {
+                "file_id": f"{file_id}-small",
+                "file_unique_id": f"s{file_id}",
+                "file_size": min(size, 9),
+            }
+            return [small | {"width": 90, "height": 60}, about | {"width": 900, "height": 600}]
+        if kind in ("voice", "audio", "video"):
+            about["duration"] = 3
+        if kind == "video":
+            about |= {"width": 640, "height": 360}
+        if kind != "voice":
+            about["file_name"] = name
+        return about | ({"mime_type": mime} if mime else {})
+
+    def _sender_of(self, kind: str) -> Callable[[dict[str, Any], dict[str, Upload]], dict[str, Any]]:
+        def send(params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
+            chat = self.chat_of(params)
+            caption, entities = read_text(params, field="caption")
+            given = str(params.get(kind, ""))
+            upload = (
+                files.get(given.removeprefix("attach://"))
+                if given.startswith("attach://")
+                else files.get(kind)
+            )
+            if upload is None and given not in self.files:
+                raise bad_request(f"there is no {kind} in the request")
+            if upload is not None and not upload[1]:
+                raise bad_request("file must be non-empty")
+            if upload is not None and len(upload[1]) > (10 * 2**20 if kind == "photo" else MAX_UPLOAD_BYTES):
+                raise Refused(413, "Request Entity Too Large")
+            file_id = self.keep_file(kind, *upload) if upload else given
+            content: dict[str, Any] = {kind: self.described(kind, file_id, upload[0] if upload else "")}
+            content |= {"caption": caption} if caption else {}
+            content |= {"caption_entities": entities} if entities else {}
+            message = self._post(chat, params, content)
+            self._record(f"send{kind.capitalize()}", message, upload or self.files[given])
+            return message
+
+        return send
+
+    def _get_file(self, params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
+        file_id = str(params.get("file_id", "")).removesuffix("-small")
+        if file_id not in self.files:
+            raise bad_request("wrong file_id or the file is temporarily unavailable")
+        path, content = self.files[file_id]
+        if len(content) > MAX_DOWNLOAD_BYTES:
+            raise bad_request("file is too big")
+        about = {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": len(content)}
+        return about | {"file_path": path}
+
+    def _set_commands(self, params: dict[str, Any], files: dict[str, Upload]) -> bool:
+        commands = as_json(params.get("commands"))
+        if not isinstance(commands, list):
+            raise bad_request("can't parse commands: expected an Array of BotCommand")
+        if len(commands) > 100:
+            raise bad_request("BOT_COMMANDS_TOO_MUCH")
+        for command in commands:
+            if not re.fullmatch(r"/?[a-z0-9_]{1,32}", str(command.get("command", ""))):
+                raise bad_request("BOT_COMMAND_INVALID")
+            if not 1 <= len(str(command.get("description", ""))) <= 256:
+                raise bad_request("BOT_COMMAND_DESCRIPTION_INVALID")
+        self.commands[_scope(params)] = commands
+        return True
+
+    def _member(self, chat: Chat, user_id: int) -> dict[str, Any]:
+        user = self.me if user_id == self.me["id"] else chat.members.get(user_id)
+        if user is None:
+            raise bad_request("member not found")
+        if user_id not in chat.admins:
+            return {"user": user, "status": "member"}
+        may = (
+            "can_be_edited",
+            "is_anonymous",
+            "can_manage_chat",
+            "can_delete_messages",
+            "can_manage_video_chats",
+        )
+        may += ("can_restrict_members", "can_promote_members", "can_change_info", "can_invite_users")
+        may += ("can_post_stories", "can_edit_stories", "can_delete_stories")
+        return {"user": user, "status": "administrator"} | dict.fromkeys(may, False)
+
+    def _get_member(self, params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
+        return self._member(self.chat_of(params), int(params.get("user_id") or 0))
+
+    def _get_admins(self, params: dict[str, Any], files: dict[str, Upload]) -> list[dict[str, Any]]:
+        chat = self.chat_of(params)
+        if chat.type == "private":
+            raise bad_request("there are no administrators in the private chat")
+        return [self._member(chat, user_id) for user_id in sorted(chat.admins)]
+
+
+def _scope(params: dict[str, Any]) -> str:
+    scope = as_json(params.get("scope")) or {"type": "default"}
+    return ":".join(
+        [*(str(scope[name]) for name in sorted(scope)), str(params.get("language_code") or "")]
+    ).rstrip(":")

@@ -1,0 +1,81 @@
+"""``chat -m`` with something on stdin: it is part of the message, or it is said that it is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.test_chat import WITHIN_S, command, environment, run
+
+
+@pytest.mark.parametrize(
+    ("given", "stdin", "reply"),
+    [
+        ("-", "one\ntwo\n", "one\ntwo"),
+        ("sum up:", "a page\nof text\n", "sum up:\n\na page\nof text"),
+        ("hello", "", "hello"),
+        ("hello", "\n \n", "hello"),
+    ],
+)
+def test_a_pipe_is_part_of_the_message(tmp_path: Path, given: str, stdin: str, reply: str) -> None:
+    """`-` is stdin alone; a text comes before what is piped in; an empty pipe adds nothing."""
+    done = run(tmp_path, "chat", "-m", given, stdin=stdin)
+
+    assert (done.returncode, done.stdout) == (0, f"echo: {reply}\n"), done.stderr
+
+
+def test_an_empty_message_from_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Nothing is sent where `-` finds nothing."""
+    done = run(tmp_path, "chat", "-m", "-", stdin=" \n")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the message is empty" in done.stderr
+
+
+def test_a_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+    """A redirected file is read as a pipe is; what is no UTF-8 becomes a replacement character."""
+    (tmp_path / "notes").write_bytes(b"caf\xe9\n")
+    with (tmp_path / "notes").open("rb") as notes:
+        done = subprocess.run(
+            command(tmp_path, "chat", "-m", "look"),
+            stdin=notes,
+            capture_output=True,
+            timeout=WITHIN_S,
+            env=environment(),
+            check=False,
+        )
+
+    assert (done.returncode, done.stdout.decode()) == (0, "echo: look\n\ncaf\ufffd\n")
+
+
+def test_a_pipe_that_nobody_closes_is_left_out_and_said(tmp_path: Path) -> None:
+    """A caller that never writes and never closes does not hold the message up."""
+    reading, writing = os.pipe()
+    try:
+        done = subprocess.run(
+            command(tmp_path, "chat", "-m", "hello"),
+            stdin=reading,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            env=environment(),
+            check=False,
+        )
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+    assert (done.returncode, done.stdout) == (0, "echo: hello\n")
+    assert "stdin is open and silent, so it is left out" in done.stderr
+
+
+def test_too_much_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    """Over 2 MiB nothing is sent."""
+    done = run(tmp_path, "chat", "-m", "-", stdin="x" * (2**21 + 1))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "stdin is over 2 MiB" in done.stderr
+    assert not (tmp_path / "sessions" / "cli_direct.jsonl").exists()

@@ -1,0 +1,239 @@
+"""Clients that never finish what they begin: they keep nobody from being served, and cost little memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.harness import Daemon
+from tests.system.platform_place import told
+
+TOKEN = "correct-horse-battery-staple"
+HALF_A_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+MIB = 2**20
+
+
+@contextmanager
+def descriptors(number: int) -> Iterator[None]:
+    """Let this process hold that many sockets."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(number, before[1])), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+class Half:
+    """One client that sent the beginning of a request and then nothing."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def told_or_cut(self) -> bytes:
+        """Return what the server says until it closes; empty where it merely cuts the line."""
+        with contextlib.suppress(ConnectionError):
+            return await self._reader.read()
+        return b""
+
+    async def slowly(self, *, seconds: int) -> bytes:
+        """Read a little at a time for so long, then the rest."""
+        parts = []
+        for _ in range(seconds * 4):
+            parts.append(await self._reader.read(20_000))
+            await asyncio.sleep(0.25)
+        return b"".join([*parts, await self._reader.read()])
+
+
+@asynccontextmanager
+async def half_sent(url: str, number: int, begun: bytes) -> AsyncIterator[list[Half]]:
+    """Open that many connections, each with the beginning of a request."""
+    address = httpx.URL(url)
+    assert address.port is not None
+    clients: list[Half] = []
+    try:
+        for _ in range(number):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            with contextlib.suppress(ConnectionError):
+                writer.write(begun)
+                await writer.drain()
+            clients.append(Half(reader, writer))
+        yield clients
+    finally:
+        for client in clients:
+            client.writer.transport.abort()
+
+
+def resident_bytes(pid: int) -> int:
+    """How much memory a process holds."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"process {pid} is gone")
+
+
+def open_descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("number", "limits"), [(400, "256:256"), (2000, "1024:1024"), (400, "128:256")], ids=str
+)
+async def test_half_sent_headers_keep_nobody_from_being_served(
+    tmp_path: Path, number: int, limits: str
+) -> None:
+    """While they lie there, ``/healthz`` answers at once, a message is answered and the clock goes on."""
+    prefix = ("prlimit", f"--nofile={limits}")
+    config = {"http.token": TOKEN}
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    with descriptors(number + 500):
+        async with (
+            Daemon(tmp_path, config=config, prefix=prefix) as daemon,
+            httpx.AsyncClient(base_url=daemon.url, timeout=5, trust_env=False) as client,
+            client.stream("GET", "/v1/events?key=web:a", headers=bearer) as looker,
+            half_sent(daemon.url, number, HALF_A_HEAD),
+        ):
+            fired = daemon.log.count(b"turn.replied")
+            await told(tmp_path, "cron", "add", "--every", "1s", "--message", "tick")
+            async with httpx.AsyncClient(base_url=daemon.url, timeout=5, trust_env=False) as fresh:
+                alive = await fresh.get("/healthz")
+                answer = await fresh.post(
+                    "/v1/messages?wait=5", json={"chat_id": "a", "text": "hi"}, headers=bearer
+                )
+            await daemon.said("turn.replied", fired + 3, within_s=30)
+            held = open_descriptors(daemon.pid)
+            hard = int(limits.partition(":")[2])
+
+            assert resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+            assert alive.status_code == 200
+            assert answer.json()["reply"] == "echo: hi"
+            assert held < hard * 3 // 4
+            await anext(part async for part in looker.aiter_text() if "echo: hi" in part)
+
+
+async def test_clients_that_come_all_at_once_are_all_served(tmp_path: Path) -> None:
+    """A thousand connections that are opened before the first of them asks get a thousand answers."""
+    rest = b"all\r\nConnection: close\r\n\r\n"
+    with descriptors(4000):
+        async with (
+            Daemon(tmp_path, prefix=("prlimit", "--nofile=4000:4000")) as daemon,
+            half_sent(daemon.url, 1000, HALF_A_HEAD) as clients,
+        ):
+            for client in clients:
+                client.writer.write(rest)
+            async with asyncio.timeout(60):
+                told = await asyncio.gather(*(client.told_or_cut() for client in clients))
+
+    assert sum(b" 200 OK" in answer for answer in told) == 1000
+
+
+async def test_a_head_that_never_ends_is_cut_in_time(tmp_path: Path) -> None:
+    """A client has ten seconds for its headers, however they drip; one that was answered gets no more."""
+    whole = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    async with (
+        Daemon(tmp_path) as daemon,
+        half_sent(daemon.url, 1, b"") as (silent,),
+        half_sent(daemon.url, 1, HALF_A_HEAD) as (half,),
+        half_sent(daemon.url, 1, whole + HALF_A_HEAD) as (second,),
+        asyncio.timeout(40),
+    ):
+        dripping = [asyncio.create_task(_drip(client.writer)) for client in (half, second)]
+        try:
+            told = await asyncio.gather(*(client.told_or_cut() for client in (silent, half, second)))
+        finally:
+            for task in dripping:
+                task.cancel()
+
+    assert told[:2] == [b"", b""]
+    assert told[2].count(b"200 OK") == 1
+
+
+async def test_an_answer_waits_for_a_slow_reader_and_for_no_other(tmp_path: Path) -> None:
+    """Ten mebibytes reach who takes them slowly; who takes nothing is cut, and its memory is given back."""
+    async with (
+        Daemon(tmp_path) as daemon,
+        httpx.AsyncClient(base_url=daemon.url, timeout=60, trust_env=False) as client,
+    ):
+        for number in range(5):
+            body = {"chat_id": "a", "text": f"{number}" + "x" * 1_000_000}
+            assert (await client.post("/v1/messages?wait=60", json=body)).status_code == 200
+        (row,) = (await client.get("/v1/sessions")).json()["sessions"]
+        path = f"/v1/sessions/{row['id']}/messages"
+        whole = await client.get(path)
+        begun = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+        async with half_sent(daemon.url, 1, begun) as (slow,), half_sent(daemon.url, 1, begun) as (stuck,):
+            stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            read = await slow.slowly(seconds=25)
+            stuck.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            cut = await stuck.told_or_cut()
+
+    assert len(whole.content) > 10_000_000
+    assert read.endswith(whole.content)
+    assert len(cut) < len(whole.content)
+
+
+async def _drip(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.3)
+
+
+@pytest.mark.parametrize("path", ["/v1/login", "/healthz", "/v1/messages"])
+@pytest.mark.parametrize("token", [TOKEN, ""], ids=["locked", "open"])
+async def test_half_sent_bodies_cost_little_memory(tmp_path: Path, path: str, token: str) -> None:
+    """Sixty bodies of two mebibytes that lack their end are not kept, with a token set or without."""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    begun = head.encode() + b"Content-Length: %d\r\n\r\n" % (2 * MIB - 10) + b" " * (2 * MIB - 4096)
+    async with (
+        Daemon(tmp_path, config={"http.token": token}) as daemon,
+        httpx.AsyncClient(base_url=daemon.url, timeout=10, trust_env=False) as client,
+    ):
+        for _ in range(20):
+            await client.get("/healthz")
+        before = resident_bytes(daemon.pid)
+        highest = before
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(60):
+                sending = asyncio.create_task(_enter(stack, daemon.url, begun))
+                await asyncio.wait((sending,), timeout=0.1)
+                highest = max(highest, resident_bytes(daemon.pid))
+            alive = await client.get("/healthz")
+            highest = max(highest, resident_bytes(daemon.pid))
+
+    assert alive.status_code == 200
+    assert highest - before < 20 * MIB, f"{(highest - before) / MIB:.1f} MiB"
+
+
+async def _enter(stack: contextlib.AsyncExitStack, url: str, begun: bytes) -> None:
+    await stack.enter_async_context(half_sent(url, 1, begun))
+
+
+async def test_a_login_over_four_kibibytes_is_refused(tmp_path: Path) -> None:
+    """Of what comes before any token little is read, whether it says its length or comes in pieces."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"token": "'
+        for _ in range(9):
+            yield b"x" * 512
+        yield b'"}'
+
+    async with (
+        Daemon(tmp_path, config={"http.token": TOKEN}) as daemon,
+        httpx.AsyncClient(base_url=daemon.url, timeout=20, trust_env=False) as client,
+    ):
+        sized = await client.post("/v1/login", json={"token": "x" * 4096})
+        chunked = await client.post("/v1/login", content=pieces())
+        fits = await client.post("/v1/login", json={"token": "x" * 4000})
+
+    assert (sized.status_code, chunked.status_code, fits.status_code) == (413, 413, 401)
+    assert "4 KiB" in sized.json()["error"]

@@ -1,0 +1,138 @@
+"""A person whose model cannot answer learns it at once, with the cure, and sees no log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.config.settings import Settings
+from gateway.doctor.checks import examine
+from session.models.credentials import VARIABLES
+from tests.support.model_server import ModelServer, Reply
+from tests.system.test_chat import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run
+
+UNREACHABLE = 69
+
+
+def keyless(**extra: str) -> dict[str, str]:
+    """Return the environment of somebody who set a model and forgot its key."""
+    names = {name for group in VARIABLES.values() for name in group}
+    kept = {name: value for name, value in environment(**extra).items() if name not in names}
+    return {"CHAT_GATEWAY_MODEL__NAME": "openai/gpt-4.1-mini"} | kept
+
+
+def served(server: ModelServer, **extra: str) -> dict[str, str]:
+    return keyless(CHAT_GATEWAY_MODEL__NAME="openai/stub", CHAT_GATEWAY_MODEL__API_BASE=server.url, **extra)
+
+
+def has_log(text: str) -> bool:
+    return any(line.startswith("{") or "[warning" in line for line in text.splitlines())
+
+
+def test_no_key_is_told_at_once_and_nothing_is_sent(tmp_path: Path) -> None:
+    """Exit 69 with the variable's name, after less than two seconds of work; the message waits nowhere."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = run(tmp_path, "chat", "-m", "hello", env=keyless())
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    queues = json.loads(run(tmp_path, "status", "--json", env=keyless()).stdout)["queues"]
+
+    assert (done.returncode, done.stdout) == (UNREACHABLE, "")
+    assert "try: set OPENAI_API_KEY, or model.api_key_file" in done.stderr
+    assert not has_log(done.stderr)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    assert queues["inbound"]["count"] == 0
+
+
+def test_a_daemon_without_a_key(tmp_path: Path) -> None:
+    """The daemon starts, shows its model as down from the start, and every `chat -m` says why."""
+    with daemon(tmp_path, keyless()):
+        done = run(tmp_path, "chat", "-m", "hello", env=keyless(OPENAI_API_KEY="of-this-shell-alone"))
+        status = run(tmp_path, "status", env=keyless())
+        command_answered = run(tmp_path, "chat", "-m", "/help", env=keyless())
+
+    assert (done.returncode, done.stdout) == (UNREACHABLE, "")
+    assert "OPENAI_API_KEY, or model.api_key_file; then restart the daemon" in done.stderr
+    assert "model: down (openai/gpt-4.1-mini: there is no key for it)" in status.stdout
+    assert command_answered.returncode == 0
+    assert "/stop" in command_answered.stdout
+
+
+@pytest.mark.parametrize("attached", [True, False])
+async def test_a_refused_key_ends_the_wait(tmp_path: Path, attached: bool) -> None:
+    """A key that the provider refuses: exit 69 at the first notice, and the message is kept."""
+    async with ModelServer() as server:
+        env = served(server)
+
+        def ask() -> subprocess.CompletedProcess[str]:
+            if not attached:
+                return run(tmp_path, "chat", "-m", "hi [[status:401]]", env=env)
+            with daemon(tmp_path, env):
+                return run(tmp_path, "chat", "-m", "hi [[status:401]]", env=env)
+
+        done = await asyncio.to_thread(ask)
+
+    assert (done.returncode, done.stdout) == (UNREACHABLE, "")
+    assert "(credentials)" in done.stderr
+    assert "try: set OPENAI_API_KEY" in done.stderr
+    assert "the message is kept" in done.stderr
+    assert not has_log(done.stderr)
+    if not attached:
+        assert '"model.away"' in (tmp_path / "state" / "chat.log").read_text()
+        assert f"more is in {tmp_path / 'state' / 'chat.log'}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "cure"),
+    [(401, "OPENAI_API_KEY"), (404, "correct model.name"), (402, "add credit"), (400, "correct model.name")],
+)
+async def test_doctor_fails_with_the_cure(tmp_path: Path, status: int, cure: str) -> None:
+    """A wrong key, an unknown model and an empty account are failures of the model."""
+    async with ModelServer() as server:
+        server.script.extend([Reply(status=status)] * 4)
+        model = {"name": "openai/stub", "api_base": server.url}
+        settings = Settings.model_validate({"workspace": tmp_path, "model": model})
+        (found,) = [check async for check in examine(settings) if check.name == "model"]
+
+    assert found.level == "fail"
+    assert cure in found.cure
+
+
+def test_doctor_names_the_variable_and_the_impossible_model(tmp_path: Path) -> None:
+    """Neither needs a network: a key that is missing, and a name that no provider has."""
+    checks = {}
+    for name in ("openai/gpt-4.1-mini", "no-such-model"):
+        done = run(tmp_path, "doctor", "--json", env=keyless() | {"CHAT_GATEWAY_MODEL__NAME": name})
+        (checks[name],) = [check for check in json.loads(done.stdout) if check["name"] == "model"]
+
+    assert [check["level"] for check in checks.values()] == ["fail", "fail"]
+    assert "OPENAI_API_KEY" in checks["openai/gpt-4.1-mini"]["cure"]
+    assert "correct model.name" in checks["no-such-model"]["cure"]
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(command(tmp_path, "chat"), tmp_path, keyless(TERM="dumb"))
+    yield opened
+    opened.close()
+
+
+def test_no_log_in_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
+    """The terminal shows why at the start, the notice once it is asked, and never a line of the log."""
+    terminal.until("try: set OPENAI_API_KEY")
+    terminal.until(PROMPTS["dumb"])
+    terminal.write("hello\n")
+    terminal.until("not available right now (credentials)")
+    log = tmp_path / "state" / "chat.log"
+    end = time.monotonic() + WITHIN_S
+    while not (log.exists() and "model.away" in log.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+    assert "model.away" not in terminal.seen
