@@ -190,10 +190,11 @@ class Refusals:
 
     async def _outcome(self, session: Session, inbound: Inbound) -> Reply:
         """Say what the letter ended in: what is stored of it, else that it was refused."""
-        if (stored := outcomes.stored(session, inbound)) is not None:
-            return stored
+        # Asked first: what was answered beside the lane is stored, too, and would be sent a second time.
         if await self._orders.answered(inbound, outcomes.command(inbound)):
             return Reply(silent=True)
+        if (stored := outcomes.stored(session, inbound)) is not None:
+            return stored
         text = SAID.format(self._limit)
         log.info("letter.refused", key=inbound.key, id=inbound.id, reason=REASON)
         if (inbound.key, inbound.id) not in self._telling:

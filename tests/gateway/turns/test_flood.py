@@ -124,6 +124,21 @@ async def test_a_stop_beyond_the_limit_still_stops(tmp_path: Path) -> None:
         assert await r.texts(LIMIT) == [f"script: m{number}" for number in range(1, 1 + LIMIT)]
 
 
+async def test_what_is_answered_beside_its_lane_beyond_the_limit_is_answered_once(tmp_path: Path) -> None:
+    """The letter is refused later than it is answered, and adds no second answer."""
+    asked = [f"s{number}" for number in range(20)]
+    async with flooded(tmp_path, 5) as (r, model):
+        await r.replies(1)
+        for message_id in asked:
+            await r.put("/status", message_id)
+        answered = await r.replies(len(asked))
+        await until_waiting(r, 1 + LIMIT)
+        model.opened.set()
+
+        assert sorted(reply.id for reply in answered) == sorted(f"{each}#reply" for each in asked)
+        assert await r.texts(1 + LIMIT) == [f"script: m{number}" for number in range(1 + LIMIT)]
+
+
 async def test_a_crowd_of_one_chat_takes_no_place_from_another(tmp_path: Path) -> None:
     """However many come, they do not fill what the daemon holds of its queue."""
     async with flooded(tmp_path, 40, window=10) as (r, _):
