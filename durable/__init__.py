@@ -1,8 +1,12 @@
-"""What must survive a crash, written once: files, folders, locks, small states, a database in batches."""
+"""What must survive a crash, written once: files, folders, locks, small states, a database in batches.
+
+``BoundedDict`` and ``first_of`` lie here because all packages use them and this one imports none.
+"""
 
 from durable.append import append_whole, begin_sync
 from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
+from durable.bounded_dict import BoundedDict
 from durable.database import Database, Job, Schema
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
@@ -11,9 +15,11 @@ from durable.group_commit import Asked, GroupCommit
 from durable.locks import locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
 from durable.state import check_version, decode_state
+from durable.waits import first_of
 
 __all__ = [
     "Asked",
+    "BoundedDict",
     "Damaged",
     "Database",
     "GroupCommit",
@@ -28,6 +34,7 @@ __all__ = [
     "check_version",
     "decode_state",
     "discard",
+    "first_of",
     "keep_owner",
     "like",
     "locked",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from durable import BoundedDict
 from gateway.service.outcome import Outcome
 from gateway.turns.event import Event
-from session.bounded_dict import BoundedDict
 
 QUOTED_CHARS = 50
 QUESTIONS_MAX = 100

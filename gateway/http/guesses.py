@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from session.bounded_dict import BoundedDict
+from durable import BoundedDict
 
 log = structlog.get_logger("http")
 

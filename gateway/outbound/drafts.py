@@ -13,12 +13,12 @@ from ulid import ULID
 
 from channels.base import Channel, Edits, Piece, Rendered, Types
 from channels.errors import ChannelDown, SendLater, SendNever
+from durable import BoundedDict
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce, render
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.control_order import WatchOrder
 from gateway.turns.event import read_event
-from session.bounded_dict import BoundedDict
 from session.transcript.key import split
 
 log = structlog.get_logger("drafts")

@@ -11,10 +11,10 @@ from typing import Any
 import structlog
 
 from channels.message import Inbound
+from durable import BoundedDict
 from gateway.errors import MailboxError
 from gateway.queue.mailbox import Mailbox
 from gateway.turns import replies
-from session.bounded_dict import BoundedDict
 from session.errors import SessionError
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey

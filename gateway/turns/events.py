@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from durable import BoundedDict
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.event import Event
-from session.bounded_dict import BoundedDict
 from session.transcript.key import SLOTS, slot_of
 
 EventKind = Literal["queued", "started", "tool", "delta", "draft", "reply", "notice"]

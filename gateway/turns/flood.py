@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from channels.message import Inbound
+from durable import first_of
 from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import Letter
 from gateway.queue.retry import back_off_s
@@ -23,7 +24,6 @@ from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.orders import Orders
 from gateway.turns.policy import UNANSWERED, Verdict
 from session.errors import SessionError
-from session.first_of import first_of
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 from session.turn.turn import Reply

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from channels.message import Inbound
+from durable import first_of
 from gateway.queue.mailbox import Letter
 from gateway.turns.policy import Verdict
-from session.first_of import first_of
 from session.turn.turn import Request, StopSwitch
 
 

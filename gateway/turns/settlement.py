@@ -10,13 +10,13 @@ from typing import Literal
 import structlog
 
 from channels.message import Inbound
+from durable import BoundedDict
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import Mailbox, Post
 from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.notices import Notices
-from session.bounded_dict import BoundedDict
 from session.turn import commands
 from session.turn.turn import Reply
 

@@ -19,11 +19,10 @@ from typing import Any
 
 import structlog
 
+from durable import BoundedDict, first_of
 from session.background.job_files import BackgroundJob, JobFiles
-from session.bounded_dict import BoundedDict
 from session.disk.threads import start_thread
 from session.errors import ModelAway, NewerFormat, NotNow, SessionError
-from session.first_of import first_of
 from session.memory.consolidation import MemoryNotes
 from session.memory.notes import Notes
 from session.memory.titles import SessionTitles

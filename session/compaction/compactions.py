@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from session.bounded_dict import BoundedDict
+from durable import BoundedDict
 from session.compaction.compactor import Compactor, Summary
 from session.compaction.counting import Counts
 from session.compaction.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from session.bounded_dict import BoundedDict
+from durable import BoundedDict
 from session.models.model import Message, ToolSpec, Usage
 from session.models.tokens import CHARS_PER_TOKEN, estimate_messages, estimate_tools
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from session.bounded_dict import BoundedDict
+from durable import BoundedDict
 from session.context.context import Recent
 from session.disk.layout import Layout, Seen, seen
 from session.library.file_cache import YOUNG_NS, FileCache

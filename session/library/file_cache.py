@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from session.bounded_dict import BoundedDict
+from durable import BoundedDict
 from session.disk.layout import Seen
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from session.bounded_dict import BoundedDict
+from durable import BoundedDict
 from session.compaction import nearest_cut
 from session.context.scopes import Reader, Scope, Scopes
 from session.disk.layout import Seen, seen

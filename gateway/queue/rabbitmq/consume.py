@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from durable import first_of
 from gateway.errors import LetterLost, MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
@@ -22,7 +23,6 @@ from gateway.queue.rabbitmq.declare import PROBE
 from gateway.queue.rabbitmq.topology import QueueKind, grows_live
 from gateway.queue.rabbitmq.window import FIRST_WINDOW, FIXED_WINDOW, cost_of, next_window
 from gateway.queue.rabbitmq.wire import AccessRefused, BrokerMessage, NotFound
-from session.first_of import first_of
 
 ATTACH_TIMEOUT_S = 10.0
 RETRY_S = 1.0

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from durable import first_of
 from gateway.queue.fanout import Fanout
 from gateway.queue.mailbox import Topic
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
 from gateway.queue.rabbitmq.topology import Names, slot_route
 from gateway.queue.rabbitmq.wire import BrokerMessage, LinkDown, NotFound
-from session.first_of import first_of
 
 BOUND_WITHIN_S = 10.0
 EVERY = "#"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from session.first_of import first_of
+from durable import first_of
 
 WITHIN_S = 10.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from session.bounded_dict import BoundedDict
+from durable import BoundedDict
 
 
 def test_beyond_its_size_the_oldest_item_goes() -> None:
