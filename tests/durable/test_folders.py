@@ -48,9 +48,11 @@ def test_a_folder_that_another_one_left_is_synced_once(tmp_path: Path) -> None:
 
     assert syncs(lambda: durable.make_folder(path)) == [str(tmp_path)]
     assert syncs(lambda: durable.make_folder(path)) == []
+    # Made while the first one is still there: a folder made after it might get its number.
+    another = tmp_path / "another"
+    another.mkdir()
     path.rmdir()
-    (tmp_path / "in between").mkdir()  # lest the next one has the number of the last
-    path.mkdir()
+    another.rename(path)
     assert syncs(lambda: durable.make_folder(path)) == [str(tmp_path)]
 
 
