@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.session.background.test_retention import ADA, BOB, START, World
+from tests.session.retention_place import ADA, BOB, START, World
 
 CAT, DOG = "media/ca/cat.jpg", "media/do/dog.jpg"
 
@@ -95,7 +95,7 @@ async def test_retention_takes_the_media_of_what_it_deletes(world: World, tmp_pa
     await world.say("b", **file(DOG))
     await world.end()
     await world.say("c")
-    world.clock.pass_(31)
+    world.clock.forward(days=31)
     await world.say("d")
     await world.pruned(dry_run=True)
     assert cat.exists()
