@@ -225,3 +225,9 @@ async def place(
             task.cancel()
             await asyncio.wait((task,))
         await store.aclose()
+
+
+def jobs_in(workspace: Path) -> list[Path]:
+    """The consolidations that wait."""
+    found = (workspace / "state/jobs").glob("*.json")
+    return sorted(path for path in found if ".summary." not in path.name)
