@@ -87,8 +87,7 @@ async def test_new_that_comes_again_as_its_job_ends_leaves_no_file_behind(tmp_pa
                 struck.set()
                 told.wait(30)
 
-    async with place(tmp_path, slow, run=True) as house:
-        house.jobs._files = InTurn(tmp_path / "state")
+    async with place(tmp_path, slow, run=True, files=InTurn(tmp_path / "state")) as house:
         await house.said(ADA, talk(4))
         assert await house.new(ADA)
         again = asyncio.ensure_future(house.new(ADA))

@@ -60,7 +60,7 @@ def in_child(tmp_path: Path, before: str, body: str) -> dict[str, Any]:
         "from datetime import UTC\n"
         "from session.errors import StoreError\n"
         "from session.store.store import Store\n"
-        "from tests.session.store.test_store import ADA, AT, turn\n"
+        "from tests.session.store_place import ADA, AT, turn\n"
         "from session.transcript.transcript import make_line\n"
         "out = {}\n"
         "path = Path(sys.argv[1]) / 'sessions' / 'telegram_1.jsonl'\n"
