@@ -26,9 +26,30 @@ async def awaited_files(mailbox: Mailbox) -> AwaitedFiles:
             # While the disk refuses, messages are held that are not in the queue yet.
             complete = mailbox.health().up
             return AwaitedFiles(_named(await mailbox.bodies_with(b"media")), complete)
-        return AwaitedFiles(_named([each.body for each in await mailbox.parked()]))
     except MailboxError as error:
-        raise StoreError(f"the letters cannot be looked at: {error}", hint=error.hint) from error
+        raise _unseen(error) from error
+    return AwaitedFiles(await parked_files(mailbox))
+
+
+async def parked_files(mailbox: Mailbox) -> frozenset[str]:
+    """Name the files of the parked letters: one that is put back later must find them.
+
+    Raises:
+        StoreError: the queue does not answer; nothing may be concluded.
+    """
+    try:
+        return _named([each.body for each in await mailbox.parked()])
+    except MailboxError as error:
+        raise _unseen(error) from error
+
+
+def files_named(body: bytes) -> list[str]:
+    """Name the files of one letter, in order of their names."""
+    return sorted(_named([body]))
+
+
+def _unseen(error: MailboxError) -> StoreError:
+    return StoreError(f"the letters cannot be looked at: {error}", hint=error.hint)
 
 
 def _named(bodies: list[bytes]) -> frozenset[str]:

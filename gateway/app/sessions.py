@@ -11,6 +11,7 @@ from gateway.app.compactions import build_bounds
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota
+from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.background.passing import Passing
 from session.background.retention import Retention
@@ -63,7 +64,7 @@ class SessionServices:
             zone=settings.zone,
             purse=self._spending,
         )
-        self.jobs = Background(self.memory, store=self.store, state=settings.workspace / "state")
+        self.jobs = Background(self.memory, store=self.store, files=JobFiles(settings.workspace / "state"))
         self.bounds = build_bounds(
             settings,
             self.model,

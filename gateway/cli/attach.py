@@ -76,6 +76,23 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
             serving.cancel()
 
 
+async def parked_files(settings: Settings) -> frozenset[str]:
+    """Name the files of ``media/`` that parked letters need: the daemon says so, else the queue itself.
+
+    Raises:
+        StateInUse, Unreachable: as ``queue``.
+    """
+    async with daemon(settings) as client:
+        if client is not None:
+            rows = await client.parked(files=True)
+            return frozenset(name for row in rows for name in row["files"])
+    # A verb that a daemon answers starts twice as fast without an application in this process.
+    from gateway.app import awaited
+
+    async with queue(settings) as mailbox:
+        return await awaited.parked_files(mailbox)
+
+
 def _listed(settings: Settings) -> Iterator[Client]:
     for one in DaemonRegistry(settings.workspace).running():
         if one.url:

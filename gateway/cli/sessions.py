@@ -8,6 +8,7 @@ import contextlib
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.app.sessions import SessionServices, build_session_services
@@ -22,6 +23,7 @@ from session.store.search import SearchResult
 from session.store.search import search as search_in
 from session.store.store import Store, View
 from session.store.switch_session import Swap
+from session.store.unnamed import AwaitedFiles
 from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
@@ -153,7 +155,8 @@ def prune(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> tuple[float, list[dict[str, Any]]]:
         async with _services(settings) as services:
-            steps = await services.retention.prune(dry_run=args.dry_run)
+            services.retention.awaited = partial(_awaited, settings)
+            steps = await services.retention.prune(dry_run=args.dry_run, sweeps=False)
             return settings.session.retention_days, [step.as_dict() for step in steps]
 
     days, steps = attach.complete(work(settings_of(args)))
@@ -208,6 +211,11 @@ def _services(settings: Settings) -> aclosing[SessionServices]:
     return aclosing(build_session_services(settings, status=lambda _: []))
 
 
+async def _awaited(settings: Settings) -> AwaitedFiles:
+    """Name the files that parked letters need; what else waits is known to the daemon alone."""
+    return AwaitedFiles(await attach.parked_files(settings))
+
+
 async def _find(store: Store, target: str) -> View:
     if _ULID.fullmatch(target):
         view = await store.look_up(target)
@@ -228,7 +236,7 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key, everything=everything)
-    return await store.clear(key, everything=everything)
+    return await store.clear(key, everything=everything, awaited=partial(attach.parked_files, settings))
 
 
 def _can_be_sent(key: str) -> bool:

@@ -165,9 +165,10 @@ class Client:
             else standing
         )
 
-    async def parked(self) -> list[dict[str, Any]]:
-        """List the parked letters, oldest first."""
-        return cast("list[dict[str, Any]]", (await self._once("GET", "/v1/parked"))["parked"])
+    async def parked(self, *, files: bool = False) -> list[dict[str, Any]]:
+        """List the parked letters, oldest first; with ``files`` each with those that it names."""
+        params = {"files": "true"} if files else {}
+        return cast("list[dict[str, Any]]", (await self._once("GET", "/v1/parked", params=params))["parked"])
 
     async def parked_one(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Show one parked letter with its body."""

@@ -14,6 +14,8 @@ from gateway.service.parked import NotParked, ParkedLetters, ParkedTwice
 
 Key = Annotated[str | None, Query(description="which one, where several chats have a letter of this id")]
 
+Files = Annotated[bool, Query(description="add the files of media/ that each names")]
+
 
 def routes(desk: ChatService) -> APIRouter:
     """Build the routes of parked letters."""
@@ -23,8 +25,8 @@ def routes(desk: ChatService) -> APIRouter:
         return ParkedLetters(desk.house.mailbox, desk.store, worker=desk.house.worker)
 
     @router.get("", summary="List the parked letters, oldest first")
-    async def get_all() -> Response:
-        return json_response({"parked": await letters().parked()})
+    async def get_all(files: Files = False) -> Response:
+        return json_response({"parked": await letters().parked(files=files)})
 
     @router.get("/{message_id:path}", summary="Show one with its body")
     async def get_one(message_id: str, key: Key = None) -> Response:

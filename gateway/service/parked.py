@@ -6,6 +6,7 @@ import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.app.awaited import files_named
 from gateway.errors import GatewayError
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked
 from session.transcript.key import SessionKey
@@ -36,9 +37,10 @@ class ParkedLetters:
         self._store = store
         self._worker = worker
 
-    async def parked(self) -> list[dict[str, Any]]:
-        """List them without their bodies, oldest first."""
-        return [row(one) for one in await self._mailbox.parked()]
+    async def parked(self, *, files: bool = False) -> list[dict[str, Any]]:
+        """List them without their bodies, oldest first; with ``files`` each with those that it names."""
+        parked = await self._mailbox.parked()
+        return [row(one) | ({"files": files_named(one.body)} if files else {}) for one in parked]
 
     async def parked_one(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Show one with its body: as text where it is UTF-8, else in base64."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gateway.app.awaited import parked_files
 from session.disk.threads import start_thread
 from session.errors import NoSession
 from session.store import archived, switch_session
@@ -160,7 +162,10 @@ class SessionService:
         worker = self._desk.house.worker
         begun = worker.lanes.begun(key) if worker is not None else None
         ids = [begun.inbound.id] if begun is not None else []
-        cleared = await self._desk.store.clear(SessionKey(key), ids=ids, of=of, everything=everything)
+        awaited = partial(parked_files, self._desk.house.mailbox)
+        cleared = await self._desk.store.clear(
+            SessionKey(key), ids=ids, of=of, everything=everything, awaited=awaited
+        )
         if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
             worker.lanes.stop(key)
         room = self._desk.house.room

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -71,7 +70,7 @@ class Background:
     Args:
         memory: does consolidations.
         store: the conversations, for summaries and names.
-        state: the folder ``state/`` of the workspace.
+        files: where jobs are kept that this process may not live to do.
         clock: the time now, aware.
         sleep: waits that many seconds.
     """
@@ -81,13 +80,13 @@ class Background:
         memory: MemoryNotes,
         *,
         store: Store,
-        state: Path,
+        files: JobFiles,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self._memory = memory
         self._titles = SessionTitles(memory, store)
-        self._files = JobFiles(state)
+        self._files = files
         self._clock = clock
         self._sleep = sleep
         self._due: dict[BackgroundJob, _Due] = {}

@@ -102,11 +102,15 @@ class Retention:
                 log.exception("retention.crashed")
             await self._sleep(EVERY_S)
 
-    async def prune(self, *, dry_run: bool = False) -> list[Step]:
+    async def prune(self, *, dry_run: bool = False, sweeps: bool = True) -> list[Step]:
         """Archive, then delete what is too old; return what was done, or would be, in this order.
 
         A session that is archived ended with its last message: where that is old enough, and memory need not
         take it in first, it is deleted right away.
+
+        Args:
+            dry_run: change nothing.
+            sweeps: delete the files of ``media/``, too, that neither a line nor a letter names.
 
         Raises:
             NotNow: the clock leapt; nothing is concluded from it yet.
@@ -122,12 +126,15 @@ class Retention:
         if dry_run:
             return await start_thread(lambda: self._foreseen(steps, oldest), name="disk-prune")
         done = [step for step in steps if await self._take(step, oldest)]
+        old = await start_thread(lambda: self._old(oldest), name="disk-prune")
+        if not old and not sweeps:
+            return done
         # The letters before the lines: one whose line is written meanwhile is found among the lines.
         awaited = await self.awaited() if self.awaited is not None else UNKNOWN
-        old = await start_thread(lambda: self._old(oldest), name="disk-prune")
         done += [step for step in old if await self._take(step, oldest, awaited)]
-        before = self._store.clock() - UNNAMED_FOR
-        await start_thread(lambda: sweep(self._store.layout, awaited, before=before), name="disk-prune")
+        if sweeps:
+            before = self._store.clock() - UNNAMED_FOR
+            await start_thread(lambda: sweep(self._store.layout, awaited, before=before), name="disk-prune")
         return done
 
     def _foreseen(self, idle: list[Step], oldest: datetime) -> list[Step]:

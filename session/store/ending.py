@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -79,6 +79,7 @@ class Clearing:
     ids: Sequence[str]
     of: str | None
     everything: bool
+    awaited: Collection[str] = ()
 
 
 def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *, wait: Wait) -> bool:
@@ -95,7 +96,7 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
                 return False
             # No turn of an older epoch keeps a vector from here on: a write asks for the session first.
             forget(writer.layout, writer.stem)
-            files = _named_by(writer) if what.everything else {}
+            files = media_of(writer) if what.everything else {}
             if what.everything:
                 _remove_the_rest(writer, journal_file)
             _journal_cleared(change, what)
@@ -103,7 +104,7 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
                 for copy in originals_of(writer.path):
                     change.held.remove(copy)
                 change.remove()
-            let_go(writer.layout, files)
+            let_go(writer.layout, files, awaited=what.awaited)
             return change.fd is not None
 
     return again(once)
@@ -120,7 +121,7 @@ def _journal_cleared(change: SessionChange, what: Clearing) -> None:
         change.journal_file.write(change.held, fd, *entries)
 
 
-def _named_by(writer: TranscriptWriter) -> Named:
+def media_of(writer: TranscriptWriter) -> Named:
     """Return the files of ``media/`` that all sessions of a chat name, for when their lines are gone."""
     ended = named_in_files(found.path for found in archive.of_stem(writer.layout, writer.stem))
     active = named_in(writer.transcript.messages)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
@@ -260,7 +260,13 @@ class Store:
         )
 
     async def clear(
-        self, key: SessionKey, *, ids: Iterable[str] = (), of: str | None = None, everything: bool = False
+        self,
+        key: SessionKey,
+        *,
+        ids: Iterable[str] = (),
+        of: str | None = None,
+        everything: bool = False,
+        awaited: Callable[[], Awaitable[Collection[str]]] | None = None,
     ) -> bool:
         """Delete the active transcript without a trace but its ids; running turns of the key end unwritten.
 
@@ -268,13 +274,22 @@ class Store:
             key: the conversation.
             ids: messages whose turn runs and may not have stored a line yet.
             of: the ULID that the active session must still have, else nothing is deleted.
-            everything: ended sessions, journal and the chat's own memory go as well.
+            everything: ended sessions, journal, the chat's own memory and the files that it alone names go
+                as well.
+            awaited: names the files that parked letters need; asked before anything is deleted, and only
+                where the chat names a file at all.
 
         Returns:
             Whether there was a transcript.
         """
         handle = self._handles.enter(key)
-        what = ending.Clearing(list(ids), of, everything)
+
+        def names_files() -> bool:
+            writer, _ = self._writers_of(Handle(key))
+            with contextlib.suppress(Moved):
+                writer.refresh()
+                return bool(ending.media_of(writer))
+            return True
 
         def job(wait: Wait | None) -> bool:
             for _ in range(_TRIES):
@@ -286,6 +301,10 @@ class Store:
             raise StoreError("two conversations fight for one file name")
 
         try:
+            kept: Collection[str] = ()
+            if everything and awaited is not None and await start_thread(names_files, name="disk-look"):
+                kept = await awaited()
+            what = ending.Clearing(list(ids), of, everything, kept)
             return await self.run(handle, job, slow=True)
         finally:
             self._handles.leave(handle)

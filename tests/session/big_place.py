@@ -1,17 +1,25 @@
-"""Big transcripts for the tests: what a gateway of many months has written."""
+"""Big transcripts for the tests: what a gateway of many months has written, and how it is read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from array import array
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from session.store.store import Store
+from session.transcript.index_file import Saved, identity_of, sample, write_index
 from session.transcript.key import SessionKey
-from session.transcript.line import make_line
-from session.transcript.loading import WHOLE_BYTES
+from session.transcript.line import decode, make_line
+from session.transcript.lines import Lines
+from session.transcript.loading import WHOLE_BYTES, load
+from session.transcript.transcript import Transcript
 
 KEY = SessionKey("cli:big")
 STEM = "cli_big"
@@ -76,3 +84,52 @@ def path_of(workspace: Path) -> Path:
 def index_of(workspace: Path) -> Path:
     """Where its index lies."""
     return workspace / "state" / "index" / f"{STEM}.idx"
+
+
+def told(transcript: Transcript) -> dict[str, Any]:
+    """All that a transcript says, in a form that can be compared."""
+    index, messages = transcript.index, list(transcript.messages)
+    ids = sorted({str(decode(raw).get("message_id")) for raw in [*messages[:60], *messages[-60:]]})
+    return {
+        "messages": messages,
+        "metadata": transcript.metadata,
+        "finals": list(index.finals),
+        "records": list(index.records),
+        "found": {id_: index.find(id_) for id_ in [*ids, "cli:1000", "ecli:507", "nobody"]},
+        "totals": index.totals(),
+        "offset": transcript.last_consolidated,
+        "cut": (transcript.size, transcript.keep, transcript.open_end),
+        "state": (transcript.torn, transcript.needs_copy, transcript.needs_checkpoint),
+    }
+
+
+def loaded(path: Path, index: Path | None = None) -> Transcript:
+    found = load(path, STEM, index)
+    assert found is not None
+    return found[0]
+
+
+def save(path: Path, index: Path) -> Saved:
+    """Write the index of a file as the gateway does."""
+    transcript = loaded(path)
+    assert isinstance(transcript.messages, Lines)
+    file, body_at, starts, end = transcript.messages.snapshot()
+    identity = identity_of(os.fstat(file.fd))
+    older = transcript.index.snapshot()()
+    saved = Saved(identity, body_at, end, array("Q", starts), older, sample(file.fd, body_at, end))
+    write_index(index, saved)
+    return saved
+
+
+def is_used(transcript: Transcript) -> bool:
+    """Say whether the lines were taken from an index."""
+    return isinstance(transcript.messages, Lines) and transcript.messages.saved_bytes > 0
+
+
+@asynccontextmanager
+async def store_at(workspace: Path, **options: Any) -> AsyncIterator[Store]:
+    store = Store(workspace, zone=UTC, **options)
+    try:
+        yield store
+    finally:
+        await store.aclose()

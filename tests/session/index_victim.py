@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from session.transcript.index_file import write_index
-from tests.session.store.test_big import save
+from tests.session.big_place import save
 
 if __name__ == "__main__":
     path, index = map(Path, sys.argv[1:])

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from session.background.job_files import BackgroundJob
+from session.background.job_files import BackgroundJob, JobFiles
 from session.background.jobs import Background
 from session.context.scopes import Scope, Scopes
 from session.memory.circles import learn
@@ -207,6 +207,7 @@ async def place(
     clock: Clock | None = None,
     model: Any = None,
     purse: CostMeter | None = None,
+    files: JobFiles | None = None,
     **rules: Any,
 ) -> AsyncIterator[Place]:
     """Open a workspace; ``run`` lets its background work."""
@@ -216,7 +217,8 @@ async def place(
     scopes = Scopes(workspace, kind=kind)
     bounds = MemoryRules(**{"window": 10, **rules})
     memory = MemoryNotes(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock, purse=purse)
-    jobs = Watched(memory, store=store, state=workspace / "state", clock=clock, sleep=clock.sleep)
+    files = files or JobFiles(workspace / "state")
+    jobs = Watched(memory, store=store, files=files, clock=clock, sleep=clock.sleep)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:
         yield Place(store, memory, jobs, model, clock, workspace)
@@ -225,3 +227,9 @@ async def place(
             task.cancel()
             await asyncio.wait((task,))
         await store.aclose()
+
+
+def jobs_in(workspace: Path) -> list[Path]:
+    """The consolidations that wait."""
+    found = (workspace / "state/jobs").glob("*.json")
+    return sorted(path for path in found if ".summary." not in path.name)

@@ -19,7 +19,7 @@ from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.background.retention import UNNAMED_FOR, Retention
 from session.store.unnamed import media_bytes
-from tests.session.background.test_retention import START, World
+from tests.session.retention_place import START, World
 from tests.support.broker import Broker
 
 NAMES = [f"media/{digit * 2}/{digit * 64}.jpg" for digit in "abcd"]
@@ -44,7 +44,7 @@ async def opened(mailbox: Mailbox) -> AsyncIterator[Mailbox]:
 
 
 def retention(world: World, mailbox: Mailbox) -> Retention:
-    return Retention(world.store, days=30, left=world._left, awaited=lambda: awaited_files(mailbox))
+    return world.rules(awaited=lambda: awaited_files(mailbox))
 
 
 def brought(workspace: Path, ref: str, *, days: float = 0) -> Path:
@@ -72,10 +72,10 @@ async def test_what_nobody_names_goes_after_a_week(world: World, tmp_path: Path)
     odd = brought(tmp_path, "media/aa/notes.txt")
     await world.say("a", **named(NAMES[1]))
     async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
-        world.clock.pass_(UNNAMED_FOR.days - 1)
+        world.clock.forward(days=UNNAMED_FOR.days - 1)
         await retention(world, mailbox).prune()
         assert [path.exists() for path in (*files, young, odd)] == [True] * 4
-        world.clock.pass_(2)
+        world.clock.forward(days=2)
         await retention(world, mailbox).prune()
 
     assert [path.exists() for path in (*files, young, odd)] == [False, True, True, True]
@@ -85,7 +85,7 @@ async def test_what_nobody_names_goes_after_a_week(world: World, tmp_path: Path)
 async def test_files_of_letters_that_wait_run_or_are_parked_stay(world: World, tmp_path: Path) -> None:
     waiting, running, parked, dropped = (brought(tmp_path, name) for name in NAMES)
     async with opened(EmbeddedMailbox(tmp_path / "state", window=1)) as mailbox:
-        world.clock.pass_(20)
+        world.clock.forward(days=20)
         for id_, ref in zip("pdrw", (NAMES[2], NAMES[3], NAMES[1], NAMES[0]), strict=True):
             await mailbox.put(post(id_, ref))
         async with mailbox.take(INBOUND) as letters:
@@ -113,7 +113,7 @@ async def test_a_file_of_an_ended_session_stays_for_a_parked_letter(world: World
         await mailbox.put(post("p", NAMES[0]))
         async with mailbox.take(INBOUND) as letters:
             await mailbox.park(await anext(letters), key="telegram:1", reason="failed", attempts=1)
-        world.clock.pass_(40)
+        world.clock.forward(days=40)
         await retention(world, mailbox).prune()
         assert [step.do for step in await retention(world, mailbox).prune()] == []
         assert shared.exists()
@@ -134,7 +134,7 @@ async def test_of_a_broker_only_what_is_parked_is_known(
         await mailbox.put(post("p", NAMES[1]))
         async with mailbox.take(INBOUND) as letters:
             await mailbox.park(await anext(letters), key="telegram:1", reason="failed", attempts=1)
-        world.clock.pass_(40)
+        world.clock.forward(days=40)
         await retention(world, mailbox).prune()
 
     assert nobodys.exists()

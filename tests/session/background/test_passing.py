@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from session.background.passing import Passing
-from session.background.retention import Retention
 from session.errors import NotNow
-from tests.session.background.test_retention import ADA, START, World
+from tests.session.retention_place import ADA, START, World
 
 YEARS = timedelta(days=3650)
 
@@ -69,9 +68,9 @@ async def test_retention_deletes_nothing_on_the_day_of_a_leap(tmp_path: Path) ->
         await world.end()
     await world.say("d", ADA)
     passing = Passing(tmp_path / "state" / "retention.json", tmp_path / "sessions")
-    retention = Retention(world.store, days=30, left=world._left, passing=passing)
+    retention = world.rules(passing=passing)
     assert await retention.prune() == []
-    world.clock.pass_(3650)
+    world.clock.forward(days=3650)
 
     for dry_run in (True, False):
         with pytest.raises(NotNow, match="3650 days ahead") as told:

@@ -1,291 +1,18 @@
-"""An older session is opened again, one is closed: nothing is lost, whatever dies on the way."""
+"""A session that ends for silence: nothing is lost, whatever dies on the way."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from session.errors import NoSession
-from session.store import switch_session
-from session.store.store import Session, Store
+from session.store.store import Store
 from session.store.switch_session import Swap
 from session.transcript import archive
 from session.transcript.history import visible
-from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.session.boundary_victim import KEY
-from tests.session.dying import victims
-
-BOB = SessionKey("telegram:2")
-AT = datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = Store(tmp_path / "w", zone=UTC)
-    yield opened
-    await opened.aclose()
-
-
-async def talk(session: Session, *ids: str) -> None:
-    for id_ in ids:
-        await session.append(
-            [
-                make_line("user", id_, AT, message_id=id_),
-                make_line("assistant", f"re: {id_}", AT, message_id=id_, final=True),
-            ]
-        )
-
-
-async def two(store: Store, key: SessionKey = KEY) -> tuple[str, str]:
-    """Leave an ended session with a and b, and an active one with c; return their ULIDs."""
-    async with store.open(key) as session:
-        await talk(session, "a", "b")
-        await session.checkpoint(metadata={"name": "First"}, last_consolidated=2)
-        old = session.session_id
-        await session.end(metadata={"summary": "s"})
-        await talk(session, "c")
-        return old, session.session_id
-
-
-async def reopen(store: Store, session_id: str, key: SessionKey = KEY, by: str = "") -> Swap:
-    async with store.open(key) as session:
-        return await session.change(
-            lambda *hands: switch_session.reopen(*hands, session_id=session_id, by=by)
-        )
-
-
-def texts(session: Session) -> list[str]:
-    return [line["content"] for line in session.lines()]
-
-
-async def state(store: Store) -> dict[str, tuple[bool, int]]:
-    rows = await store.rows()
-    found = {row.id: (row.active, row.message_count) for row in rows}
-    assert len(found) == len(rows)
-    return found
-
-
-async def test_an_older_session_goes_on_under_its_own_ulid(store: Store) -> None:
-    """The active one is archived; the old one keeps ULID, name and lines, and has no end any more."""
-    old, new = await two(store)
-
-    swap = await reopen(store, old)
-
-    assert swap == Swap(old, new)
-    assert await state(store) == {old: (True, 4), new: (False, 2)}
-    async with store.open(KEY) as session:
-        assert texts(session) == ["a", "re: a", "b", "re: b"]
-        assert session.metadata["name"] == "First"
-        assert not {"ended_at", "summary"} & set(session.metadata)
-        await talk(session, "d")
-    assert await reopen(store, new) == Swap(new, old)
-    assert await state(store) == {old: (False, 6), new: (True, 2)}
-
-
-async def test_the_file_as_another_program_reads_it(store: Store) -> None:
-    """Line 1 and message lines, each with its bytes; a second process sees what the first left."""
-    old, _ = await two(store)
-    found = archive.find(store.layout, old)
-    assert found is not None
-    before = found.path.read_bytes().split(b"\n")[1:]
-
-    await reopen(store, old)
-
-    head, *lines = (store.layout.transcript("telegram_1")).read_bytes().split(b"\n")
-    assert lines == before
-    assert json.loads(head)["metadata"]["session_id"] == old
-    assert json.loads(head)["last_consolidated"] == 2
-    assert archive.find(store.layout, old) is None
-
-
-async def test_what_went_into_memory_since_the_end_is_sent_again(store: Store) -> None:
-    """The history begins where it began when the session ended, until consolidation moves on."""
-    old, _ = await two(store)
-    found = archive.find(store.layout, old)
-    assert found is not None
-    path = found.path
-    head, rest = path.read_bytes().split(b"\n", 1)
-    path.write_bytes(json.dumps(json.loads(head) | {"last_consolidated": 4}).encode() + b"\n" + rest)
-
-    await reopen(store, old)
-
-    async with store.open(KEY) as session:
-        assert (session.last_consolidated, session.history_start) == (4, 2)
-        sent = visible(session.lines(), last_consolidated=session.history_start, running_id=None)
-        assert [line["content"] for line in sent] == ["b", "re: b"]
-        await talk(session, "d")
-        await session.checkpoint(last_consolidated=5)
-        assert session.history_start == 5
-
-
-async def test_ids_and_replies_stay_known_and_are_counted_once(store: Store) -> None:
-    """Every reply keeps its number over both changes, and the count goes on."""
-    old, new = await two(store)
-    async with store.open(KEY) as session:
-        before = [(told.seq, told.id) for told in session.told()]
-    await reopen(store, old)
-
-    async with store.open(KEY) as session:
-        assert [(told.seq, told.id) for told in session.told()] == before == [(1, "a"), (2, "b"), (3, "c")]
-        assert (known := session.journal.known("c")) is not None
-        assert known.text == "re: c"
-        await talk(session, "d")
-        assert session.seq == session.seq_of("d") == 4
-    await reopen(store, new)
-    async with store.open(KEY) as session:
-        await talk(session, "e")
-        assert [(told.seq, told.id) for told in session.told(3)] == [(4, "d"), (5, "e")]
-
-
-async def test_a_session_of_another_key_is_refused(store: Store) -> None:
-    """Neither by its ULID nor by a file put into the folder does a chat get another's lines."""
-    await two(store)
-    theirs, _ = await two(store, BOB)
-    found = archive.find(store.layout, theirs)
-    assert found is not None
-
-    with pytest.raises(NoSession):
-        await reopen(store, theirs)
-    planted = store.layout.archive("telegram_1") / found.path.name
-    planted.write_bytes(found.path.read_bytes())
-    with pytest.raises(NoSession):
-        await reopen(store, theirs)
-
-    async with store.open(KEY) as session:
-        assert texts(session) == ["c", "re: c"]
-
-
-async def test_without_an_active_session(store: Store) -> None:
-    """A closed conversation can be opened again; an empty session leaves no archive."""
-    old, _ = await two(store)
-    async with store.open(KEY) as session:
-        new = session.session_id
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=old)) is None
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=None)) == new
-        assert not session.path.exists()
-    assert await state(store) == {old: (False, 4), new: (False, 2)}
-
-    assert await reopen(store, old) == Swap(old, "")
-    assert await state(store) == {old: (True, 4), new: (False, 2)}
-    async with store.open(KEY) as session:
-        await session.end()
-    assert await reopen(store, new) == Swap(new, "")
-    assert await state(store) == {old: (False, 4), new: (True, 2)}
-
-
-async def test_after_a_close_the_next_message_begins_a_session_and_ids_stay_known(store: Store) -> None:
-    await two(store)
-    async with store.open(KEY) as session:
-        await session.change(lambda *hands: switch_session.close(*hands, of=None))
-    async with store.open(KEY) as session:
-        assert len(session) == 0
-        assert session.journal.known("c") is not None
-        await talk(session, "d")
-        assert session.seq_of("d") == 4
-    assert sum(active for active, _ in (await state(store)).values()) == 1
-
-
-async def test_a_turn_that_runs_goes_on_behind(store: Store) -> None:
-    """Its lines are in the session that is active now, once; a close leaves them a fresh one."""
-    old, new = await two(store)
-    running = [make_line("user", "q", AT, message_id="run")]
-    async with store.open(KEY) as session:
-        await session.append(running)
-    await reopen(store, old)
-
-    async with store.open(KEY) as session:
-        assert texts(session)[-2:] == ["re: b", "q"]
-        assert (found := session.find("run")) is not None
-        assert found.tail
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=None)) == old
-        assert texts(session) == ["q"]
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=None)) is None
-    assert (await state(store))[new] == (False, 2)
-
-
-async def test_a_damaged_session_is_opened_and_its_bytes_are_kept(store: Store) -> None:
-    """What could be read goes on; the file as it was lies beside the archive."""
-    old, _ = await two(store)
-    found = archive.find(store.layout, old)
-    assert found is not None
-    path = found.path
-    path.write_bytes(path.read_bytes() + b'{"role": "us\n' + b'{"role":"user","content":"late"}\n')
-    bytes_before = path.read_bytes()
-
-    await reopen(store, old)
-
-    async with store.open(KEY) as session:
-        assert texts(session)[-1] == "late"
-        assert not session.transcript.needs_checkpoint
-    [kept] = path.parent.glob("*.corrupt-*")
-    assert kept.read_bytes() == bytes_before
-
-
-async def test_reopening_that_dies_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
-    """Before or after, never between; the next try by the same command gets to its end, and counts once."""
-    old, new = await two(store)
-    count = victims("boundary_victim", tmp_path / "w", "reopen", old)
-
-    assert count > 10
-    seen = []
-    for number in range(1, count + 1):
-        left = Store(tmp_path / f"w-{number}", zone=UTC)
-        found = await state(left)
-        seen.append(found[old][0])
-        assert found in ({old: (True, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
-        assert [told.seq for told in (await left.look(KEY)).told()] == [1, 2, 3]
-        assert await reopen(left, old, by="cmd") == Swap(old, new)
-        assert await state(left) == {old: (True, 4), new: (False, 2)}
-        assert len(list((tmp_path / f"w-{number}").glob("sessions/archive/*/*"))) == 1
-        async with left.open(KEY) as session:
-            assert texts(session) == ["a", "re: a", "b", "re: b"]
-            assert [told.seq for told in session.told()] == [1, 2, 3]
-            await talk(session, "d")
-            assert session.seq_of("d") == 4
-        await left.aclose()
-    assert {True, False} == set(seen)
-
-
-async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
-    """The session is active or ended, and a second close ends it."""
-    old, new = await two(store)
-    count = victims("boundary_victim", tmp_path / "w", "close", new)
-
-    for number in range(1, count + 1):
-        left = Store(tmp_path / f"w-{number}", zone=UTC)
-        found = await state(left)
-        assert found in ({old: (False, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
-        async with left.open(KEY) as session:
-            await session.change(lambda *hands: switch_session.close(*hands, of=None))
-        assert await state(left) == {old: (False, 4), new: (False, 2)}
-        assert len(list((tmp_path / f"w-{number}").glob("sessions/archive/*/*"))) == 2
-        await left.aclose()
-
-
-# -- a boundary for silence ------------------------------------------------------------------------------
-
-
-async def part(store: Store, by: str = "late", *, due: bool = True) -> bool:
-    async with store.open(KEY) as session:
-        return await session.change(
-            lambda *hands: switch_session.split_after_idle(*hands, by=by, due=lambda _: due)
-        )
-
-
-async def apart(store: Store) -> tuple[str, str]:
-    """Leave an ended session with a and b, and the one that began for ``late`` with that and c."""
-    async with store.open(KEY) as session:
-        await talk(session, "a", "b")
-        old = session.session_id
-    assert await part(store)
-    async with store.open(KEY) as session:
-        await talk(session, "late", "c")
-        return old, session.session_id
+from tests.session.boundary_place import KEY, apart, part, reopen, state, texts
+from tests.session.store_place import NOW, archives_in, survivors, talk
 
 
 async def test_a_boundary_and_what_it_leaves(store: Store) -> None:
@@ -309,7 +36,7 @@ async def test_no_boundary_in_the_middle_of_an_exchange_nor_unasked(store: Store
     async with store.open(KEY) as session:
         await talk(session, "a")
         assert not await part(store, due=False)
-        await session.append([make_line("user", "q", AT, message_id="run")])
+        await session.append([make_line("user", "q", NOW, message_id="run")])
         assert not await part(store)
         await session.journal.conclude("run", "parked", reason="attempts")
     assert await part(store)
@@ -319,7 +46,7 @@ async def test_both_sides_of_a_boundary_are_put_together(store: Store) -> None:
     """Lines in order and once, records still name their messages, each reply keeps its number."""
     old, new = await apart(store)
     async with store.open(KEY) as session:
-        undo = make_line("system", "", AT, kind="undo", message_id="u", **{"from": 2})
+        undo = make_line("system", "", NOW, kind="undo", message_id="u", **{"from": 2})
         await session.append([undo])
         await talk(session, "d")
     before = store.layout.transcript("telegram_1").read_bytes().split(b"\n")[1:]
@@ -361,7 +88,7 @@ async def test_a_turn_that_runs_behind_the_boundary_goes_on(store: Store) -> Non
     """Its first line moves with the others, and its id does not count as ended."""
     old, _ = await apart(store)
     async with store.open(KEY) as session:
-        await session.append([make_line("user", "q", AT, message_id="run")])
+        await session.append([make_line("user", "q", NOW, message_id="run")])
     await reopen(store, old)
 
     async with store.open(KEY) as session:
@@ -377,7 +104,7 @@ async def test_what_cannot_be_put_together_is_swapped(store: Store, what: str) -
     old, new = await apart(store)
     async with store.open(KEY) as session:
         if what == "compacted":
-            await session.append([make_line("system", "s", AT, kind="overlay", first_kept=2)])
+            await session.append([make_line("system", "s", NOW, kind="overlay", first_kept=2)])
         elif what == "consolidated":
             await session.checkpoint(last_consolidated=2)
         else:
@@ -392,12 +119,8 @@ async def test_a_boundary_that_dies_anywhere_is_drawn_once(store: Store, tmp_pat
     async with store.open(KEY) as session:
         await talk(session, "a", "b")
         old = session.session_id
-    count = victims("boundary_victim", tmp_path / "w", "part", old)
-
-    assert count > 10
     seen = []
-    for number in range(1, count + 1):
-        left = Store(tmp_path / f"w-{number}", zone=UTC)
+    async for left in survivors("boundary_victim", tmp_path / "w", "part", old):
         rows = await state(left)
         seen.append(rows[old][0])
         assert (await left.look(KEY)).journal.known("late") is None
@@ -406,13 +129,12 @@ async def test_a_boundary_that_dies_anywhere_is_drawn_once(store: Store, tmp_pat
             begun = session.metadata.get("parted_by") == "late"
         assert begun is not rows[old][0]
         assert await part(left) is not begun
-        assert len(list((tmp_path / f"w-{number}").glob("sessions/archive/*/*"))) == 1
+        assert len(archives_in(left)) == 1
         async with left.open(KEY) as session:
             assert len(session) == 0
             await talk(session, "late")
             assert [told.seq for told in session.told()] == [1, 2, 3]
         assert await state(left) == {old: (False, 4), session.session_id: (True, 2)}
-        await left.aclose()
     assert {True, False} == set(seen)
 
 
@@ -421,23 +143,18 @@ async def test_putting_together_that_dies_anywhere_loses_and_repeats_nothing(
 ) -> None:
     """Two sessions or one, never a line twice; the command that comes again ends in one."""
     old, new = await apart(store)
-    count = victims("boundary_victim", tmp_path / "w", "reopen", old)
-
-    assert count > 10
     seen = []
-    for number in range(1, count + 1):
-        left = Store(tmp_path / f"w-{number}", zone=UTC)
+    async for left in survivors("boundary_victim", tmp_path / "w", "reopen", old):
         rows = await state(left)
         seen.append(rows[old][0])
         assert rows in ({old: (True, 8)}, {old: (False, 4), new: (True, 4)})
         assert [told.seq for told in (await left.look(KEY)).told()] == [1, 2, 3, 4]
         assert await reopen(left, old, by="cmd") == Swap(old, "")
         assert await state(left) == {old: (True, 8)}
-        assert not list((tmp_path / f"w-{number}").glob("sessions/archive/*/*"))
+        assert not archives_in(left)
         async with left.open(KEY) as session:
             assert texts(session)[::2] == ["a", "b", "late", "c"]
             assert [told.seq for told in session.told()] == [1, 2, 3, 4]
             await talk(session, "d")
             assert session.seq_of("d") == 5
-        await left.aclose()
     assert {True, False} == set(seen)

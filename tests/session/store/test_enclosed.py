@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.session.background.test_retention import ADA, BOB, START, World
+from session.store.unnamed import AwaitedFiles
+from tests.session.retention_place import ADA, BOB, START, World
 
 CAT, DOG = "media/ca/cat.jpg", "media/do/dog.jpg"
 
@@ -95,10 +96,30 @@ async def test_retention_takes_the_media_of_what_it_deletes(world: World, tmp_pa
     await world.say("b", **file(DOG))
     await world.end()
     await world.say("c")
-    world.clock.pass_(31)
+    world.clock.forward(days=31)
     await world.say("d")
     await world.pruned(dry_run=True)
     assert cat.exists()
     await world.pruned()
 
     assert (cat.exists(), dog.exists()) == (False, True)
+
+
+async def test_without_a_limit_of_age_nothing_is_swept(world: World, tmp_path: Path) -> None:
+    """Not even what no message and no letter names; only what deletes a conversation deletes files then."""
+
+    async def nothing_waits() -> AwaitedFiles:
+        return AwaitedFiles(complete=True)
+
+    nobodys, cat = came(tmp_path, f"media/aa/{'a' * 64}.jpg"), came(tmp_path, CAT)
+    await world.say("a", **file(CAT))
+    await world.end()
+    world.clock.forward(days=10_000)
+    forever = world.rules(days=0, awaited=nothing_waits)
+
+    await forever.prune()
+    await forever.run()
+    assert [path.exists() for path in (nobodys, cat)] == [True, True]
+    await world.store.clear(ADA, everything=True)
+
+    assert [path.exists() for path in (nobodys, cat)] == [True, False]

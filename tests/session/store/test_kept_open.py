@@ -214,9 +214,9 @@ def test_an_exchange_that_grows_is_found_as_if_it_were_read_anew(lines: list[Map
     for at, line in enumerate(lines):
         messages.append(encode(line))
         growing.add(at, line)
-        plain = Index(messages)
-        for place, old in enumerate(lines[: at + 1]):
-            plain.add(place, old)
-            plain._newest = None
+        anew = Index(messages)
+        for number, old in enumerate(lines[: at + 1]):
+            anew.add(number, old)
+        plain = Index(messages, anew.snapshot()())
 
         assert [growing.find(id_) for id_ in ("a", "b", "c")] == [plain.find(id_) for id_ in ("a", "b", "c")]

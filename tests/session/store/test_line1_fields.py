@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import AsyncIterator, Iterator
-from datetime import UTC
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,6 @@ KEY = SessionKey("telegram:1")
 ROOT = Path(__file__).parents[3]
 # What no literal names: a chat's audience by its constant, a name and instructions by the body of a request.
 NAMED_ELSEWHERE = {CHAT, *PatchIn.model_fields}
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = Store(tmp_path / "w", zone=UTC)
-    yield opened
-    await opened.aclose()
 
 
 def seen_in(store: Store) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from session.store.listing import SessionRow
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
+from tests.session.store_place import ADA, AT, Make, turn
 
 KEY = SessionKey("telegram:1")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,3 +70,43 @@ async def test_a_session_that_holds_a_summary_alone_has_no_message(store: Store)
 
     row = await listed(store)
     assert (row.message_count, row.as_dict()["last_message_at"]) == (0, None)
+
+
+async def test_rows_tell_what_is_in_the_files(make: Make) -> None:
+    """A row is true after each turn: counts, tokens, price, times."""
+    store = make()
+    async with store.open(SessionKey("cron:job")) as session:
+        await session.append(turn("a", usage={"prompt": 10, "completion": 5, "cost_usd": 0.5}))
+        await store.rows()
+        await session.append(turn("b", usage={"prompt": 1, "completion": 1, "cost_usd": 0.25}))
+        await session.checkpoint(metadata={"name": "n", "model": "m", "cron_job_id": "job"})
+
+        [row] = await store.rows()
+
+        assert row.as_dict() == {
+            "id": session.session_id,
+            "key": "cron:job",
+            "name": "n",
+            "created_at": row.created_at,
+            "last_message_at": AT,
+            "message_count": 4,
+            "model": "m",
+            "source": "cron",
+            "cron_job_id": "job",
+            "active": True,
+            "metrics": {"prompt_tokens": 11, "completion_tokens": 6, "cost_usd": 0.75, "turns": 2},
+        }
+        assert (view := await store.look_up(row.id)) is not None
+        assert view.key == "cron:job"
+
+
+async def test_listing_times_are_in_the_zone(tmp_path: Path, make: Make) -> None:
+    """Rows show their times in the configured zone."""
+    async with make().open(ADA) as session:
+        await session.append(turn("a"))
+    store = Store(tmp_path, zone=timezone(timedelta(hours=2)))
+
+    [row] = await store.rows()
+
+    assert row.last_message_at == "2026-03-01T12:00:00.000001+02:00"
+    await store.aclose()

@@ -1,0 +1,137 @@
+"""What deletes conversations leaves the files that parked letters name; all others of theirs go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from channels.message import Attachment, Inbound
+from gateway.__main__ import main
+from gateway.app.daemons import DaemonRegistry
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.transcript import make_line
+from tests.gateway.http_place import open_place
+from tests.support.broker import Broker
+
+KEY = SessionKey("telegram:1")
+AWAITED, OURS = (f"media/{digit * 2}/{digit * 64}.jpg" for digit in "ab")
+AGE = timedelta(days=50)
+
+
+async def fill(workspace: Path) -> list[Path]:
+    """Store a conversation whose line, long ago, named two files; a parked letter will name one of them."""
+    at = datetime.now(UTC) - AGE
+    store = Store(workspace, zone=UTC, clock=lambda: at)
+    named = [
+        {"kind": "photo", "name": "x", "mime": "image/jpeg", "size": 3, "ref": ref} for ref in (AWAITED, OURS)
+    ]
+    async with store.open(KEY) as session:
+        await session.append([make_line("user", "look", at.isoformat(), message_id="m", attachments=named)])
+        await session.append([make_line("assistant", "ok", at.isoformat(), final=True, message_id="m")])
+    await store.aclose()
+    paths = [workspace / ref for ref in (AWAITED, OURS)]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"...")
+        os.utime(path, ((at - AGE).timestamp(), (at - AGE).timestamp()))
+    return paths
+
+
+@asynccontextmanager
+async def opened(mailbox: Mailbox) -> AsyncIterator[Mailbox]:
+    serving = asyncio.create_task(mailbox.serve())
+    try:
+        await mailbox.ready()
+        yield mailbox
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def park(mailbox: Mailbox) -> None:
+    """Set the letter aside that brought the first file."""
+    letter = Inbound(v=1, id="m", key=KEY, channel="telegram", chat_id="1", text="look")
+    letter = letter.model_copy(update={"attachments": [Attachment(ref=AWAITED)]})
+    await mailbox.put(Post(INBOUND, KEY, "m", letter.to_bytes()))
+    async with mailbox.take(INBOUND) as letters:
+        await mailbox.park(await anext(letters), key=KEY, reason="failed", attempts=3)
+
+
+def run(workspace: Path, *argv: str) -> int:
+    try:
+        return main(["sessions", *argv, "--workspace", str(workspace)])
+    except SystemExit as ended:
+        return int(str(ended.code or 0))
+
+
+@pytest.fixture(params=["clear", "prune"])
+def deletes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each verb that deletes what was said."""
+    monkeypatch.setenv("CHAT_GATEWAY_SESSION__RETENTION_DAYS", "30")
+    return ["clear", KEY, "--everything"] if request.param == "clear" else ["prune"]
+
+
+async def test_without_a_daemon_the_queue_says_which(tmp_path: Path, deletes: list[str]) -> None:
+    files = await fill(tmp_path)
+    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+        await park(mailbox)
+
+    assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
+
+    assert [path.exists() for path in files] == [True, False]
+    assert not list((tmp_path / "sessions").rglob("*.jsonl"))
+
+
+async def test_beside_a_daemon_that_one_says_which(tmp_path: Path, deletes: list[str]) -> None:
+    """It alone can look into the embedded queue."""
+    files = await fill(tmp_path)
+    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+        await park(mailbox)
+    async with open_place(tmp_path) as place:
+        with DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"):
+            assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
+
+    assert [path.exists() for path in files] == [True, False]
+
+
+async def test_of_a_broker_the_parked_letters_are_asked(
+    tmp_path: Path, deletes: list[str], broker: Broker, broker_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = await fill(tmp_path)
+    monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", broker.url)
+    monkeypatch.setenv("CHAT_GATEWAY_BROKER__NAME", broker_name)
+    monkeypatch.setenv("CHAT_GATEWAY_BROKER__PARTITIONS", "1")
+    async with opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
+        await park(mailbox)
+
+    assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
+
+    assert [path.exists() for path in files] == [True, False]
+
+
+async def test_where_nobody_can_say_nothing_is_deleted(
+    tmp_path: Path, deletes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Done again later it still knows which files those were. A chat without files needs no queue."""
+    files = await fill(tmp_path)
+    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+        await park(mailbox)
+        refused = await asyncio.to_thread(run, tmp_path, *deletes)
+        words = capsys.readouterr().err
+        cleared = await asyncio.to_thread(run, tmp_path, "clear", "telegram:2", "--everything")
+
+    assert (refused, cleared) == (73, 0)
+    assert "try:" in words
+    assert [path.exists() for path in files] == [True, True]
+    assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
+    assert [path.exists() for path in files] == [True, False]

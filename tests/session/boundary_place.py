@@ -1,0 +1,57 @@
+"""Sessions that end, and are opened again, for the tests."""
+
+from __future__ import annotations
+
+from session.store import switch_session
+from session.store.store import Session, Store
+from session.store.switch_session import Swap
+from session.transcript.key import SessionKey
+from tests.session.boundary_victim import KEY
+from tests.session.store_place import talk
+
+
+async def two(store: Store, key: SessionKey = KEY) -> tuple[str, str]:
+    """Leave an ended session with a and b, and an active one with c; return their ULIDs."""
+    async with store.open(key) as session:
+        await talk(session, "a", "b")
+        await session.checkpoint(metadata={"name": "First"}, last_consolidated=2)
+        old = session.session_id
+        await session.end(metadata={"summary": "s"})
+        await talk(session, "c")
+        return old, session.session_id
+
+
+async def reopen(store: Store, session_id: str, key: SessionKey = KEY, by: str = "") -> Swap:
+    async with store.open(key) as session:
+        return await session.change(
+            lambda *hands: switch_session.reopen(*hands, session_id=session_id, by=by)
+        )
+
+
+def texts(session: Session) -> list[str]:
+    return [line["content"] for line in session.lines()]
+
+
+async def state(store: Store) -> dict[str, tuple[bool, int]]:
+    rows = await store.rows()
+    found = {row.id: (row.active, row.message_count) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+async def part(store: Store, by: str = "late", *, due: bool = True) -> bool:
+    async with store.open(KEY) as session:
+        return await session.change(
+            lambda *hands: switch_session.split_after_idle(*hands, by=by, due=lambda _: due)
+        )
+
+
+async def apart(store: Store) -> tuple[str, str]:
+    """Leave an ended session with a and b, and the one that began for ``late`` with that and c."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b")
+        old = session.session_id
+    assert await part(store)
+    async with store.open(KEY) as session:
+        await talk(session, "late", "c")
+        return old, session.session_id

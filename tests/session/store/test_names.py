@@ -1,0 +1,114 @@
+"""Each key has a file of its own, under a name that every system takes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from session.disk.layout import Layout
+from session.errors import StoreError
+from session.store.fence import Fence, Wait
+from session.store.naming import resolve
+from session.store.store import utc_now
+from session.store.writer import Moved, TranscriptWriter
+from session.transcript.key import SessionKey, marked_stem
+from tests.session.store_place import Make, path_of, turn
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [("a:b:c", "a:b_c"), ("x:1?", "x:1*"), ("x:a/b", "x:a\\b"), ("x: a", "x: a ")]
+)
+async def test_two_keys_never_share_a_file(make: Make, one: str, two: str) -> None:
+    """Where the file name rule maps two keys to one name, each keeps its own file, for every process."""
+    store = make()
+    async with store.open(SessionKey(one)) as first, store.open(SessionKey(two)) as second:
+        await asyncio.gather(first.append(turn("one")), second.append(turn("two")))
+        assert {first.stem, second.stem} in ({first.stem, marked_stem(two)}, {marked_stem(one), second.stem})
+        assert first.stem != second.stem
+
+    other = make()
+    for key, id_ in ((one, "one"), (two, "two")):
+        async with other.open(SessionKey(key)) as session:
+            assert [line["message_id"] for line in session.lines()] == [id_, id_]
+            assert await other.stem(SessionKey(key)) == session.stem
+
+
+async def test_loser_of_a_race_for_a_name_resolves_anew(tmp_path: Path) -> None:
+    """Of two keys that found one name free in the same moment, the second to claim it must look again."""
+    layout, one, two = Layout(tmp_path), SessionKey("a:b:c"), SessionKey("a:b_c")
+    assert resolve(layout, one) == resolve(layout, two) == "a_b_c"
+
+    def writer(key: SessionKey) -> TranscriptWriter:
+        fence = Fence(layout, "a_b_c", owner=key, freeze_s=30)
+        return TranscriptWriter(layout, "a_b_c", key, fence=fence, clock=utc_now)
+
+    assert writer(one).claim(Wait()) == 1
+    with pytest.raises(Moved):
+        writer(two).claim(Wait())
+    assert resolve(layout, one) == "a_b_c"
+    assert resolve(layout, two) == marked_stem(two)
+
+
+async def test_file_taken_over_by_another_key_in_mid_turn(make: Make, tmp_path: Path) -> None:
+    """When another program puts its own conversation under our name, we leave it alone and move."""
+    store = make()
+    key = SessionKey("cli:user_name")
+    async with store.open(key) as session:
+        await session.append(turn("a"))
+        theirs = path_of(tmp_path, "cli_user_name").read_text().replace("cli:user_name", "cli:user:name")
+        path_of(tmp_path, "cli_user_name").write_text(theirs)
+
+        with pytest.raises(StoreError):
+            await session.append(turn("b"))
+
+    async with store.open(key) as session:
+        assert session.stem == marked_stem(key)
+        await session.append(turn("b"))
+    assert path_of(tmp_path, "cli_user_name").read_text() == theirs
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "x:" + "k" * 500,
+        "x:" + "ü" * 300,
+        "x:\0",
+        "..",
+        ".",
+        "",
+        "x:../../etc/passwd",
+        "x:🦊" * 90,
+        "/",
+        "x:\ud800",
+    ],
+)
+async def test_every_key_has_a_safe_file(make: Make, tmp_path: Path, key: str) -> None:
+    """Any key is kept, in one file directly inside sessions/, and its journal and archive beside."""
+    async with make().open(SessionKey(key)) as session:
+        await session.append(turn("a"))
+        await session.journal.conclude("c", "command", text="x")
+        await session.checkpoint(metadata={"n": 1})
+        await session.end()
+        await session.append(turn("b"))
+
+    async with make().open(SessionKey(key)) as session:
+        assert session.path.parent == tmp_path / "sessions"
+        assert session.path.exists()
+        assert [line["message_id"] for line in session.lines()] == ["b", "b"]
+    assert len(await make().rows()) == 2
+
+
+async def test_long_name_damaged_file_is_kept_beside(make: Make, tmp_path: Path) -> None:
+    """The copy of a damaged file gets a shorter name where its own would grow too long."""
+    key = SessionKey("x:" + "ü" * 123)
+    async with make().open(key) as session:
+        await session.append(turn("a"))
+        path = session.path
+    path.write_bytes(path.read_bytes() + b"garbage\n")
+
+    async with make().open(key) as session:
+        await session.append(turn("b"))
+
+    assert len(list((tmp_path / "sessions").glob("*.corrupt-*"))) == 1
