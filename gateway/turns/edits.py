@@ -23,7 +23,7 @@ def replace(lane: Lane, edit: Inbound) -> None:
         return
     for entry in lane.entries:
         inbound = entry.inbound
-        begun = entry is lane.running or entry.tries or entry.crashes
+        begun = entry is lane.running or entry.tries.waits or entry.tries.crashes
         if inbound.platform_id == edit.platform_id and inbound.id != edit.id and not begun:
             entry.inbound = inbound.model_copy(update={"text": edit.text})
 

@@ -104,7 +104,7 @@ class Refusals:
                     del line[entry.inbound.id]
                     self._telling.discard((key, entry.inbound.id))
                 if len(ended) < len(entries):
-                    after_s = back_off_s(max(entry.tries for entry in entries))
+                    after_s = back_off_s(max(entry.tries.waits for entry in entries))
                     await first_of(self._closing.wait(), timeout_s=after_s)
         finally:
             for message_id in line:
@@ -119,7 +119,7 @@ class Refusals:
     def _is_silent(self, entry: Entry) -> bool:
         inbound = entry.inbound
         told = (inbound.key, inbound.id) in self._telling
-        return not told and not entry.crashes and outcomes.command(inbound) is None
+        return not told and not entry.tries.crashes and outcomes.command(inbound) is None
 
     async def _try(self, key: str, entries: list[Entry]) -> list[Entry]:
         """Do one try; return those that ended, the others must be tried again."""
@@ -129,7 +129,7 @@ class Refusals:
         for entry in mine:
             entry.begun_at = asyncio.get_running_loop().time()
         try:
-            if len(mine) == 1 and mine[0].crashes >= CRASHES_MAX:
+            if len(mine) == 1 and mine[0].tries.crashes >= CRASHES_MAX:
                 return ended + await self._parked(mine[0])
             async with self._store.open(SessionKey(key)) as session:
                 replies = await self._outcomes(session, mine)
@@ -160,7 +160,7 @@ class Refusals:
             _crash([entry])
             return False
         # Published twice, the second one came meanwhile: it must be acknowledged, too.
-        return again is None and entry.letter is entry.ended
+        return again is None and entry.letter is entry.settled
 
     async def _parked(self, entry: Entry) -> list[Entry]:
         """Park one that crashed again and again; where that crashes, too, leave it to the next start."""
@@ -170,7 +170,7 @@ class Refusals:
         except (MailboxError, SessionError):
             raise
         except Exception:
-            if entry.crashes + 1 < PARK_CRASHES_MAX:
+            if entry.tries.crashes + 1 < PARK_CRASHES_MAX:
                 raise
             # It is not acknowledged, so that it comes again; whatever follows it here goes on.
             log.exception("letter.left", key=entry.inbound.key, id=entry.inbound.id)
@@ -206,11 +206,11 @@ class Refusals:
 
 def _delay(entries: list[Entry], error: MailboxError | SessionError) -> None:
     for entry in entries:
-        entry.tries += 1
+        entry.tries.waits += 1
     log.warning("refusal.delayed", key=entries[0].inbound.key, error=str(error), hint=error.hint)
 
 
 def _crash(entries: list[Entry]) -> None:
     for entry in entries:
-        entry.tries += 1
-        entry.crashes += 1
+        entry.tries.waits += 1
+        entry.tries.crashes += 1

@@ -229,7 +229,7 @@ async def test_a_fenced_letter_that_is_lost_is_let_go(tmp_path: Path) -> None:
             entry = r.worker.lanes.begun(ADA)
             assert entry is not None
             entry.letter = HandedLetter(entry.letter.id, entry.letter.body, lost=True)
-            entry.fenced = FENCED_TRIES - 2
+            entry.tries.fenced = FENCED_TRIES - 2
             return answer
 
     model = Losing(tmp_path)

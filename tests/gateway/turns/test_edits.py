@@ -166,7 +166,7 @@ def test_only_a_message_that_has_not_begun_gets_the_new_text() -> None:
         Entry(letter("old", name, platform_id=on), HandedLetter(name), 0.0)
         for name, on in (("m1", "77"), ("m2", "77"), ("m3", "77"), ("m4", "78"))
     )
-    tried.tries = 1
+    tried.tries.waits = 1
     for entry in (running, tried, waits, other):
         lane.add(entry)
     lane.running = running

@@ -157,7 +157,7 @@ async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_
         lanes.add(inbound("cli:a", "1"), first)
         lanes.add(inbound("cli:a", "2"), HandedLetter("2"))
         entry = await desk.begun.get()
-        entry.ended = first
+        entry.settled = first
         lanes.add(inbound("cli:a", "1"), again)
         desk.running["cli:a|1"].set_result(None)
 
