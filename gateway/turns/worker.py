@@ -240,6 +240,7 @@ class Worker:
     ) -> Reply | RetryAfter | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
+        # Whatever it ends in: what its platform says of the chat decides what later messages may see.
         await learn(session, outcomes.request(inbound).chat)
         # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
         with ExitStack() as held:
