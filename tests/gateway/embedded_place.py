@@ -18,22 +18,28 @@ _SERVING: dict[EmbeddedMailbox, asyncio.Task[None]] = {}
 async def opened(state: Path, **options: object) -> AsyncIterator[EmbeddedMailbox]:
     """Serve a mailbox on ``state`` until the context is left, or ``vanish`` was called."""
     mailbox = EmbeddedMailbox(state, **options)  # type: ignore[arg-type]
-    serving = asyncio.create_task(mailbox.serve(), name="serve")
-    _SERVING[mailbox] = serving
+    async with serving(mailbox):
+        yield mailbox
+
+
+@asynccontextmanager
+async def serving(mailbox: EmbeddedMailbox) -> AsyncIterator[None]:
+    """Serve ``mailbox`` until the context is left, or ``vanish`` was called."""
+    _SERVING[mailbox] = asyncio.create_task(mailbox.serve(), name="serve")
     try:
         await mailbox.ready()
-        yield mailbox
+        yield
     finally:
         await vanish(mailbox)
 
 
 async def vanish(mailbox: EmbeddedMailbox) -> None:
     """End the serving of ``mailbox``; its takers stay where they are."""
-    serving = _SERVING.pop(mailbox, None)
-    if serving is not None:
-        serving.cancel()
+    task = _SERVING.pop(mailbox, None)
+    if task is not None:
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await serving
+            await task
 
 
 @contextmanager
