@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from channels.message import Inbound, Outbound, read_outbound
 from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Parked, Post, outbound
+from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
 from gateway.turns.events import Events
 from gateway.turns.worker import LetterRules, Worker
 from session.errors import ModelAway
@@ -37,30 +37,6 @@ class Clock:
 
     def __call__(self) -> datetime:
         return self.now
-
-
-class BreaksAt(EmbeddedMailbox):
-    """A queue with an error that nobody foresaw: settling one message, or parking whatever it is.
-
-    ``tried`` counts the tries to park.
-    """
-
-    def __init__(self, state: Path, *, settling: str = "", parking: bool = False) -> None:
-        super().__init__(state)
-        self.tried = 0
-        self._settling = settling
-        self._parking = parking
-
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
-        if self._settling and letter.id == self._settling:
-            raise RuntimeError("a queue that breaks")
-        await super().settle(letter, puts)
-
-    async def park(self, letter: Letter, **how: Any) -> None:
-        self.tried += 1
-        if self._parking:
-            raise RuntimeError("a queue that breaks")
-        await super().park(letter, **how)
 
 
 class Rig:

@@ -11,9 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.turns.worker import LetterRules
+from tests.gateway.embedded_place import BreaksAt
 from tests.gateway.turns.test_flood import LIMIT, Held
 from tests.gateway.waits import until
-from tests.gateway.worker_rig import BreaksAt, Rig
+from tests.gateway.worker_rig import Rig
 
 # It waits for seconds.
 pytestmark = pytest.mark.slow

@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from session.errors import ModelRefused
-from tests.gateway.worker_rig import BreaksAt, rig
+from tests.gateway.embedded_place import BreaksAt
+from tests.gateway.worker_rig import rig
 
 # It waits for seconds.
 pytestmark = pytest.mark.slow

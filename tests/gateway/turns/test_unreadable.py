@@ -17,9 +17,9 @@ from gateway.testing import collect
 from gateway.turns import unreadable
 from gateway.turns.events import Events
 from gateway.turns.notices import Notices
-from tests.gateway.embedded_place import serving
+from tests.gateway.embedded_place import BreaksAt, serving
 from tests.gateway.waits import until
-from tests.gateway.worker_rig import ADA, BreaksAt, Clock, letter, rig
+from tests.gateway.worker_rig import ADA, Clock, letter, rig
 
 EMPTY = Post(INBOUND, ADA, "m1", letter(" ", "m1").to_bytes())
 
