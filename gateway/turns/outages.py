@@ -17,7 +17,7 @@ from gateway.queue.retry import back_off_s
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
-from session.errors import Fenced, ModelAway, StoreError
+from session.errors import Fenced, ModelAway, SessionError, StoreError
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 
@@ -116,9 +116,19 @@ class Outages:
                 entry = lane.entries[0] if lane.entries else None
                 if entry is None or lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
                     continue
-                self._told.add(lane.key)
-                reason, said = wait_words(error, named=self._confides(entry.inbound))
-                async with self._store.open(SessionKey(lane.key)) as session:
-                    await self._notices.tell(session, entry.inbound, reason, said)
+                await self._tell(entry, error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.outage.over.wait(), TELL_WITHIN_S / 3)
+
+    async def _tell(self, entry: Entry, error: ModelAway) -> None:
+        inbound = entry.inbound
+        # Noted first: a try of the letter itself may meet the outage meanwhile, and would tell it, too.
+        self._told.add(inbound.key)
+        reason, said = wait_words(error, named=self._confides(inbound))
+        try:
+            async with self._store.open(SessionKey(inbound.key)) as session:
+                await self._notices.tell(session, inbound, reason, said)
+        except (MailboxError, SessionError) as refused:
+            # One chat ends here: the others that wait are told all the same, and this one at the next look.
+            self._told.discard(inbound.key)
+            log.warning("notice.delayed", key=inbound.key, id=inbound.id, error=str(refused))

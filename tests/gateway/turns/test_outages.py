@@ -95,6 +95,22 @@ async def test_a_chat_whose_turn_hangs_in_a_known_outage_is_told(tmp_path: Path)
         assert await r.texts(1) == ["script: hangs"]
 
 
+@pytest.mark.slow
+async def test_a_chat_that_cannot_be_told_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+    """A folder stands where its transcript should be; the chat that came after it hears of the outage."""
+    (tmp_path / "sessions" / "foreign_eve.jsonl").mkdir(parents=True)
+    async with rig(tmp_path) as r:
+        await r.put("cannot be read", "e1", key="foreign:eve")
+        assert [reply.id for reply in await r.replies(1)] == ["e1#notice.storage"]
+        await r.begin("hangs", "m0")
+        r.model.steps = [ModelAway("503", cause="unreachable", after_s=60)] * 9
+        await r.put("1", "m1", key="foreign:bob")
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m0#notice.model_away"]
+        r.model.release.set()
+        await r.replies(1)
+
+
 class Late(EmbeddedMailbox):
     """Stores what is put under one id only when ``gate`` is set."""
 
