@@ -55,14 +55,14 @@ def _standing(session: Session, edit: Inbound) -> tuple[str, str] | None:
 
     An edit that was noted already says what it says, whatever came after it.
     """
-    place = session.find_sent(edit.platform_id) if edit.platform_id is not None else None
-    if place is None:
+    index = session.find_sent(edit.platform_id) if edit.platform_id is not None else None
+    if index is None:
         return None
-    line = session.line(place)
+    line = session.line(index)
     message_id, text = str(line.get("message_id")), str(line.get("content") or "")
     newest = True
     for record in reversed(session.records()):
-        if record < place:
+        if record < index:
             break
         note = session.line(record)
         if note.get("kind") != "note" or note.get("edits") != message_id:

@@ -1,4 +1,4 @@
-"""One line per key: its letters run one at a time, in order, while the lines of other keys go on."""
+"""One lane per key: its letters run one at a time, in order, while the lanes of other keys go on."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Lanes:
         if entry is not None:
             entry.letter = letter
             if entry is lane.running:
-                # The mailbox hands a box over only when what was begun there has ended.
+                # Unless it begins, its partition may go to another daemon, which would run the turn as well.
                 letter.begin()
             return None
         now = asyncio.get_running_loop().time()

@@ -165,7 +165,7 @@ class Worker:
             except (MailboxError, SessionError) as error:
                 log.warning("side_work.failed", work=name, error=str(error), hint=error.hint)
             except Exception:
-                # One errand ends here: nothing else depends on it.
+                # This work ends here: nothing else depends on it.
                 log.exception("side_work.crashed", work=name)
 
         self._group.create_task(guarded(), name=name)

@@ -40,7 +40,8 @@ class Summing(Script):
         self.summary: Any = Answer(STRUCTURED)
         self.summing = asyncio.Event()
         self.hold: asyncio.Event | None = None
-        self.takes_tokens = 10**9  # what the provider takes
+        # What the provider takes.
+        self.takes_tokens = 10**9
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         text = str(prompt.messages[-1]["content"])

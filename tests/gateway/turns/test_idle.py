@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +209,7 @@ async def test_what_died_behind_the_boundary_is_finished(tmp_path: Path) -> None
         await say(place, "a")
         place.clock.now += timedelta(hours=5)
         async with place.store.open(ADA) as session:
-            assert await session.change(
-                lambda *hands: switch_session.split_after_idle(*hands, by="b", due=lambda _: True)
-            )
+            assert await session.change(partial(switch_session.split_after_idle, by="b", due=lambda _: True))
         assert place.made == []
 
         assert await say(place, "b") == [("b#notice.idle", SAID), ("b#reply", "two")]

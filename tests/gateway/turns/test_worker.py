@@ -95,7 +95,8 @@ async def test_commands_answer(tmp_path: Path) -> None:
         for number, text in enumerate(["/help", "/start", "/status", "/memory", "/HELP@some_bot"]):
             await r.put(text, f"m{number}")
 
-        said = {reply.in_reply_to: reply.text for reply in await r.replies(5)}  # /status may overtake
+        # The status may overtake the others.
+        said = {reply.in_reply_to: reply.text for reply in await r.replies(5)}
         help_, start, status, memory, again = (said[f"m{number}"] for number in range(5))
         assert "/new" in help_
         assert help_ == start == again
