@@ -39,7 +39,8 @@ from session.turn import commands
 
 T = TypeVar("T")
 log = structlog.get_logger("reception")
-LEAST_PAUSE_S: Final = 0.1  # between two tries, even where the queue has just come back
+# Between two tries, even where the queue has just come back.
+LEAST_PAUSE_S: Final = 0.1
 ADMIN_TIMEOUT_S: Final = 10.0
 PERSON_SAID: Final = (
     "I do not know you yet. Ask the operator of this bot to let you in with\n"
@@ -162,7 +163,8 @@ class Reception:
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
                 admin = await self._is_admin(arrival.chat_id, arrival.sender.id)
-        except (ChannelError, OSError) as error:  # a time-out is an OSError too
+        except (ChannelError, OSError) as error:
+            # A time-out is an OSError, too.
             log.warning("admins.unknown", channel=self._name, error=str(error))
             return UNKNOWN_SAID.format(command.name)
         return "" if admin else FORBIDDEN_SAID.format(command.name)
@@ -233,13 +235,14 @@ class Reception:
 
         def told(error: Exception, tries: int) -> None:
             if not isinstance(error, (MailboxDown, ChannelError, OSError)):
-                # one message ends here, and its chat waits for whoever reads the log
+                # One message ends here, and its chat waits for whoever reads the log.
                 log.exception("arrival.failed", channel=self._name, id=arrival.id)
             elif tries == 1:
                 log.warning("arrival.waits", channel=self._name, id=arrival.id, error=str(error))
             if isinstance(error, (ChannelError, OSError)):
                 self._held.note(arrival.id, str(error))
-            elif not isinstance(error, MailboxDown):  # the queue says itself that it is away
+            elif not isinstance(error, MailboxDown):
+                # Of a queue that is away its own part tells, once for all who wait.
                 self._held.note(arrival.id, f"it failed: {type(error).__name__}")
 
         try:
@@ -248,9 +251,11 @@ class Reception:
             self._held.release(arrival.id)
 
     async def _pause(self, after_s: float) -> None:
-        """Wait a little less; when the queue comes back while it is away, not a moment longer."""
-        after_s *= 1 - 0.2 * random.random()  # so that many that wait do not come back all at once
-        if self._mailbox.health().up:  # and yet it failed
+        """Wait a little less, and where the queue is away not a moment longer than that."""
+        # Many may wait: they must not come back all at once.
+        after_s *= 1 - 0.2 * random.random()
+        if self._mailbox.health().up:
+            # Something else failed, of which no event tells when it is mended.
             await asyncio.sleep(after_s)
             return
         try:

@@ -39,8 +39,10 @@ from gateway.turns.held import HeldBack
 
 log = structlog.get_logger("adapters")
 
-REFUSED_S = 300.0  # before a token that was refused is tried again
-LASTING_S = 60.0  # an adapter that ran this long begins its back-off anew
+# Before a token that was refused is tried again.
+REFUSED_S = 300.0
+# An adapter that ran this long begins its back-off anew.
+LASTING_S = 60.0
 LOOK_S = 1.0
 SHOW_S = 1.0
 ALIVE_S = 60.0
@@ -48,7 +50,10 @@ ALIVE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AdapterContext:
-    """What the adapters of one process share."""
+    """What the adapters of one process share.
+
+    ``held`` says why letters of a channel wait for the workspace.
+    """
 
     mailbox: Mailbox
     intake: Intake
@@ -57,7 +62,7 @@ class AdapterContext:
     media_timeout_s: float
     turn_timeout_s: float
     commands: Mapping[str, str]
-    held: Callable[[str], str] = lambda channel: ""  # why letters of a channel wait for the workspace
+    held: Callable[[str], str] = lambda channel: ""
     folders: Folders = media_alone
 
 
@@ -68,7 +73,7 @@ class Adapter:
         self,
         kind: Kind,
         table: Platform,
-        around: AdapterContext,
+        context: AdapterContext,
         *,
         build: Callable[[Kind, Platform, Site], Channel] = registry.build,
     ) -> None:
@@ -77,9 +82,9 @@ class Adapter:
         self.pulse.fail("not started yet")
         self._kind = kind
         self._table = table
-        self._around = around
+        self._context = context
         self._build = build
-        self._state = around.workspace / "state"
+        self._state = context.workspace / "state"
         self._receiving: asyncio.Task[None] | None = None
         self._began, self._mark_s = datetime.now(UTC), steady_s()
         self._closing = False
@@ -89,7 +94,7 @@ class Adapter:
     def part(self) -> dict[str, Any]:
         """Say whether it is up, since when, and its last error; down while what came by it is held back."""
         trip = self.pulse.last_round_trip
-        cause = self._held_back.cause or self._around.held(self.name)
+        cause = self._held_back.cause or self._context.held(self.name)
         return {
             "up": self.pulse.up and not cause,
             "since": self.pulse.since.isoformat(),
@@ -150,7 +155,8 @@ class Adapter:
             await self._live()
         except* (ChannelError, GatewayError) as group:
             error: BaseException = _first(group)
-        except* Exception as group:  # one channel ends here, and is begun anew
+        except* Exception as group:
+            # One channel ends here, and is begun anew.
             log.exception("adapter.crashed", channel=self.name)
             error = ChannelDown(f"it crashed: {type(_first(group)).__name__}")
         else:
@@ -158,12 +164,12 @@ class Adapter:
         return error
 
     async def _live(self) -> None:
-        around = self._around
+        context = self._context
         async with AsyncExitStack() as stack:
             site = Site(
                 state=self._state,
                 pulse=self.pulse,
-                commands=around.commands,
+                commands=context.commands,
                 began=self._began,
                 mark_s=self._mark_s,
             )
@@ -177,20 +183,20 @@ class Adapter:
                 drafts = self._drafts(channel, ledger, limiter)
                 delivery = Delivery(
                     channel=channel,
-                    mailbox=around.mailbox,
+                    mailbox=context.mailbox,
                     ledger=ledger,
                     limiter=limiter,
-                    workspace=around.workspace,
+                    workspace=context.workspace,
                     group=group,
                     drafts=drafts,
-                    max_file_mb=around.max_mb,
-                    folders=around.folders,
+                    max_file_mb=context.max_mb,
+                    folders=context.folders,
                 )
                 if not self._closing:
                     self._receiving = group.create_task(self._receive(channel), name=f"{self.name} ingress")
                 group.create_task(delivery.run(), name=f"{self.name} delivery")
                 group.create_task(self._watch(), name=f"{self.name} watch")
-                greetings = Greetings(self.name, state=self._state, mailbox=around.mailbox)
+                greetings = Greetings(self.name, state=self._state, mailbox=context.mailbox)
                 group.create_task(greetings.run(), name=f"{self.name} greetings")
                 if drafts is not None:
                     group.create_task(drafts.run(), name=f"{self.name} drafts")
@@ -202,22 +208,22 @@ class Adapter:
             return None
         return Drafts(
             channel=channel,
-            mailbox=self._around.mailbox,
+            mailbox=self._context.mailbox,
             ledger=ledger,
             limiter=limiter,
             stream=self._table.stream,
-            turn_timeout_s=self._around.turn_timeout_s,
+            turn_timeout_s=self._context.turn_timeout_s,
         )
 
     async def _receive(self, channel: Channel) -> None:
-        around = self._around
+        context = self._context
         reception = Reception(
             name=self.name,
             table=self._table,
-            intake=around.intake,
-            mailbox=around.mailbox,
+            intake=context.intake,
+            mailbox=context.mailbox,
             state=self._state,
-            media=MediaFolder(around.workspace, max_mb=around.max_mb, timeout_s=around.media_timeout_s),
+            media=MediaFolder(context.workspace, max_mb=context.max_mb, timeout_s=context.media_timeout_s),
             is_admin=channel.is_admin if isinstance(channel, Admins) else None,
             held=self._held_back,
         )
@@ -233,12 +239,13 @@ class Adapter:
 
     async def _register(self, channel: Registers) -> None:
         """Show the menu of commands, where it is not the one that was shown last."""
-        wanted = dict(self._around.commands)
+        wanted = dict(self._context.commands)
         mark = hashlib.sha256(
             orjson.dumps([self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)
         ).hexdigest()[:16]
         shown = self._state / f"{self.name}-commands.json"
-        with contextlib.suppress(ChannelError):  # what cannot be read is shown anew
+        # Where that cannot be read, the menu is shown anew.
+        with contextlib.suppress(ChannelError):
             if (await asyncio.to_thread(state_file.read, shown)).get("menu") == mark:
                 return
         tries = 0
@@ -246,7 +253,8 @@ class Adapter:
             try:
                 await channel.register(wanted)
             except CredentialsRefused:
-                return  # the ingress says so
+                # The ingress meets the same refusal, and says so.
+                return
             except ChannelError as error:
                 tries += 1
                 log.warning("commands.unregistered", channel=self.name, error=str(error))

@@ -26,9 +26,11 @@ from gateway.turns.policy import broken
 
 log = structlog.get_logger("delivery")
 
-AT_ONCE = 64  # calls to one platform
+# Calls to one platform.
+AT_ONCE = 64
 SEND_TIMEOUT_S = 60.0
-GRACE_S = 5.0  # for the calls that are under way when delivery ends
+# For the calls that are under way when delivery ends.
+GRACE_S = 5.0
 CRASHES_MAX = 3
 
 
@@ -170,7 +172,8 @@ class Delivery:
             except PieceRefused as error:
                 await self._park(entry, str(error))
                 return
-            except Exception as error:  # one letter ends here: tried again, then parked
+            except Exception as error:
+                # One letter ends here: what nobody foresaw is tried again, then parked.
                 log.exception("delivery.crashed", key=out.key, id=out.id)
                 crashes += 1
                 if crashes >= CRASHES_MAX:
@@ -241,23 +244,37 @@ class Delivery:
     async def _park(self, entry: _Entry, reason: str) -> None:
         """Set a letter aside, visibly, unless it comes again."""
         out = entry.out
-        ended = await self._end(
-            lambda: entry.letter,
-            lambda letter: self._mailbox.park(letter, key=out.key, reason=reason, attempts=1),
-        )
-        if ended:
-            self.parked += 1
-            log.error("letter.parked", key=out.key, id=out.id, reason=reason)
+        if await self._set_aside(lambda: entry.letter, key=out.key, reason=reason, attempts=1):
             await self._sender.durably(lambda: self._ledger.set_aside(out.key, out.id))
 
     async def _park_unreadable(self, letter: Letter, fault: str) -> None:
-        reason = f"unreadable: {fault}"
-        if letter.begin() and await self._end(
-            lambda: letter,
-            lambda each: self._mailbox.park(each, key=None, reason=reason, attempts=0),
-        ):
-            self.parked += 1
-            log.error("letter.parked", id=letter.id, reason=reason)
+        if letter.begin():
+            await self._set_aside(lambda: letter, key=None, reason=f"unreadable: {fault}", attempts=0)
+
+    async def _set_aside(
+        self, current: Callable[[], Letter], *, key: str | None, reason: str, attempts: int
+    ) -> bool:
+        """Park a letter; False where it comes again, as one does whose parking broke again and again."""
+        crashes = 0
+        while crashes < CRASHES_MAX:
+            try:
+                parked = await self._end(
+                    current,
+                    lambda letter: self._mailbox.park(letter, key=key, reason=reason, attempts=attempts),
+                )
+            except Exception:
+                # One letter ends here: it stays in its queue, and the channel goes on with all others.
+                crashes += 1
+                log.exception("parking.crashed", key=key, id=current().id, tries=crashes)
+                if crashes < CRASHES_MAX:
+                    await self._sleep(back_off_s(crashes))
+            else:
+                if parked:
+                    self.parked += 1
+                    log.error("letter.parked", key=key, id=current().id, reason=reason)
+                return parked
+        log.error("letter.left", key=key, id=current().id)
+        return False
 
     async def _end(self, current: Callable[[], Letter], change: Callable[[Letter], Awaitable[None]]) -> bool:
         """Let go of a letter, however long the queue is away; False where it comes again."""

@@ -23,29 +23,41 @@ from session.transcript.key import split
 
 log = structlog.get_logger("drafts")
 
-WATCH_S = 60  # what is asked for, every WATCH_EVERY_S
+# Asked for again every WATCH_EVERY_S.
+WATCH_S = 60
 WATCH_EVERY_S = 30.0
-WATCH_FIRST_S = (1.0, 2.0, 5.0)  # a daemon that starts beside us may not listen yet
+# At first more often: a daemon that starts beside us may not listen yet.
+WATCH_FIRST_S = (1.0, 2.0, 5.0)
 TYPING_EVERY_S = 4.0
 EDIT_EVERY_S = 1.0
-GROUP_EVERY_S = 5.0  # a platform counts a group's messages by the minute: leave some for the answers
+# A platform counts a group's messages by the minute: some must be left for the answers.
+GROUP_EVERY_S = 5.0
 FIRST_CHARS = 20
 CALL_TIMEOUT_S = 10.0
-WAITING_MAX = 8  # drafts in line before the limiter: an answer waits behind no more of them
-TURNS_MAX = 1_000  # shown at once; what comes beyond is answered all the same
+# Drafts that wait for the limiter: an answer waits behind no more of them.
+WAITING_MAX = 8
+# Shown at once; turns beyond it are answered all the same.
+TURNS_MAX = 1_000
 CLOSED_MAX = 10_000
-DRAFT = -1  # its piece number: its nonce is not the answer's
-TEXT_MAX = 100_000  # characters gathered; no first piece is longer
+# The piece number of a draft: its nonce must not be that of the answer.
+DRAFT = -1
+# Characters that are gathered; no first piece is longer.
+TEXT_MAX = 100_000
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What is known of the turn that runs in a chat."""
+    """What is known of the turn that runs in a chat.
+
+    Args:
+        whole: its text was heard from the beginning.
+        silent: no draft of it is shown, or none any more.
+    """
 
     key: str
     chat_id: str
     message_id: str
-    whole: bool  # its text was heard from the beginning
+    whole: bool
     heard_at: float
     text: list[str] = field(default_factory=list)
     chars: int = 0
@@ -53,7 +65,7 @@ class _Turn:
     draft: str = ""
     shown: Rendered | None = None
     over: bool = False
-    silent: bool = False  # no draft of it is shown (any more)
+    silent: bool = False
     called_at: float = float("-inf")
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -187,7 +199,8 @@ class Drafts:
             turn.begin()
 
     def _begin(self, key: str, message_id: str, *, before: _Turn | None) -> _Turn | None:
-        if before is not None:  # one turn of a chat runs at a time
+        if before is not None:
+            # One turn of a chat runs at a time: the end of this one was not heard.
             self._end(before)
         if self._group is None or len(self._turns) >= TURNS_MAX:
             return None
@@ -272,7 +285,8 @@ class Drafts:
             async with asyncio.timeout(EDIT_EVERY_S):
                 await self._limiter.wait(address, group=is_group(address))
         except TimeoutError:
-            return  # the chat is busy: the next text will do
+            # The chat is busy, and the next look finds a longer text.
+            return
         finally:
             self._waiting -= 1
         if turn.over:
@@ -308,6 +322,7 @@ class Drafts:
             if isinstance(error, SendLater):
                 await self._be_quiet(address, error)
             turn.silent = isinstance(error, SendNever)
-            if not turn.draft:  # surely not sent
+            if not turn.draft:
+                # It was surely not sent: what stands as begun would keep every later draft back.
                 await self._ledger.drop_draft(turn.key, out_id)
             log.debug("draft.refused", key=turn.key, cause=type(error).__name__)

@@ -1,6 +1,6 @@
 """What a platform accepted so far, piece by piece: the memory of the last hand-over.
 
-A mark is on disk before a send begins, and another one after the platform took it. What stands as begun and
+A record is on disk before a send begins, and another one after the platform took it. What stands as begun and
 not as sent has an unknown outcome: the process died in between, or the answer of the platform was lost.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gateway.outbound.ledger_file import MarksFile, Progress, Rows
+from gateway.outbound.ledger_file import LedgerFile, Progress, Rows
 
 __all__ = ["DeliveryLedger", "Progress"]
 
@@ -32,7 +32,7 @@ class DeliveryLedger:
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._file = MarksFile(path, clock)
+        self._file = LedgerFile(path, clock)
         self._moves: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:

@@ -28,7 +28,7 @@ KEPT = timedelta(days=7)
 KEPT_UNFINISHED = timedelta(days=30)
 DONE_MAX = 200_000
 MOVES_MAX = 10_000
-# In marks.
+# In changes.
 PRUNE_EVERY = 5_000
 BUSY_S = 5.0
 
@@ -68,7 +68,7 @@ class Rows:
     def __init__(self, file: sqlite3.Connection, clock: Callable[[], datetime]) -> None:
         self._file = file
         self._clock = clock
-        self._marks = 0
+        self._changes = 0
 
     def _now_ms(self, *, ago: timedelta = timedelta(0)) -> int:
         return int((self._clock() - ago).timestamp() * 1000)
@@ -98,7 +98,7 @@ class Rows:
                 ON CONFLICT DO UPDATE SET unknown = max(0, unknown + ?), at_ms = excluded.at_ms""",
             (key, out_id, piece, by, self._now_ms(), by),
         )
-        self._marked()
+        self._changed()
 
     def sent(self, *, key: str, out_id: str, piece: int, platform_id: str) -> None:
         """Note a piece as accepted."""
@@ -107,14 +107,14 @@ class Rows:
                 ON CONFLICT DO UPDATE SET platform_id = excluded.platform_id, at_ms = excluded.at_ms""",
             (key, out_id, piece, platform_id, self._now_ms()),
         )
-        self._marked()
+        self._changed()
 
     def done(self, *, key: str, out_id: str) -> None:
         """Note a letter as done, and forget its pieces."""
         self._file.execute("INSERT OR REPLACE INTO letters VALUES (?, ?, ?)", (key, out_id, self._now_ms()))
         self._file.execute("DELETE FROM pieces WHERE key = ? AND id = ?", (key, out_id))
         self._file.execute("DELETE FROM drafts WHERE key = ? AND id = ?", (key, out_id))
-        self._marked()
+        self._changed()
 
     def set_aside(self, *, key: str, out_id: str) -> None:
         """Forget the unknown outcomes of a letter."""
@@ -132,7 +132,7 @@ class Rows:
             if run(query, name).fetchone():
                 return None
         run("INSERT INTO drafts VALUES (?, ?, NULL, ?)", (*name, self._now_ms()))
-        self._marked()
+        self._changed()
         return ""
 
     def draft_sent(self, *, key: str, out_id: str, platform_id: str) -> None:
@@ -162,9 +162,9 @@ class Rows:
         """Return the moved chats: old id → new id."""
         return dict(self._file.execute("SELECT old, new FROM moves").fetchall())
 
-    def _marked(self) -> None:
-        self._marks += 1
-        if self._marks % PRUNE_EVERY == 0:
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._changes % PRUNE_EVERY == 0:
             self.prune()
 
     def prune(self) -> None:
@@ -181,14 +181,14 @@ class Rows:
         run("DELETE FROM drafts WHERE at_ms < ?", old)
 
 
-class MarksFile:
+class LedgerFile:
     """The file of a ledger, in a thread of its own: whatever waits becomes one transaction with one fsync."""
 
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
         self._path = path
         self._clock = clock
         schema = durable.Schema(_SCHEMA, VERSION, 16 * 2**20, newer=NewerState)
-        # The marks of a letter wait for one another, those of different letters have no order.
+        # What is noted of a letter is awaited before the next; of different letters it has no order.
         self._database = durable.Database(path, schema, down=self._down, busy_s=BUSY_S, retry_each=True)
         self._rows: Rows | None = None
         self._commits: durable.GroupCommit | None = None

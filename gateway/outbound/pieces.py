@@ -14,7 +14,8 @@ from channels.base import Channel, Rendered
 from channels.message import Attachment, Outbound
 
 NONCE_CHARS = 25
-PRIVATE = "state"  # never sent, whatever a reply names
+# Never sent, whatever a reply names.
+PRIVATE = "state"
 
 
 class RateLimit(Protocol):

@@ -30,12 +30,16 @@ from gateway.queue.retry import back_off_s
 T = TypeVar("T")
 log = structlog.get_logger("delivery")
 
-MAX_WAIT_S = 15.0  # between two tries while the platform is away
-UNKNOWN_MAX = 2  # sends with an unknown outcome, where the platform does not recognise a repeat
-DEATHS_MAX = 3  # the same where it was our own process that died, each time, in mid-send
+# Between two tries while the platform is away.
+MAX_WAIT_S = 15.0
+# Sends with an unknown outcome, where the platform does not recognise a repeat.
+UNKNOWN_MAX = 2
+# The same where it was our own process that died, each time, in mid-send.
+DEATHS_MAX = 3
 CRASHES_MAX = 2
 MOVES_MAX = 5
-FILE_PATIENCE = 5  # a file may take this many times as long as a text
+# A file may take this many times as long as a text.
+FILE_TIMES = 5
 
 
 class Gone(Exception):
@@ -97,7 +101,7 @@ class PieceSender:
         """Return when the platform has accepted the piece and that is on disk.
 
         Raises:
-            Refused: it never will, or may have, twice.
+            PieceRefused: the platform never will, or it may have and would show it twice.
             Gone: the letter is lost.
         """
         out, number = errand.out, errand.number
@@ -132,7 +136,8 @@ class PieceSender:
                 await self._wait(errand, error, errand.unknown)
             except Gone:
                 raise
-            except Exception as error:  # one piece ends here: the adapter itself failed
+            except Exception as error:
+                # One piece ends here: the adapter itself failed, perhaps after the platform took it.
                 log.exception("send.crashed", key=out.key, id=out.id, piece=number)
                 errand.unknown += 1
                 most = UNKNOWN_MAX
@@ -152,9 +157,9 @@ class PieceSender:
             reply_to=out.reply_to if number == 0 and chat_id == out.chat_id else None,
             meta=out.meta,
         )
-        async with self._turn(errand, chat_id):
+        async with self._call_of(errand, chat_id):
             await self.durably(lambda: self._ledger.trying(out.key, out.id, number))
-            async with asyncio.timeout(self._patience_s(errand.content)):
+            async with asyncio.timeout(self._time_for(errand.content)):
                 platform_id = await self._channel.send(piece)
             await self.durably(
                 lambda: self._ledger.sent(out.key, out.id, number, platform_id=platform_id, last=errand.last)
@@ -172,7 +177,7 @@ class PieceSender:
         while True:
             chat_id = self._ledger.address(out.chat_id)
             try:
-                async with self._turn(errand, chat_id):
+                async with self._call_of(errand, chat_id):
                     async with asyncio.timeout(self._timeout_s):
                         await channel.edit(chat_id, draft, content)
                     await self.durably(
@@ -185,7 +190,8 @@ class PieceSender:
                 await self._wait(errand, error, tries)
             except Gone:
                 raise
-            except Exception as error:  # the draft ends here, the piece is sent anew
+            except Exception as error:
+                # The draft ends here, and the piece is sent anew.
                 if not isinstance(error, SendNever):
                     log.exception("edit.crashed", key=out.key, id=out.id)
                 log.info("draft.given_up", key=out.key, id=out.id, error=str(error))
@@ -195,7 +201,7 @@ class PieceSender:
                 return True
 
     @asynccontextmanager
-    async def _turn(self, errand: Errand, chat_id: str) -> AsyncIterator[None]:
+    async def _call_of(self, errand: Errand, chat_id: str) -> AsyncIterator[None]:
         """Wait until this chat may be written to and a call is free, then hold that call."""
         await self._limiter.wait(chat_id, group=is_group(chat_id, errand.out.meta))
         async with self._slots:
@@ -218,7 +224,8 @@ class PieceSender:
             except LedgerDown as error:
                 tries += 1
                 self.last_error = str(error)
-                with suppress(OSError):  # the log may lie on the same full disk
+                # The log may lie on the same full disk.
+                with suppress(OSError):
                     log.error("ledger.refused", error=str(error), hint=error.hint)
                 await self._sleep(back_off_s(tries))
 
@@ -249,8 +256,9 @@ class PieceSender:
         await self._sleep(wait)
 
     def _note(self, errand: Errand, error: Exception) -> None:
-        what = str(error) if isinstance(error, ChannelError) else type(error).__name__
-        self.last_error = f"{errand.out.key}: {what}"
+        said = str(error) if isinstance(error, ChannelError) else type(error).__name__
+        self.last_error = f"{errand.out.key}: {said}"
 
-    def _patience_s(self, content: Rendered | Path) -> float:
-        return self._timeout_s * (FILE_PATIENCE if isinstance(content, Path) else 1)
+    def _time_for(self, content: Rendered | Path) -> float:
+        """Return how long the call for a piece may take, in seconds."""
+        return self._timeout_s * (FILE_TIMES if isinstance(content, Path) else 1)

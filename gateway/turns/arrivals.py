@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -48,6 +49,7 @@ class Arrivals:
         self._orders = orders
         self._refusals = refusals
         self._spawn = spawn
+        self._closing = asyncio.Event()
 
     def receive(self, letter: Letter) -> None:
         """Take one letter; nothing is raised, so that the next one is taken whatever this one holds."""
@@ -61,7 +63,8 @@ class Arrivals:
             self._set_aside(letter, error)
 
     def close(self) -> None:
-        """Refuse no further letter: what is not refused yet comes again."""
+        """Refuse and park no further letter: what is not gone yet comes again."""
+        self._closing.set()
         self._refusals.close()
 
     def _receive(self, letter: Letter) -> None:
@@ -101,7 +104,9 @@ class Arrivals:
             self._park(letter, broken(error))
 
     def _park(self, letter: Letter, error: Unreadable) -> None:
-        parking = unreadable.park(letter, error, mailbox=self._mailbox, notices=self._notices)
+        parking = unreadable.park(
+            letter, error, mailbox=self._mailbox, notices=self._notices, closing=self._closing
+        )
         self._spawn(parking, "park unreadable")
 
     def _crowd(self, lane: Lane, inbound: Inbound) -> None:

@@ -78,39 +78,40 @@ class Attempt:
     """
 
     def __init__(self, attempts: Attempts, entry: Entry, session: Session, *, limit: int) -> None:
+        self.entry = entry
+        self.session = session
+        self._tries = entry.tries
         self._attempts = attempts
-        self._entry = entry
-        self._session = session
         self._limit = limit
         self._leave: Callable[[], None] = _nothing
         recorded = session.journal.attempts(entry.inbound.id)
         # A try that was fenced could not be struck out: its record serves this one.
-        self._deaths = recorded - (1 if entry.recorded else 0)
-        self.counted = entry.letter.suspect or entry.crashes > 0 or entry.struck
+        self._deaths = recorded - (1 if self._tries.recorded else 0)
+        self.counted = entry.letter.suspect or self._tries.crashes > 0 or self._tries.struck
         self.alone = self.counted and self._deaths >= SUSPECT_DEATHS
 
     @property
     def begun(self) -> int:
         """How often the turn was begun before and never ended."""
-        return max(self._deaths, self._entry.crashes)
+        return max(self._deaths, self._tries.crashes)
 
     @property
     def spent(self) -> bool:
         """Whether it was begun often enough: by its own errors, or by deaths of which the last was alone."""
         if not self.counted:
             return False
-        if self._entry.crashes >= self._limit:
+        if self._tries.crashes >= self._limit:
             return True
-        return self._deaths >= self._limit and self._session.journal.last_alone(self._entry.inbound.id)
+        return self._deaths >= self._limit and self.session.journal.last_alone(self.entry.inbound.id)
 
     def take_place(self) -> RetryAfter | None:
         """Take the place in which the turn may run; where it is not free, say what the lane waits for."""
         # A turn that was stopped while it waited is only closed: nothing of it runs that could do harm.
-        if not self.counted or self._entry.stop.pulled:
+        if not self.counted or self.entry.stop.pulled:
             return None
         if self.alone:
             take, leave = self._attempts.take_alone, self._attempts.leave_alone
-        elif self._entry.heads or self._deaths or self._held():
+        elif self.entry.heads or self._deaths or self._held():
             take, leave = self._attempts.take_beside, self._attempts.leave_beside
         else:
             # It waited behind the first letter of its lane: no turn of it ran when a daemon died.
@@ -126,8 +127,8 @@ class Attempt:
         leave()
 
     async def __aenter__(self) -> Attempt:
-        entry, journal = self._entry, self._session.journal
-        if not self.counted or entry.recorded or entry.stop.pulled:
+        entry, journal = self.entry, self.session.journal
+        if not self.counted or self._tries.recorded or entry.stop.pulled:
             return self
         id_, before = entry.inbound.id, journal.attempts(entry.inbound.id)
         try:
@@ -137,7 +138,7 @@ class Attempt:
             if journal.attempts(id_) > before:
                 await asyncio.shield(journal.strike(id_))
             raise
-        entry.recorded = True
+        self._tries.recorded = True
         return self
 
     async def __aexit__(
@@ -149,17 +150,16 @@ class Attempt:
         if blameless and not isinstance(error, LineTooLong):
             await asyncio.shield(self._strike())
         else:
-            self._entry.recorded = False
+            self._tries.recorded = False
 
     async def _strike(self) -> None:
-        entry = self._entry
         # Of a first start that was not recorded, the line in the transcript would count as one.
-        if entry.recorded or (not self.counted and self._held()):
-            await self._session.journal.strike(entry.inbound.id)
-            entry.recorded, entry.struck = False, True
+        if self._tries.recorded or (not self.counted and self._held()):
+            await self.session.journal.strike(self.entry.inbound.id)
+            self._tries.recorded, self._tries.struck = False, True
 
     def _held(self) -> bool:
-        exchange = self._session.find(self._entry.inbound.id)
+        exchange = self.session.find(self.entry.inbound.id)
         return exchange is not None and exchange.tail
 
 

@@ -23,7 +23,7 @@ def replace(lane: Lane, edit: Inbound) -> None:
         return
     for entry in lane.entries:
         inbound = entry.inbound
-        begun = entry is lane.running or entry.tries or entry.crashes
+        begun = entry is lane.running or entry.tries.waits or entry.tries.crashes
         if inbound.platform_id == edit.platform_id and inbound.id != edit.id and not begun:
             entry.inbound = inbound.model_copy(update={"text": edit.text})
 
@@ -55,14 +55,14 @@ def _standing(session: Session, edit: Inbound) -> tuple[str, str] | None:
 
     An edit that was noted already says what it says, whatever came after it.
     """
-    place = session.find_sent(edit.platform_id) if edit.platform_id is not None else None
-    if place is None:
+    index = session.find_sent(edit.platform_id) if edit.platform_id is not None else None
+    if index is None:
         return None
-    line = session.line(place)
+    line = session.line(index)
     message_id, text = str(line.get("message_id")), str(line.get("content") or "")
     newest = True
     for record in reversed(session.records()):
-        if record < place:
+        if record < index:
             break
         note = session.line(record)
         if note.get("kind") != "note" or note.get("edits") != message_id:

@@ -67,7 +67,7 @@ class Refusals:
         self._send = send
         self._park = park
         self._spawn = spawn
-        self._lines: dict[str, dict[str, Entry]] = {}
+        self._queues: dict[str, dict[str, Entry]] = {}
         self._telling: set[tuple[str, str]] = set()
         self._closing = asyncio.Event()
 
@@ -76,18 +76,18 @@ class Refusals:
 
         While earlier ones are still being refused it is: after a crash they might run, and behind this one.
         """
-        return waiting >= self._limit or key in self._lines
+        return waiting >= self._limit or key in self._queues
 
     def add(self, inbound: Inbound, letter: Letter, *, tell: bool) -> None:
         """Refuse a letter; one that comes again only gets its new acknowledgement."""
-        line = self._lines.get(inbound.key)
-        if line is None:
-            line = self._lines[inbound.key] = {}
-            self._spawn(self._serve(inbound.key, line), f"refuse {inbound.key}")
-        if (entry := line.get(inbound.id)) is not None:
+        queue = self._queues.get(inbound.key)
+        if queue is None:
+            queue = self._queues[inbound.key] = {}
+            self._spawn(self._serve(inbound.key, queue), f"refuse {inbound.key}")
+        if (entry := queue.get(inbound.id)) is not None:
             entry.letter = letter
             return
-        line[inbound.id] = Entry(inbound, letter, asyncio.get_running_loop().time())
+        queue[inbound.id] = Entry(inbound, letter, asyncio.get_running_loop().time())
         if tell:
             self._telling.add((inbound.key, inbound.id))
 
@@ -95,31 +95,31 @@ class Refusals:
         """Begin no further one; what is not refused yet comes again."""
         self._closing.set()
 
-    async def _serve(self, key: str, line: dict[str, Entry]) -> None:
+    async def _serve(self, key: str, queue: dict[str, Entry]) -> None:
         try:
-            while line and not self._closing.is_set():
-                entries = self._batch(key, line)
+            while queue and not self._closing.is_set():
+                entries = self._batch(queue)
                 ended = await self._try(key, entries)
                 for entry in ended:
-                    del line[entry.inbound.id]
+                    del queue[entry.inbound.id]
                     self._telling.discard((key, entry.inbound.id))
                 if len(ended) < len(entries):
-                    after_s = back_off_s(max(entry.tries for entry in entries))
+                    after_s = back_off_s(max(entry.tries.waits for entry in entries))
                     await first_of(self._closing.wait(), timeout_s=after_s)
         finally:
-            for message_id in line:
+            for message_id in queue:
                 self._telling.discard((key, message_id))
-            self._lines.pop(key, None)
+            self._queues.pop(key, None)
 
-    def _batch(self, key: str, line: dict[str, Entry]) -> list[Entry]:
+    def _batch(self, queue: dict[str, Entry]) -> list[Entry]:
         """Return the oldest ones as far as they end in silence together, else the oldest one."""
-        together = list(islice(takewhile(self._is_silent, line.values()), BATCH_MAX))
-        return together or [next(iter(line.values()))]
+        together = list(islice(takewhile(self._is_silent, queue.values()), BATCH_MAX))
+        return together or [next(iter(queue.values()))]
 
     def _is_silent(self, entry: Entry) -> bool:
         inbound = entry.inbound
         told = (inbound.key, inbound.id) in self._telling
-        return not told and not entry.crashes and outcomes.command(inbound) is None
+        return not told and not entry.tries.crashes and outcomes.command(inbound) is None
 
     async def _try(self, key: str, entries: list[Entry]) -> list[Entry]:
         """Do one try; return those that ended, the others must be tried again."""
@@ -129,7 +129,7 @@ class Refusals:
         for entry in mine:
             entry.begun_at = asyncio.get_running_loop().time()
         try:
-            if len(mine) == 1 and mine[0].crashes >= CRASHES_MAX:
+            if len(mine) == 1 and mine[0].tries.crashes >= CRASHES_MAX:
                 return ended + await self._parked(mine[0])
             async with self._store.open(SessionKey(key)) as session:
                 replies = await self._outcomes(session, mine)
@@ -160,7 +160,7 @@ class Refusals:
             _crash([entry])
             return False
         # Published twice, the second one came meanwhile: it must be acknowledged, too.
-        return again is None and entry.letter is entry.ended
+        return again is None and entry.letter is entry.settled
 
     async def _parked(self, entry: Entry) -> list[Entry]:
         """Park one that crashed again and again; where that crashes, too, leave it to the next start."""
@@ -170,7 +170,7 @@ class Refusals:
         except (MailboxError, SessionError):
             raise
         except Exception:
-            if entry.crashes + 1 < PARK_CRASHES_MAX:
+            if entry.tries.crashes + 1 < PARK_CRASHES_MAX:
                 raise
             # It is not acknowledged, so that it comes again; whatever follows it here goes on.
             log.exception("letter.left", key=entry.inbound.key, id=entry.inbound.id)
@@ -206,11 +206,11 @@ class Refusals:
 
 def _delay(entries: list[Entry], error: MailboxError | SessionError) -> None:
     for entry in entries:
-        entry.tries += 1
+        entry.tries.waits += 1
     log.warning("refusal.delayed", key=entries[0].inbound.key, error=str(error), hint=error.hint)
 
 
 def _crash(entries: list[Entry]) -> None:
     for entry in entries:
-        entry.tries += 1
-        entry.crashes += 1
+        entry.tries.waits += 1
+        entry.tries.crashes += 1

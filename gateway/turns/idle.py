@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
@@ -64,9 +65,7 @@ class IdleBoundary:
 
         # Lines of others may stand behind the newest thing said: many are walked in a thread.
         if await apart(len(session), lambda: due(session.transcript)):
-            parted = await session.change(
-                lambda *hands: switch_session.split_after_idle(*hands, by=inbound.id, due=due)
-            )
+            parted = await session.change(partial(switch_session.split_after_idle, by=inbound.id, due=due))
             if parted:
                 log.info("session.parted", previous=session.metadata.get("previous_session"))
         if session.metadata.get("parted_by") != inbound.id or len(session) or entry.parted:

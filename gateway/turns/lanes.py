@@ -1,4 +1,4 @@
-"""One line per key: its letters run one at a time, in order, while the lines of other keys go on."""
+"""One lane per key: its letters run one at a time, in order, while the lanes of other keys go on."""
 
 from __future__ import annotations
 
@@ -12,42 +12,64 @@ from channels.message import Inbound
 from durable import first_of
 from gateway.queue.mailbox import Letter
 from gateway.turns.policy import Verdict
-from session.turn.turn import Request, StopSwitch
+from session.turn.turn import StopSwitch
+
+
+@dataclass(slots=True)
+class Tries:
+    """What became of the tries at a letter in this process; of earlier ones its journal knows.
+
+    Args:
+        waits: those that ended in a wait.
+        crashes: those that ended in an error nobody foresaw.
+        fenced: those that ended because another process owned the key.
+        parkings: how often it was to be parked.
+        recorded: the journal holds a start of its turn that was neither ended nor struck out here.
+        struck: a start was struck out. The next one is recorded: only the very first is known without.
+    """
+
+    waits: int = 0
+    crashes: int = 0
+    fenced: int = 0
+    parkings: int = 0
+    recorded: bool = False
+    struck: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A letter in its lane. ``letter`` is exchanged when the same message is delivered again.
+    """A letter in its lane, from its coming to its end.
 
-    ``ended`` is the one that is gone from its queue: where another is in its place, that one is not.
+    Args:
+        letter: its newest delivery.
+        since: loop time at which it came into the lane, seconds.
+        heads: it was the first of its lane when it came, so that a death may have cut its turn short.
+        settled: the delivery that was acknowledged. If ``letter`` is a newer one, that one still has to be.
+        verdict: why it is to be parked.
+        parking: set when the try to park it has ended.
+        held: what of the workspace refused at the last try.
+        begun_at: loop time of its first try, seconds.
+        away_at: when a try first met an outage of the model.
+        admitted: it is within the limits of its person and day.
+        disk_told: the chat knows that the disk takes nothing.
+        parted: a session ended before it, and its chat was told.
     """
 
     inbound: Inbound
     letter: Letter
-    since: float  # loop time at which it came into the lane, seconds
-    stop: StopSwitch = field(default_factory=StopSwitch)
-    tries: int = 0  # tries in this process that ended in a wait
-    crashes: int = 0  # tries that ended in an error nobody foresaw
-    told: bool = False  # the chat knows that the disk is full
-    held: str = ""  # what of the workspace refused at the last try
-    begun_at: float = 0.0  # loop time of its first try, seconds
-    admitted: bool = False  # it is within the limits of its person and day
-    parted: bool = False  # a session ended before it, and its chat was told
-    away_at: datetime | None = None  # when a try first met an outage
-    asked: Request | None = None  # what a command has the model asked
-    verdict: Verdict | None = None  # once it is to be parked
-    parking: asyncio.Event | None = None  # set when the try to park it has ended
-    ended: Letter | None = None
-    # It was the first of its lane when it came: its turn may have been the one that a death cut short.
+    since: float
     heads: bool = False
-    # The journal holds a start of its turn that this process neither ended nor struck out.
-    recorded: bool = False
-    # A start of it was struck out: the next one is recorded, since only the first one is known without.
-    struck: bool = False
-    # Tries to park it.
-    parkings: int = 0
-    # Tries that ended because another process owned the key.
-    fenced: int = 0
+    stop: StopSwitch = field(default_factory=StopSwitch)
+    tries: Tries = field(default_factory=Tries)
+    settled: Letter | None = None
+    verdict: Verdict | None = None
+    parking: asyncio.Event | None = None
+    held: str = ""
+    begun_at: float = 0.0
+    away_at: datetime | None = None
+    admitted: bool = False
+    disk_told: bool = False
+    parted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +84,19 @@ Work = Callable[[Entry], Awaitable[RetryAfter | None]]
 
 
 class Lane:
-    """The waiting letters of one key; the first one is the one that runs."""
+    """The waiting letters of one key; the first one is the one that runs.
+
+    ``nudge`` ends the pause in which the first letter is. The chat was told that many wait where it is
+    ``crowded``, and that further ones are refused where it is ``flooded``.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.entries: deque[Entry] = deque()
         self._by_id: dict[str, Entry] = {}
         self.running: Entry | None = None
-        self.nudge: asyncio.Event | None = None  # ends the pause that the first letter is in
-        self.crowded = False  # the chat was told that many wait
-        # The chat was told that further ones are refused.
+        self.nudge: asyncio.Event | None = None
+        self.crowded = False
         self.flooded = False
 
     def find(self, message_id: str) -> Entry | None:
@@ -123,6 +148,7 @@ class Lanes:
         if entry is not None:
             entry.letter = letter
             if entry is lane.running:
+                # Unless it begins, its partition may go to another daemon, which would run the turn as well.
                 letter.begin()
             return None
         now = asyncio.get_running_loop().time()
@@ -182,7 +208,8 @@ class Lanes:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._tasks.clear()  # one that was cancelled before its first step has not taken itself out
+        # A task that is cancelled before its first step never takes itself out.
+        self._tasks.clear()
         self._idle.set()
 
     async def _run(self, lane: Lane) -> None:
@@ -191,7 +218,8 @@ class Lanes:
                 switch = lane.entries[0].stop
                 pulled = switch.pulled
                 again = await self._head(lane)
-                if again is not None and switch.pulled == pulled:  # a stop in this try is seen by the next
+                # A stop that was pulled in this try is seen by the next one, which must not wait for it.
+                if again is not None and switch.pulled == pulled:
                     await self._pause(lane, again)
         finally:
             del self._tasks[lane.key]
@@ -206,7 +234,8 @@ class Lanes:
             if self._closing.is_set():
                 return None
             if not entry.letter.begin():
-                lane.shift()  # it comes again, here or elsewhere, and then anew
+                # It comes again, here or elsewhere, and is then a letter like any other.
+                lane.shift()
                 return None
             lane.running = entry
             try:
@@ -215,8 +244,9 @@ class Lanes:
                 lane.running = None
         if again is None:
             lane.shift()
-            if entry.ended is not None and entry.letter is not entry.ended:
-                self.add(entry.inbound, entry.letter)  # put back, or published twice: it came meanwhile
+            if entry.settled is not None and entry.letter is not entry.settled:
+                # Put back or published twice, it came while the delivery before it was acknowledged.
+                self.add(entry.inbound, entry.letter)
         return again
 
     async def _pause(self, lane: Lane, again: RetryAfter) -> None:

@@ -17,11 +17,11 @@ from gateway.queue.retry import back_off_s
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
-from session.errors import Fenced, ModelAway, StoreError
+from session.errors import Fenced, ModelAway, SessionError, StoreError
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 
-log = structlog.get_logger("patience")
+log = structlog.get_logger("outages")
 
 
 class Outages:
@@ -49,15 +49,17 @@ class Outages:
         self._clock = clock
         self._spawn = spawn
         self._confides = confides
-        self._told: set[str] = set()  # keys whose chat knows of the running outage
+        # The keys whose chat knows of the outage.
+        self._told: set[str] = set()
 
     async def wait(self, entry: Entry, session: Session, error: ModelAway) -> RetryAfter | None:
         """Keep the lane waiting through an outage, its chat told once; None where it waited long enough."""
         now = asyncio.get_running_loop().time()
         if self.outage.met(error, now):
             self._spawn(self._tell_waiting(error), "tell waiting chats")
-        over = self.outage.over  # of this outage: it may end while the chat is told
-        entry.tries += 1
+        # This outage may end while the chat is told, and the next one has an event of its own.
+        over = self.outage.over
+        entry.tries.waits += 1
         entry.held = ""
         reason, said = wait_words(error, named=self._confides(entry.inbound))
         noted = session.journal.noted(entry.inbound.id, reason)
@@ -67,20 +69,20 @@ class Outages:
         if noted is None and entry.inbound.key not in self._told:
             self._told.add(entry.inbound.key)
             await self._notices.tell(session, entry.inbound, reason, said)
-        wait = back_off_s(entry.tries, after_s=error.after_s, spread=random.random())
+        wait = back_off_s(entry.tries.waits, after_s=error.after_s, spread=random.random())
         log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
         return RetryAfter(wait, over)
 
     async def delay(self, entry: Entry, error: MailboxError | StoreError) -> RetryAfter:
         """Keep the lane waiting for queue or disk; of the disk its chat is told once."""
-        entry.tries += 1
+        entry.tries.waits += 1
         entry.held = str(error) if isinstance(error, StoreError) else ""
-        wait = back_off_s(entry.tries, spread=random.random())
+        wait = back_off_s(entry.tries.waits, spread=random.random())
         log.warning("turn.delayed", error=str(error), hint=error.hint, wait_s=round(wait, 2))
-        if isinstance(error, StoreError) and not entry.told:
+        if isinstance(error, StoreError) and not entry.disk_told:
             try:
                 await self._notices.put(entry.inbound, *wait_words(error))
-                entry.told = True
+                entry.disk_told = True
             except MailboxError as refused:
                 log.warning("notice.delayed", error=str(refused))
         return RetryAfter(wait)
@@ -93,10 +95,10 @@ class Outages:
         if entry.letter.lost:
             log.info("turn.fenced", let_go=True)
             return None
-        entry.fenced += 1
-        wait_s = fenced_off_s(entry.fenced)
-        log.info("turn.fenced", tries=entry.fenced, error=str(error), wait_s=round(wait_s, 2))
-        if entry.fenced >= self._fenced_tries:
+        entry.tries.fenced += 1
+        wait_s = fenced_off_s(entry.tries.fenced)
+        log.info("turn.fenced", tries=entry.tries.fenced, error=str(error), wait_s=round(wait_s, 2))
+        if entry.tries.fenced >= self._fenced_tries:
             entry.verdict = park_verdict(error)
             return RetryAfter(fenced_off_s(1))
         return RetryAfter(wait_s)
@@ -114,9 +116,19 @@ class Outages:
                 entry = lane.entries[0] if lane.entries else None
                 if entry is None or lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
                     continue
-                self._told.add(lane.key)
-                reason, said = wait_words(error, named=self._confides(entry.inbound))
-                async with self._store.open(SessionKey(lane.key)) as session:
-                    await self._notices.tell(session, entry.inbound, reason, said)
+                await self._tell(entry, error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.outage.over.wait(), TELL_WITHIN_S / 3)
+
+    async def _tell(self, entry: Entry, error: ModelAway) -> None:
+        inbound = entry.inbound
+        # Noted first: a try of the letter itself may meet the outage meanwhile, and would tell it, too.
+        self._told.add(inbound.key)
+        reason, said = wait_words(error, named=self._confides(inbound))
+        try:
+            async with self._store.open(SessionKey(inbound.key)) as session:
+                await self._notices.tell(session, inbound, reason, said)
+        except (MailboxError, SessionError) as refused:
+            # One chat ends here: the others that wait are told all the same, and this one at the next look.
+            self._told.discard(inbound.key)
+            log.warning("notice.delayed", key=inbound.key, id=inbound.id, error=str(refused))

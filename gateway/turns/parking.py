@@ -32,9 +32,9 @@ class Parking:
 
         Its lane goes on: it would have had no answer, and is not acknowledged, so that it is not lost.
         """
-        if entry.parkings < CRASHES_MAX or entry.crashes < CRASHES_MAX:
+        if entry.tries.parkings < CRASHES_MAX or entry.tries.crashes < CRASHES_MAX:
             return False
-        log.error("letter.left", key=entry.inbound.key, id=entry.inbound.id, tries=entry.parkings)
+        log.error("letter.left", key=entry.inbound.key, id=entry.inbound.id, tries=entry.tries.parkings)
         return True
 
     async def park(self, entry: Entry, session: Session | None, verdict: Verdict) -> None:
@@ -48,9 +48,9 @@ class Parking:
         """
         inbound, letter, reason = entry.inbound, entry.letter, verdict.reason
         entry.verdict, entry.parking = verdict, asyncio.Event()
-        entry.parkings += 1
+        entry.tries.parkings += 1
         journal = session.journal if session is not None else None
-        attempts = max(journal.attempts(inbound.id) if journal else 0, entry.crashes, 1)
+        attempts = max(journal.attempts(inbound.id) if journal else 0, entry.tries.crashes, 1)
         try:
             if session is not None:
                 await self._notices.tell(session, inbound, reason, verdict.said)
@@ -63,7 +63,7 @@ class Parking:
                 attempts=attempts,
                 mark=(lambda: journal.conclude(inbound.id, "parked", reason=reason)) if journal else None,
             )
-            entry.ended = letter
+            entry.settled = letter
         finally:
             entry.parking.set()
         log.warning("letter.parked", reason=reason, attempts=attempts)

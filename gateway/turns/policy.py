@@ -19,10 +19,12 @@ from session.errors import (
     TurnTimeout,
 )
 
-TELL_WITHIN_S = 15.0  # a chat that waits for a model that is away knows it by then
+# By then a chat knows that it waits for a model that is away.
+TELL_WITHIN_S = 15.0
 MAX_CAUSE_CHARS = 200
 _USER_INFO = re.compile(r"(?<=://)[^\s/@]*@")
-FENCED_TRIES = 12  # over a minute and a half; a daemon that lost its letters hears of it within seconds
+# Over a minute and a half: a daemon that lost its letters hears of it within seconds.
+FENCED_TRIES = 12
 UNANSWERED = "This message could not be answered."
 OUTAGE_SAID = (
     "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
@@ -92,9 +94,12 @@ def wait_words(error: ModelAway | StoreError, *, named: bool = False) -> tuple[s
 
 @dataclass
 class Outage:
-    """What a daemon knows about its model being away; a success wakes all lanes that wait for it."""
+    """What a daemon knows about its model being away; a success wakes all lanes that wait for it.
 
-    since: float | None = None  # loop time, seconds
+    ``since`` is loop time, in seconds.
+    """
+
+    since: float | None = None
     error: str = ""
     hint: str = ""
     cause: str = ""

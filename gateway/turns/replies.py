@@ -17,7 +17,8 @@ from gateway.turns.events import LOCAL_CHANNELS
 from session.transcript.key import split
 from session.turn.turn import Reply
 
-SEQ = "seq"  # in an Outbound's meta: its place among what the chat was told
+# In an Outbound's meta: its number among what the chat was told.
+SEQ = "seq"
 
 
 def reply(inbound: Inbound, answer: Reply, at: datetime) -> Post:
@@ -50,15 +51,15 @@ def is_local(inbound: Inbound | Address) -> bool:
 
 def _post(
     to: Inbound | Address,
-    what: str,
+    suffix: str,
     text: str,
     at: datetime,
     *,
     seq: int,
     files: Sequence[Attachment] = (),
 ) -> Post:
-    out_id = f"{to.id}#{what}"
-    kind: Literal["reply", "notice"] = "reply" if what == "reply" else "notice"
+    out_id = f"{to.id}#{suffix}"
+    kind: Literal["reply", "notice"] = "reply" if suffix == "reply" else "notice"
     key, channel, chat_id = target(to)
     asked = to if isinstance(to, Inbound) and to.key == key else None
     meta: dict[str, Any] = {}

@@ -59,7 +59,7 @@ class Settlement:
         if name not in self._owed and not (letter.suspect and name in self._replied):
             return False
         await self._mailbox.settle(letter)
-        entry.ended = letter
+        entry.settled = letter
         self._owed.pop(name, None)
         return True
 
@@ -111,5 +111,5 @@ class Settlement:
         except LetterLost:
             self.ended(entry, error)
             raise
-        entry.ended = letter
+        entry.settled = letter
         self.ended(entry, error)

@@ -8,7 +8,8 @@ from gateway.turns.lanes import Lanes
 from session.store.store import Session
 from session.turn import commands
 
-OWN = "stop:"  # ids of stops that no message asked for
+# Ids of stops that no message asked for.
+OWN = "stop:"
 
 
 class Stops:

@@ -165,7 +165,7 @@ class Worker:
             except (MailboxError, SessionError) as error:
                 log.warning("side_work.failed", work=name, error=str(error), hint=error.hint)
             except Exception:
-                # One errand ends here: nothing else depends on it.
+                # This work ends here: nothing else depends on it.
                 log.exception("side_work.crashed", work=name)
 
         self._group.create_task(guarded(), name=name)
@@ -189,9 +189,9 @@ class Worker:
         except Exception:
             # One letter ends here: what nobody foresaw is tried again, then parked.
             log.exception("turn.crashed")
-            entry.tries += 1
-            entry.crashes += 1
-            return None if self._parking.is_given_up(entry) else RetryAfter(back_off_s(entry.tries))
+            entry.tries.waits += 1
+            entry.tries.crashes += 1
+            return None if self._parking.is_given_up(entry) else RetryAfter(back_off_s(entry.tries.waits))
         finally:
             structlog.contextvars.reset_contextvars(**bound)
 
@@ -200,7 +200,7 @@ class Worker:
         entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()
         if await self._settlement.acknowledged_again(entry):
             return None
-        if entry.verdict is not None and entry.fenced >= self._rules.fenced_tries:
+        if entry.verdict is not None and entry.tries.fenced >= self._rules.fenced_tries:
             await self._parking.park(entry, None, entry.verdict)
             return None
         async with self._store.open(SessionKey(inbound.key)) as session:
@@ -240,6 +240,7 @@ class Worker:
     ) -> Reply | RetryAfter | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
+        # Whatever it ends in: what its platform says of the chat decides what later messages may see.
         await learn(session, outcomes.request(inbound).chat)
         # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
         with ExitStack() as held:
@@ -261,22 +262,24 @@ class Worker:
                 return wait
             held.callback(attempt.leave_place)
             if command is not None:
-                request = outcomes.request(inbound)
                 async with attempt:
-                    answer = await self._commands.run(session, command, request, stop=entry.stop)
+                    answer = await self._commands.run(
+                        session, command, outcomes.request(inbound), stop=entry.stop
+                    )
                 if isinstance(answer, str):
                     known = await session.journal.conclude(inbound.id, "command", text=answer)
                     return Reply(text=answer, seq=known.seq or 0)
-                entry.asked = answer
-            else:
-                await self._idle.before(entry, session)
-            return await self._turn(entry, session, attempt)
+                return await self._turn(attempt, answer)
+            await self._idle.before(entry, session)
+            return await self._turn(attempt, outcomes.request(inbound))
 
-    async def _turn(self, entry: Entry, session: Session, attempt: Attempt) -> Reply | RetryAfter | None:
+    async def _turn(self, attempt: Attempt, request: Request) -> Reply | RetryAfter | None:
+        """Run the turn; None when the letter was parked."""
+        entry, session = attempt.entry, attempt.session
         inbound, meter = entry.inbound, Meter()
         try:
             async with attempt:
-                reply = await self._run(entry, session, meter)
+                reply = await self._run(attempt, request, meter)
         except ModelAway as error:
             again = await self._outages.wait(entry, session, error)
             if again is None:
@@ -301,17 +304,17 @@ class Worker:
         self._turn_ended(session, reply)
         return reply
 
-    async def _run(self, entry: Entry, session: Session, meter: Meter) -> Reply:
-        inbound = entry.inbound
+    async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
+        entry, inbound = attempt.entry, attempt.entry.inbound
         if self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
         with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
             return await self._turns.run(
-                session,
-                entry.asked or outcomes.request(inbound),
+                attempt.session,
+                request,
                 watcher=watcher,
                 stop=entry.stop,
-                careful=entry.told,
+                careful=entry.disk_told,
                 meter=meter,
             )
 

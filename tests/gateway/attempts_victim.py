@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -24,7 +23,7 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.turns.worker import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script
-from tests.gateway.turns.test_worker import Rig
+from tests.gateway.worker_rig import Rig
 
 
 def say(*words: str) -> None:
@@ -108,10 +107,8 @@ def main(folder: str, how: str, *broker: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(40),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    life = Life(Path(folder), Model(Path(folder), how), LetterRules())
-    if broker:
-        mailbox: Any = RabbitMailbox(broker[0], name=broker[1], partitions=2, young_s=0.0)
-        life.mailbox, life.intake = mailbox, type(life.intake)(mailbox)
+    mailbox = RabbitMailbox(broker[0], name=broker[1], partitions=2, young_s=0.0) if broker else None
+    life = Life(Path(folder), Model(Path(folder), how), LetterRules(), mailbox=mailbox)
     asyncio.run(life.main())
 
 

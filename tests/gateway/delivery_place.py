@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from channels.message import Attachment, Outbound
@@ -14,6 +14,7 @@ from gateway.outbound.drafts import Drafts
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Letter, Mailbox, Post, outbound
+from tests.gateway.embedded_place import opened
 
 DEADLINE_S = 30.0
 BOX = outbound("fake")
@@ -65,15 +66,8 @@ class Place:
     @asynccontextmanager
     async def mailbox(self) -> AsyncIterator[EmbeddedMailbox]:
         """Open the queue of this folder."""
-        mailbox = EmbeddedMailbox(self.folder / "state")
-        serving = asyncio.create_task(mailbox.serve(), name="serve")
-        try:
-            await mailbox.ready()
+        async with opened(self.folder / "state") as mailbox:
             yield mailbox
-        finally:
-            serving.cancel()
-            with suppress(asyncio.CancelledError):
-                await serving
 
     @asynccontextmanager
     async def delivering(
@@ -147,7 +141,8 @@ async def until_empty(mailbox: Mailbox, *, parked: int = 0) -> None:
             waiting = depths[BOX].count if BOX in depths else 0
             if waiting == 0 and depths["parked"].count == parked:
                 return
-            await asyncio.sleep(0.005)  # a loop without a pause starves the ledger's thread of the lock
+            # A loop without a pause starves the ledger's thread of the lock.
+            await asyncio.sleep(0.005)
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

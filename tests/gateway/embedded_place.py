@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import resource
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import Letter, Post
 
 _SERVING: dict[EmbeddedMailbox, asyncio.Task[None]] = {}
 
@@ -18,22 +20,52 @@ _SERVING: dict[EmbeddedMailbox, asyncio.Task[None]] = {}
 async def opened(state: Path, **options: object) -> AsyncIterator[EmbeddedMailbox]:
     """Serve a mailbox on ``state`` until the context is left, or ``vanish`` was called."""
     mailbox = EmbeddedMailbox(state, **options)  # type: ignore[arg-type]
-    serving = asyncio.create_task(mailbox.serve(), name="serve")
-    _SERVING[mailbox] = serving
+    async with serving(mailbox):
+        yield mailbox
+
+
+@asynccontextmanager
+async def serving(mailbox: EmbeddedMailbox) -> AsyncIterator[None]:
+    """Serve ``mailbox`` until the context is left, or ``vanish`` was called."""
+    _SERVING[mailbox] = asyncio.create_task(mailbox.serve(), name="serve")
     try:
         await mailbox.ready()
-        yield mailbox
+        yield
     finally:
         await vanish(mailbox)
 
 
 async def vanish(mailbox: EmbeddedMailbox) -> None:
     """End the serving of ``mailbox``; its takers stay where they are."""
-    serving = _SERVING.pop(mailbox, None)
-    if serving is not None:
-        serving.cancel()
+    task = _SERVING.pop(mailbox, None)
+    if task is not None:
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await serving
+            await task
+
+
+class BreaksAt(EmbeddedMailbox):
+    """A queue with an error that nobody foresaw: settling one message, or parking whatever it is.
+
+    ``tried`` counts the tries to park.
+    """
+
+    def __init__(self, state: Path, *, settling: str = "", parking: bool = False) -> None:
+        super().__init__(state)
+        self.tried = 0
+        self._settling = settling
+        self._parking = parking
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        if self._settling and letter.id == self._settling:
+            raise RuntimeError("a queue that breaks")
+        await super().settle(letter, puts)
+
+    async def park(self, letter: Letter, **how: Any) -> None:
+        self.tried += 1
+        if self._parking:
+            raise RuntimeError("a queue that breaks")
+        await super().park(letter, **how)
 
 
 @contextmanager

@@ -22,7 +22,8 @@ async def main(url: str, name: str, take: int, settle: int) -> None:
             letter = await anext(letters)
             if number < settle:
                 await mailbox.settle(letter)
-        await mailbox.depths()  # an answer on the same connection: the acknowledgements have arrived
+        # An answer on the same connection shows that the acknowledgements have arrived.
+        await mailbox.depths()
         print("held", flush=True)
         await serving
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from gateway.doctor import owners
 from tests.gateway.service_place import UID, as_root, service, strangers_files, workspace_of_the_service
+from tests.gateway.waits import eventually
 from tests.support.harness import Daemon, command
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import told
@@ -44,12 +44,6 @@ async def parts(daemon: Daemon) -> dict[str, Any]:
         return found
 
 
-async def until(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await look():
-            await asyncio.sleep(0.05)
-
-
 async def doctor(workspace: Path, config: dict[str, Any], *more: str) -> dict[str, dict[str, str]]:
     _, printed = await command(workspace, "doctor", "--json", *more, config=config)
     return {check["name"]: check for check in json.loads(printed)}
@@ -73,7 +67,7 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
             async def written() -> bool:
                 return shown.exists() and "pairing.json" in shown.read_text()
 
-            await until(written)
+            await eventually(written, within_s=30)
             checks = await doctor(workspace, config)
             await told(workspace, "doctor", "--fix")
             said = await server.said(BOB)
@@ -81,7 +75,7 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
             async def up() -> bool:
                 return bool((await parts(daemon))["telegram"]["up"])
 
-            await until(up)
+            await eventually(up, within_s=30)
 
     assert not part["up"]
     assert part["error"] == "1 message waits: pairing.json cannot be read: Permission denied"
@@ -113,7 +107,7 @@ async def test_a_transcript_that_cannot_be_written_turns_its_channel_down(worksp
                 found = await parts(daemon)
                 return bool(found["telegram"]["up"] and not found["lanes"]["error"])
 
-            await until(up)
+            await eventually(up, within_s=30)
 
     cause = f"1 chat waits: telegram_{ADA}.jsonl cannot be opened: Permission denied"
     assert not held["telegram"]["up"]

@@ -1,106 +1,35 @@
-"""What an adapter emits is a durable letter, a notice, or nothing at all when ``accept`` returns."""
+"""What an adapter emits is a durable letter when ``accept`` returns, whatever came with it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta, timezone
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
-import structlog
 
 from channels.base import Arrival, File
-from channels.errors import ChannelDown
-from channels.media import MediaFolder
-from channels.message import Inbound, Outbound, Sender, read_inbound, read_outbound
+from channels.message import Inbound, Sender
 from channels.pairing import Pairing, approved
 from channels.tables import Platform
-from gateway.inbound.intake import Intake
-from gateway.inbound.reception import Reception
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
-from gateway.testing import collect
-from tests.gateway.embedded_place import opened, vanish
-
-ADA, BOB, BOT, GROUP = "100", "200", "300", "-5"
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-OPEN = Platform(allow_from=(ADA,), group_allow=(GROUP,), groups="all")
-
-
-class Front:
-    """A reception with a real queue behind it."""
-
-    def __init__(self, mailbox: EmbeddedMailbox, workspace: Path, table: Platform, **more: Any) -> None:
-        self.mailbox = mailbox
-        self.state = workspace / "state"
-        self.now = NOON
-        self.reception = Reception(
-            name="telegram",
-            table=table,
-            intake=Intake(mailbox),
-            mailbox=mailbox,
-            state=self.state,
-            media=MediaFolder(workspace, max_mb=1, timeout_s=5.0),
-            clock=lambda: self.now,
-            **({"is_admin": None} | more),
-        )
-
-    async def accept(self, arrival: Arrival) -> bool:
-        async with asyncio.timeout(20):
-            return await self.reception.accept(arrival)
-
-    async def bodies(self, box: str) -> list[bytes]:
-        """Take all that is in a box."""
-        depths = await self.mailbox.depths()
-        if box not in depths or not depths[box].count:
-            return []
-        async with self.mailbox.take(box) as letters:
-            found = await collect(letters, depths[box].count)
-            for letter in found:
-                await self.mailbox.settle(letter)
-        return [letter.body for letter in found]
-
-    async def inbound(self) -> list[Inbound]:
-        return [read_inbound(body)[0] for body in await self.bodies(INBOUND)]
-
-    async def told(self) -> list[Outbound]:
-        return [read_outbound(body) for body in await self.bodies("outbound.telegram")]
-
-
-@asynccontextmanager
-async def front(workspace: Path, table: Platform = OPEN, **more: Any) -> AsyncIterator[Front]:
-    async with opened(workspace / "queue") as mailbox:
-        yield Front(mailbox, workspace, table, **more)
-
-
-def arrival(who: str = ADA, **more: Any) -> Arrival:
-    fields: dict[str, Any] = {
-        "id": "telegram:9:1",
-        "chat_id": who,
-        "text": "hello",
-        "platform_id": "71",
-        "sender": Sender(id=who, name="Ada", username="ada"),
-    }
-    return Arrival(**(fields | more))
-
-
-def in_group(who: str = BOB, **more: Any) -> Arrival:
-    return arrival(who, **({"chat_id": f"{GROUP}:topic:3", "group": True, "group_ids": (GROUP,)} | more))
-
-
-def file(*pieces: bytes, error: Exception | None = None, **more: Any) -> File:
-    async def fetch() -> AsyncIterator[bytes]:
-        for piece in pieces:
-            yield piece
-        if error is not None:
-            raise error
-
-    return File(**({"kind": "photo", "name": "", "mime": "", "size": None, "fetch": fetch} | more))
-
+from tests.gateway.embedded_place import vanish
+from tests.gateway.inbound.reception_front import (
+    ADA,
+    BOB,
+    GROUP,
+    NOON,
+    OPEN,
+    Front,
+    arrival,
+    begun_to_wait,
+    file,
+    front,
+    in_group,
+)
 
 # ── what is taken ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -232,13 +161,7 @@ async def test_while_the_queue_is_away_accept_waits_and_then_the_message_is_in(t
         await place.accept(arrival())
         await place.accept(arrival(id="telegram:9:2"))
 
-    with structlog.testing.capture_logs() as logs:
-        waiting = asyncio.create_task(both())
-        while not logs:
-            await asyncio.sleep(0)
-    assert logs[0]["event"] == "arrival.waits"
-    assert not waiting.done()
-
+    waiting = await begun_to_wait(both())
     serving = asyncio.create_task(mailbox.serve())
     await asyncio.wait_for(waiting, 10)
     try:
@@ -250,211 +173,12 @@ async def test_while_the_queue_is_away_accept_waits_and_then_the_message_is_in(t
 
 async def test_accept_can_be_cancelled_while_the_queue_is_away(tmp_path: Path) -> None:
     place = Front(EmbeddedMailbox(tmp_path / "queue"), tmp_path, OPEN)
-    with structlog.testing.capture_logs() as logs:
-        waiting = asyncio.create_task(place.accept(arrival()))
-        while not logs:
-            await asyncio.sleep(0)
+    waiting = await begun_to_wait(place.accept(arrival()))
 
     waiting.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await waiting
-
-
-# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("text", ["hello", "/new", "/start", "/stop"])
-async def test_a_stranger_gets_one_code_and_leaves_nothing_else(tmp_path: Path, text: str) -> None:
-    async with front(tmp_path) as place:
-        heard = [
-            await place.accept(
-                arrival(BOB, id=f"telegram:9:{number}", text=text, meta={"thread": 1}, files=(file(b"x"),))
-            )
-            for number in range(3)
-        ]
-
-        assert heard == [True, False, False]
-        [notice] = await place.told()
-        assert await place.inbound() == []
-    [row] = Pairing(place.state, clock=lambda: NOON).rows()
-    assert (notice.id, notice.kind) == ("telegram:9:0#notice.pairing", "notice")
-    assert (notice.key, notice.chat_id, notice.reply_to) == ("telegram:200", BOB, "71")
-    assert notice.meta == {"thread": 1}
-    assert f"chat-gateway pairing approve {row['code']}\n" in notice.text
-    assert (row["who"], row["name"]) == ("telegram:200", "Ada")
-    assert not (tmp_path / "media").exists()
-
-
-async def test_an_approval_counts_at_the_next_message(tmp_path: Path) -> None:
-    async with front(tmp_path) as place:
-        await place.accept(arrival(BOB))
-        pairing = Pairing(place.state, clock=lambda: NOON)
-        pairing.approve(pairing.rows()[0]["code"])
-
-        assert await place.accept(arrival(BOB, id="telegram:9:2"))
-
-        assert [each.id for each in await place.inbound()] == ["telegram:9:2"]
-        pairing.revoke(BOB)
-        await place.accept(arrival(BOB, id="telegram:9:3"))
-        assert await place.inbound() == []
-
-
-async def test_a_stranger_whose_code_was_lost_by_a_kill_gets_it_when_the_message_comes_again(
-    tmp_path: Path,
-) -> None:
-    """The code is stored before its notice is put: dying in between repeats the notice."""
-    code = Pairing(tmp_path / "state", clock=lambda: NOON).ask(
-        "telegram", BOB, kind="person", name="Ada", message_id="telegram:9:1"
-    )
-    async with front(tmp_path) as place:
-        await place.accept(arrival(BOB))
-
-        [notice] = await place.told()
-    assert code is not None
-    assert code in notice.text
-
-
-async def test_an_edit_of_a_stranger_is_ignored(tmp_path: Path) -> None:
-    async with front(tmp_path) as place:
-        assert not await place.accept(arrival(BOB, kind="edit"))
-
-        assert (await place.told(), await place.inbound()) == ([], [])
-
-
-async def test_each_dismissal_is_one_line_of_ids_and_a_reason(tmp_path: Path) -> None:
-    async with front(tmp_path, Platform(direct="allowlist")) as place:
-        with structlog.testing.capture_logs() as logs:
-            await place.accept(arrival(BOB, text="my secret"))
-
-    [line] = [line for line in logs if line["event"].startswith("arrival.")]
-    assert line["event"] == "arrival.dismissed"
-    assert (line["id"], line["chat"], line["sender"]) == ("telegram:9:1", BOB, BOB)
-    assert line["reason"] == "not allowed on telegram"
-    assert "secret" not in str(line)
-    assert "Ada" not in str(line)
-
-
-async def test_while_the_list_of_approved_people_cannot_be_read_nothing_is_dismissed(tmp_path: Path) -> None:
-    """A damaged file would turn friends into strangers: the message waits for whoever mends it."""
-    async with front(tmp_path) as place:
-        place.state.mkdir()
-        (place.state / "pairing.json").write_text("{")
-        with structlog.testing.capture_logs() as logs:
-            waiting = asyncio.create_task(place.accept(arrival()))
-            while not logs:
-                await asyncio.sleep(0)
-        assert not waiting.done()
-        (place.state / "pairing.json").unlink()
-        await waiting
-
-        assert len(await place.inbound()) == 1
-
-
-# ── groups ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_mention_in_an_unlisted_group_is_answered_with_a_code_for_the_group(tmp_path: Path) -> None:
-    table = Platform(allow_from=(ADA,))
-    async with front(tmp_path, table) as place:
-        await place.accept(in_group(BOB, mentioned=True))
-        assert await place.told() == []
-
-        await place.accept(in_group(ADA, mentioned=True))
-        [notice] = await place.told()
-        pairing = Pairing(place.state, clock=lambda: NOON)
-        [row] = pairing.rows()
-        assert (notice.id, notice.chat_id) == ("telegram:9:1#notice.pairing", "-5:topic:3")
-        assert (row["who"], row["name"]) == ("telegram:-5", "group, asked by Ada")
-        assert row["code"] in notice.text
-
-        pairing.approve(row["code"])
-        await place.accept(in_group(BOB, id="telegram:9:2", mentioned=True))
-        assert [each.id for each in await place.inbound()] == ["telegram:9:2"]
-
-
-@pytest.mark.parametrize("text", ["/new", "/new@the_bot", "/RESUME 2", "/undo", "/compact the plot"])
-async def test_in_a_group_some_commands_are_refused_to_most(tmp_path: Path, text: str) -> None:
-    asked: list[tuple[str, str]] = []
-
-    async def is_admin(chat_id: str, person_id: str) -> bool:
-        asked.append((chat_id, person_id))
-        return False
-
-    async with front(tmp_path, is_admin=is_admin) as place:
-        await place.accept(in_group(BOB, text=text))
-
-        [notice] = await place.told()
-        assert await place.inbound() == []
-    assert notice.id == "telegram:9:1#notice.forbidden"
-    assert f"/{text[1:].split('@')[0].split()[0].lower()} is for its administrators" in notice.text
-    assert asked == [("-5:topic:3", BOB)]
-
-
-async def _yes(chat_id: str, person_id: str) -> bool:
-    return True
-
-
-@pytest.mark.parametrize(
-    ("who", "text", "is_admin"),
-    [
-        (ADA, "/new", None),
-        (BOB, "/new", _yes),
-        (BOB, "/status", None),
-        (BOB, "/stop", None),
-        (BOB, "/newest", None),
-    ],
-)
-async def test_in_a_group_others_and_other_commands_pass(
-    tmp_path: Path, who: str, text: str, is_admin: Callable[[str, str], Awaitable[bool]] | None
-) -> None:
-    async with front(tmp_path, is_admin=is_admin) as place:
-        await place.accept(in_group(who, text=text))
-
-        assert [each.text for each in await place.inbound()] == [text]
-
-
-async def test_an_approved_person_may_command_a_group_and_anyone_a_direct_chat(tmp_path: Path) -> None:
-    async with front(tmp_path, Platform(direct="open", groups="all", group_allow=("*",))) as place:
-        Pairing(place.state).admit("telegram", ADA, kind="person", name="Ada")
-
-        await place.accept(in_group(ADA, text="/undo"))
-        await place.accept(arrival(BOB, text="/new"))
-
-        assert len(await place.inbound()) == 2
-
-
-async def test_without_word_from_the_platform_nobody_is_an_administrator(tmp_path: Path) -> None:
-    async def away(chat_id: str, person_id: str) -> bool:
-        raise ChannelDown("away")
-
-    async with front(tmp_path, is_admin=away) as place:
-        await place.accept(in_group(BOB, text="/new"))
-
-        [notice] = await place.told()
-        assert await place.inbound() == []
-    assert "Try again" in notice.text
-
-
-async def test_two_bots_end_after_five_messages(tmp_path: Path) -> None:
-    async with front(tmp_path, Platform(allow_from=(BOT,), groups="all", group_allow=("*",))) as place:
-        for number in range(8):
-            await place.accept(in_group(BOT, id=f"telegram:9:{number}", from_bot=True))
-        assert len(await place.inbound()) == 5
-
-        await place.accept(in_group(BOB, id="telegram:9:20"))
-        await place.accept(in_group(BOT, id="telegram:9:21", from_bot=True))
-        assert len(await place.inbound()) == 2
-
-
-async def test_a_person_who_is_not_heard_ends_the_count_of_bots_too(tmp_path: Path) -> None:
-    async with front(tmp_path, Platform(allow_from=(BOT,), group_allow=("*",))) as place:
-        for number in range(6):
-            await place.accept(in_group(BOT, id=f"telegram:9:{number}", from_bot=True, mentioned=True))
-        await place.accept(in_group(BOB, id="telegram:9:20"))
-        await place.accept(in_group(BOT, id="telegram:9:21", from_bot=True, mentioned=True))
-
-        assert [each.id for each in await place.inbound()][-2:] == ["telegram:9:4", "telegram:9:21"]
 
 
 # ── a group that moves ───────────────────────────────────────────────────────────────────────────────────

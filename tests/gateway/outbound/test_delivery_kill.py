@@ -18,7 +18,8 @@ from tests.gateway.embedded_place import opened
 
 ROOT = Path(__file__).parents[3]
 LETTERS, KILLS = 60, 6
-DEADLINE_S = 150.0  # for the starts of seven processes
+# For the starts of seven processes.
+DEADLINE_S = 150.0
 
 
 class Recorder:
@@ -32,7 +33,8 @@ class Recorder:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take one line and answer it, unless this one is the victim's last."""
         line = (await reader.readline()).decode()
-        if not line.endswith("\n"):  # killed before it had written anything
+        # It was killed before it had written the whole line.
+        if not line.endswith("\n"):
             writer.close()
             return
         chat, _, text = line.rstrip("\n").partition(" ")

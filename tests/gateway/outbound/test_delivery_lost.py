@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,7 @@ import pytest
 from channels.message import Outbound
 from gateway.errors import LetterLost
 from tests.gateway.delivery_place import BOX, DEADLINE_S, FreeLimiter, Place, reply
-
-
-@dataclass
-class HandedLetter:
-    """A letter whose loss is decided by the test."""
-
-    id: str
-    body: bytes
-    suspect: bool
-    box: str = BOX
-    lost: bool = False
-
-    def begin(self) -> bool:
-        return not self.lost
+from tests.gateway.handed_letter import HandedLetter
 
 
 class HandMailbox:
@@ -41,7 +27,7 @@ class HandMailbox:
         self._letters: asyncio.Queue[HandedLetter] = asyncio.Queue()
 
     def hand(self, out: Outbound, *, again: bool = False) -> HandedLetter:
-        letter = HandedLetter(out.id, out.to_bytes(), again)
+        letter = HandedLetter(out.id, out.to_bytes(), again, BOX)
         self._letters.put_nowait(letter)
         return letter
 

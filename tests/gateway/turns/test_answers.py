@@ -14,7 +14,8 @@ from session.store.store import Session
 from session.testing import Script
 from session.transcript.attachments import Attachment
 from session.turn.turn import Request
-from tests.gateway.turns.test_worker import Rig, letter, rig, until
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import Rig, letter, rig
 
 Ended = tuple[str, str, str]
 

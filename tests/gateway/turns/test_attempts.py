@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gateway.queue.mailbox import INBOUND
 from gateway.turns.attempts import Attempt, Attempts
 from gateway.turns.lanes import Entry
 from gateway.turns.policy import FENCED_TRIES, fenced_off_s
@@ -21,7 +20,9 @@ from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Session, Store
 from session.testing import Script
 from session.transcript.key import SessionKey
-from tests.gateway.turns.test_worker import ADA, Copy, Rig, letter, until
+from tests.gateway.handed_letter import HandedLetter
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import ADA, Rig, letter
 
 BOB, CY = SessionKey("foreign:bob"), SessionKey("foreign:cy")
 
@@ -101,7 +102,7 @@ async def test_a_suspect_that_waits_can_be_stopped(tmp_path: Path) -> None:
         await r.put("/stop", "s1", key=BOB)
 
         assert await r.texts(1) == ["Stopped."]
-        await until(lambda: r.worker.lanes.get(BOB) is None)
+        await r.until_in_lane(0, BOB)
         assert model.asked == [f"of {ADA}"]
         model.gate(f"of {ADA}").set()
         await r.texts(1)
@@ -167,11 +168,8 @@ async def test_a_turn_cancelled_as_it_begins_is_struck_out(tmp_path: Path) -> No
 
 
 def attempt(session: Session) -> Attempt:
-    class Again(Copy):
-        def __init__(self) -> None:
-            self.box, self.id, self.body, self.suspect, self.lost = INBOUND, "m1", b"", True, False
-
-    return Attempts(3).at(Entry(letter("hello", "m1"), Again(), 0.0, heads=True), session)
+    delivery = HandedLetter("m1", suspect=True)
+    return Attempts(3).at(Entry(letter("hello", "m1"), delivery, 0.0, heads=True), session)
 
 
 class Rival(Script):
@@ -230,9 +228,8 @@ async def test_a_fenced_letter_that_is_lost_is_let_go(tmp_path: Path) -> None:
             answer = await super().ask(prompt, on_delta)
             entry = r.worker.lanes.begun(ADA)
             assert entry is not None
-            entry.letter = Copy(entry.letter)
-            entry.letter.lost = True
-            entry.fenced = FENCED_TRIES - 2
+            entry.letter = HandedLetter(entry.letter.id, entry.letter.body, lost=True)
+            entry.tries.fenced = FENCED_TRIES - 2
             return answer
 
     model = Losing(tmp_path)

@@ -9,7 +9,7 @@ from gateway.turns import outcomes
 from session.errors import ModelAway
 from session.models.model import Prompt
 from session.turn import commands
-from tests.gateway.turns.test_worker import ADA, Rig, letter, rig
+from tests.gateway.worker_rig import ADA, Rig, letter, rig
 
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
 
@@ -113,13 +113,10 @@ async def test_a_resume_that_comes_again_does_not_swap_back(tmp_path: Path) -> N
         await talk(place, "a", "/new", "b", "/resume")
         command = commands.parse("/resume")
         assert command is not None
-        chat_commands = commands.Commands(
-            status=lambda key: [], memory=place._memory, ended=place._ended, left=place._left
-        )
         async with place.store.open(ADA) as session:
             resumed = session.session_id
             request = outcomes.request(letter("/resume", "/resume"))
-            said = await chat_commands.run(session, command, request)
+            said = await place.chat_commands().run(session, command, request)
 
             assert said == commands.REOPENED.format("", 2)
             assert session.session_id == resumed

@@ -21,12 +21,11 @@ from session.models.model import Answer, OnDelta, Prompt, Usage
 from session.models.spending import COST_SAID, Spending
 from session.models.tokens import estimate_messages
 from session.testing import Script
-from session.tools import Toolbox
 from session.transcript.history import visible
 from session.turn import commands
 from session.turn.commands import Commands
-from session.turn.turn import Request, TurnContext, TurnLimits, Turns
-from tests.gateway.turns.test_worker import ADA, Rig
+from session.turn.turn import TurnLimits, Turns
+from tests.gateway.worker_rig import ADA, Rig
 from tests.session.compaction_talk import RULES, STRUCTURED
 
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
@@ -41,7 +40,8 @@ class Summing(Script):
         self.summary: Any = Answer(STRUCTURED)
         self.summing = asyncio.Event()
         self.hold: asyncio.Event | None = None
-        self.takes_tokens = 10**9  # what the provider takes
+        # What the provider takes.
+        self.takes_tokens = 10**9
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         text = str(prompt.messages[-1]["content"])
@@ -73,7 +73,7 @@ class Place(Rig):
         self.bounds = Compactions(
             Compactor(self.model, purse=self.purse),
             rules=self._rules,
-            left=self._left,
+            left=self.session_left,
             now=self._now,
             clock=self.clock,
         )
@@ -81,35 +81,26 @@ class Place(Rig):
     async def _rules(self) -> CompactionRules:
         return self.bounds_rules
 
-    async def _left(self, key: str, session_id: str) -> bool:
+    async def session_left(self, key: str, session_id: str) -> bool:
         self.left.append(session_id)
         return True
 
     def _now(self) -> str:
         return self.clock().isoformat(timespec="microseconds")
 
-    def _commands(self) -> Commands:
+    def chat_commands(self) -> Commands:
         return Commands(
             status=lambda key: ["fine"],
-            memory=self._memory,
-            ended=self._ended,
-            left=self._left,
+            memory=self.memory_text,
+            ended=self.session_ended,
+            left=self.session_left,
             compact=self.bounds,
         )
 
-    def _turns(self) -> Turns:
-        async def around(session: Any, request: Request) -> TurnContext:
-            return TurnContext(parts=(), files=self.folder / "files", tools=())
-
-        return Turns(
-            model=self.model,
-            toolbox=Toolbox([]),
-            limits=TurnLimits(),
-            zone=self.store._zone,
-            clock=self.clock,
-            turn_context=around,
-            compactions=self.bounds,
-        )
+    def turns(self) -> Turns:
+        turns = super().turns()
+        turns.limits, turns.compactions = TurnLimits(), self.bounds
+        return turns
 
     async def talk(self, count: int, *, chars: int = 400, prefix: str = "q") -> None:
         """Say so much that a compaction has something to take away."""

@@ -13,7 +13,7 @@ from gateway.app.sessions import SessionServices
 from session.models.model import Warms
 from session.models.spending import COST_SAID
 from tests.gateway.http_place import Place, open_place
-from tests.gateway.turns.test_worker import until
+from tests.gateway.waits import until
 from tests.support.model_replies import Reply, usage_of
 from tests.support.model_server import ModelServer
 
@@ -40,7 +40,12 @@ async def said(place: Place, text: str) -> str:
 
 async def done(room: SessionServices) -> None:
     """Wait until the background has nothing to do, or has to wait itself."""
-    await until(lambda: not room.jobs.shown()["running"] and not room.jobs._ready())
+
+    def idle() -> bool:
+        jobs = room.jobs.shown()
+        return not jobs["running"] and (not jobs["waiting"] or jobs["next_at"] is not None)
+
+    await until(idle)
 
 
 def rows(workspace: Path) -> list[dict[str, Any]]:

@@ -8,21 +8,14 @@ from typing import Any
 import pytest
 
 from channels.message import Inbound
-from gateway.queue.mailbox import INBOUND
 from gateway.turns import edits
 from gateway.turns.lanes import Entry, Lane
-from tests.gateway.turns.test_lanes import Paper
-from tests.gateway.turns.test_worker import ADA, Rig, letter, rig, until
+from tests.gateway.handed_letter import HandedLetter
+from tests.gateway.worker_rig import ADA, Rig, letter, rig
 
 
 async def edit(r: Rig, text: str, id: str, *, of: str = "77") -> None:
     await r.put(text, id, platform_id=of, kind="edit")
-
-
-async def settled(r: Rig) -> None:
-    """Wait until the inbound box is empty."""
-    await until(lambda: r.worker.lanes.get(ADA) is None)
-    assert (await r.mailbox.depths())[INBOUND].count == 0
 
 
 async def user_and_notes(r: Rig) -> list[tuple[str, Any]]:
@@ -35,16 +28,14 @@ async def user_and_notes(r: Rig) -> list[tuple[str, Any]]:
 
 async def test_a_message_that_waits_is_asked_with_the_text_it_was_edited_to(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        r.model.release.clear()
-        await r.put("first", "m1", platform_id="76")
-        await r.model.held.wait()
+        await r.begin("first", "m1", platform_id="76")
         await r.put("secnod", "m2", platform_id="77")
         await edit(r, "second", "e1")
-        await until(lambda: len(r.worker.lanes.get(ADA).entries) == 3)  # type: ignore[union-attr]
+        await r.until_in_lane(3)
         r.model.release.set()
 
         assert await r.texts(2) == ["script: first", "script: second"]
-        await settled(r)
+        await r.settled()
         assert await user_and_notes(r) == [("user", "first"), ("user", "second")]
 
 
@@ -52,17 +43,15 @@ async def test_of_two_edits_of_a_message_that_waits_the_newer_one_counts_and_non
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        r.model.release.clear()
-        await r.put("first", "m1", platform_id="76")
-        await r.model.held.wait()
+        await r.begin("first", "m1", platform_id="76")
         await r.put("a", "m2", platform_id="77")
         await edit(r, "b", "e1")
         await edit(r, "c", "e2")
-        await until(lambda: len(r.worker.lanes.get(ADA).entries) == 4)  # type: ignore[union-attr]
+        await r.until_in_lane(4)
         r.model.release.set()
 
         assert await r.texts(2) == ["script: first", "script: c"]
-        await settled(r)
+        await r.settled()
         assert await user_and_notes(r) == [("user", "first"), ("user", "c")]
 
 
@@ -72,17 +61,16 @@ async def test_an_edit_of_a_message_that_was_asked_is_one_note_without_turn_or_r
 ) -> None:
     async with rig(tmp_path) as r:
         if running:
-            r.model.release.clear()
-        await r.put("hello", "m1", platform_id="77")
-        await r.model.held.wait()
-        if not running:
+            await r.begin("hello", "m1", platform_id="77")
+        else:
+            await r.put("hello", "m1", platform_id="77")
             await r.replies(1)
 
-        await edit(r, "/stop", "e1")  # an edit is no command
+        await edit(r, "/stop", "e1")
         r.model.release.set()
         if running:
             assert await r.texts(1) == ["script: hello"]
-        await settled(r)
+        await r.settled()
 
         (note,) = [line for line in await r.lines() if line["role"] == "system"]
         assert list(note)[:3] == ["role", "content", "timestamp"]
@@ -108,7 +96,7 @@ async def test_an_edit_that_comes_again_is_noted_once_also_after_a_later_edit(tm
         await r.replies(1)
         for text, name in (("b", "e1"), ("c", "e2"), ("b", "e1"), ("c", "e2")):
             await edit(r, text, name)
-            await settled(r)
+            await r.settled()
 
         assert await user_and_notes(r) == [("user", "a"), ("note", "b"), ("note", "c")]
 
@@ -119,7 +107,7 @@ async def test_an_edit_back_to_the_first_text_is_noted_too(tmp_path: Path) -> No
         await r.replies(1)
         for text, name in (("b", "e1"), ("a", "e2"), ("a", "e3")):
             await edit(r, text, name)
-            await settled(r)
+            await r.settled()
 
         assert await user_and_notes(r) == [("user", "a"), ("note", "b"), ("note", "a")]
 
@@ -127,7 +115,7 @@ async def test_an_edit_back_to_the_first_text_is_noted_too(tmp_path: Path) -> No
 async def test_an_edit_of_an_unknown_message_ends_silently_and_is_journalled(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         await edit(r, "what", "e1", of="404")
-        await settled(r)
+        await r.settled()
 
         view = await r.store.look(ADA)
         known = view.journal.known("e1")
@@ -142,7 +130,7 @@ async def test_an_edit_of_a_message_of_an_ended_session_ends_silently(tmp_path: 
         await r.put("/new", "m2")
         await r.replies(2)
         await edit(r, "hallo", "e1")
-        await settled(r)
+        await r.settled()
 
         assert await r.lines() == []
 
@@ -153,9 +141,10 @@ async def test_a_message_that_comes_again_with_its_old_text_gets_the_note_from_t
     """The daemon died after the edit was taken in, before anything was stored: both letters come again."""
     async with rig(tmp_path, "hi") as r:
         await r.put("secnod", "m2", platform_id="77")
-        await r.replies(1)  # asked before the edit is seen again
+        # It is asked before the edit is seen again.
+        await r.replies(1)
         await edit(r, "second", "e1")
-        await settled(r)
+        await r.settled()
 
         assert await user_and_notes(r) == [("user", "secnod"), ("note", "second")]
 
@@ -166,7 +155,7 @@ async def test_a_platform_id_is_found_in_whatever_way_it_is_written(tmp_path: Pa
         await r.put("hello", "m1", platform_id=platform_id)
         await r.replies(1)
         await edit(r, "hallo", "e1", of=platform_id)
-        await settled(r)
+        await r.settled()
 
         assert await user_and_notes(r) == [("user", "hello"), ("note", "hallo")]
 
@@ -174,10 +163,10 @@ async def test_a_platform_id_is_found_in_whatever_way_it_is_written(tmp_path: Pa
 def test_only_a_message_that_has_not_begun_gets_the_new_text() -> None:
     lane = Lane(ADA)
     running, tried, waits, other = (
-        Entry(letter("old", name, platform_id=on), Paper(name), 0.0)
+        Entry(letter("old", name, platform_id=on), HandedLetter(name), 0.0)
         for name, on in (("m1", "77"), ("m2", "77"), ("m3", "77"), ("m4", "78"))
     )
-    tried.tries = 1
+    tried.tries.waits = 1
     for entry in (running, tried, waits, other):
         lane.add(entry)
     lane.running = running
@@ -189,7 +178,7 @@ def test_only_a_message_that_has_not_begun_gets_the_new_text() -> None:
 
 def test_an_edit_without_a_platform_id_changes_nothing() -> None:
     lane = Lane(ADA)
-    lane.add(Entry(letter("old", "m1"), Paper("m1"), 0.0))
+    lane.add(Entry(letter("old", "m1"), HandedLetter("m1"), 0.0))
 
     edits.replace(lane, Inbound(**letter("new", "e1", kind="edit").model_dump()))
 

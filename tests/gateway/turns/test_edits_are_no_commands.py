@@ -6,17 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.mailbox import INBOUND
-from tests.gateway.turns.test_worker import ADA, Rig, rig, until
-
-
-async def _crowd(r: Rig, count: int) -> None:
-    await until(lambda: len(r.worker.lanes.get(ADA).entries) == count)  # type: ignore[union-attr]
-
-
-async def _settled(r: Rig) -> None:
-    await until(lambda: r.worker.lanes.get(ADA) is None)
-    assert (await r.mailbox.depths())[INBOUND].count == 0
+from tests.gateway.worker_rig import rig
 
 
 @pytest.mark.parametrize(
@@ -27,16 +17,14 @@ async def test_a_waiting_message_edited_to_a_command_is_asked_as_it_was(
     tmp_path: Path, command: str, group: bool
 ) -> None:
     async with rig(tmp_path) as r:
-        r.model.release.clear()
-        await r.put("first", "m1", platform_id="76", group=group)
-        await r.model.held.wait()
+        await r.begin("first", "m1", platform_id="76", group=group)
         await r.put("second", "m2", platform_id="77", group=group)
         await r.put(command, "e1", platform_id="77", group=group, kind="edit")
-        await _crowd(r, 3)
+        await r.until_in_lane(3)
         r.model.release.set()
 
         assert await r.texts(2) == ["script: first", "script: second"]
-        await _settled(r)
+        await r.settled()
         lines = [line for line in await r.lines() if line["role"] != "assistant"]
         assert [(line.get("kind"), line["content"]) for line in lines] == [
             (None, "first"),
@@ -48,28 +36,24 @@ async def test_a_waiting_message_edited_to_a_command_is_asked_as_it_was(
 async def test_a_waiting_command_edited_to_another_is_run_as_it_was(tmp_path: Path) -> None:
     """Whoever may ask for ``/help`` need not be one who may ask for ``/new``."""
     async with rig(tmp_path) as r:
-        r.model.release.clear()
-        await r.put("first", "m1", platform_id="76")
-        await r.model.held.wait()
+        await r.begin("first", "m1", platform_id="76")
         await r.put("/help", "m2", platform_id="77")
         await r.put("/new", "e1", platform_id="77", kind="edit")
-        await _crowd(r, 3)
+        await r.until_in_lane(3)
         r.model.release.set()
 
         assert "/new ends this conversation" in (await r.texts(2))[1]
-        await _settled(r)
+        await r.settled()
         assert not (tmp_path / "sessions" / "archive").exists()
 
 
 async def test_a_waiting_command_edited_to_a_question_is_asked(tmp_path: Path) -> None:
     """What a command was may be taken back, as long as it waits."""
     async with rig(tmp_path) as r:
-        r.model.release.clear()
-        await r.put("first", "m1", platform_id="76")
-        await r.model.held.wait()
+        await r.begin("first", "m1", platform_id="76")
         await r.put("/new", "m2", platform_id="77")
         await r.put("and now?", "e1", platform_id="77", kind="edit")
-        await _crowd(r, 3)
+        await r.until_in_lane(3)
         r.model.release.set()
 
         assert (await r.texts(2))[1] == "script: and now?"
@@ -78,15 +62,13 @@ async def test_a_waiting_command_edited_to_a_question_is_asked(tmp_path: Path) -
 
 async def test_of_an_edit_to_a_command_and_one_to_a_text_the_text_counts(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        r.model.release.clear()
-        await r.put("first", "m1", platform_id="76")
-        await r.model.held.wait()
+        await r.begin("first", "m1", platform_id="76")
         await r.put("secnod", "m2", platform_id="77")
         await r.put("/new", "e1", platform_id="77", kind="edit")
         await r.put("second", "e2", platform_id="77", kind="edit")
-        await _crowd(r, 4)
+        await r.until_in_lane(4)
         r.model.release.set()
 
         assert (await r.texts(2))[1] == "script: second"
-        await _settled(r)
+        await r.settled()
         assert [line["content"] for line in await r.lines() if line["role"] == "system"] == []

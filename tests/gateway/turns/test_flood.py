@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gateway.inbound.intake import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND
 from gateway.turns.worker import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script
 from session.transcript.key import SessionKey
-from tests.gateway.turns.test_worker import ADA, Rig, until
+from tests.gateway.worker_rig import Rig
 
 BOB = SessionKey("foreign:bob")
 LIMIT = 3
@@ -43,10 +41,8 @@ class Held(Script):
 async def flooded(folder: Path, count: int, *, window: int = 10_000) -> AsyncIterator[tuple[Rig, Held]]:
     """A worker with ``count`` letters of one chat, put while the first one's turn runs."""
     model = Held()
-    built = Rig(folder, model, LetterRules(flood_per_chat=LIMIT))
-    built.mailbox = EmbeddedMailbox(folder / "state", window=window)
-    built.intake = Intake(built.mailbox)
-    async with built.open() as r:
+    mailbox = EmbeddedMailbox(folder / "state", window=window)
+    async with Rig(folder, model, LetterRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
         await r.put("m0", "m0")
         await model.entered.wait()
         for number in range(1, count):
@@ -57,27 +53,17 @@ async def flooded(folder: Path, count: int, *, window: int = 10_000) -> AsyncIte
             model.opened.set()
 
 
-async def waiting(r: Rig) -> int:
-    return (await r.mailbox.depths())[INBOUND].count
-
-
-async def until_waiting(r: Rig, count: int) -> None:
-    async with asyncio.timeout(20):
-        while await waiting(r) != count:
-            await asyncio.sleep(0.005)
-
-
 async def test_letters_beyond_the_limit_end_at_once_and_the_chat_is_told_once(tmp_path: Path) -> None:
     """They free their places while the turn before them still runs; the older ones are all answered."""
     async with flooded(tmp_path, 9) as (r, model):
         (notice,) = await r.replies(1)
-        await until_waiting(r, 1 + LIMIT)
+        await r.until_waiting(1 + LIMIT)
 
         assert (notice.id, notice.kind) == ("m4#notice.flood", "notice")
         assert str(LIMIT) in notice.text
         model.opened.set()
         assert await r.texts(1 + LIMIT) == [f"script: m{number}" for number in range(1 + LIMIT)]
-        await until(lambda: r.worker.lanes.get(ADA) is None)
+        await r.until_in_lane(0)
         assert model.asked == [f"m{number}" for number in range(1 + LIMIT)]
         assert not await r.mailbox.parked()
 
@@ -85,10 +71,10 @@ async def test_letters_beyond_the_limit_end_at_once_and_the_chat_is_told_once(tm
 async def test_after_the_crowd_the_chat_is_answered_again(tmp_path: Path) -> None:
     async with flooded(tmp_path, 7) as (r, model):
         await r.replies(1)
-        await until_waiting(r, 1 + LIMIT)
+        await r.until_waiting(1 + LIMIT)
         model.opened.set()
         await r.replies(1 + LIMIT)
-        await until(lambda: r.worker.lanes.get(ADA) is None)
+        await r.until_in_lane(0)
         await r.put("later", "later")
 
         assert await r.texts(1) == ["script: later"]
@@ -98,7 +84,7 @@ async def test_a_refused_letter_that_comes_again_is_not_run_after_all(tmp_path: 
     """Whoever publishes it again, and whichever daemon gets it: it has ended, without another word."""
     async with flooded(tmp_path, 7) as (r, model):
         await r.replies(1)
-        await until_waiting(r, 1 + LIMIT)
+        await r.until_waiting(1 + LIMIT)
         model.opened.set()
         await r.replies(1 + LIMIT)
     again = Rig(tmp_path, Script([]), LetterRules(flood_per_chat=LIMIT))
@@ -132,7 +118,7 @@ async def test_what_is_answered_beside_its_lane_beyond_the_limit_is_answered_onc
         for message_id in asked:
             await r.put("/status", message_id)
         answered = await r.replies(len(asked))
-        await until_waiting(r, 1 + LIMIT)
+        await r.until_waiting(1 + LIMIT)
         model.opened.set()
 
         assert sorted(reply.id for reply in answered) == sorted(f"{each}#reply" for each in asked)

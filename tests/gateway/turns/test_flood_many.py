@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.inbound.intake import Intake
-from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import Letter, Post
 from gateway.turns.worker import LetterRules
-from tests.gateway.turns.test_flood import LIMIT, Held, waiting
-from tests.gateway.turns.test_worker import Rig
+from tests.gateway.embedded_place import BreaksAt
+from tests.gateway.turns.test_flood import LIMIT, Held
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import Rig
 
 # It waits for seconds.
 pytestmark = pytest.mark.slow
@@ -24,42 +23,12 @@ COUNT = 1_500
 POISON = "m7"
 
 
-class Counted(EmbeddedMailbox):
-    """A queue that cannot settle one message, and, where told, not park it either."""
-
-    poison = ""
-    parks = True
-    tried = 0
-
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
-        if self.poison and letter.id == self.poison:
-            raise RuntimeError("a queue that breaks")
-        await super().settle(letter, puts)
-
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        self.tried += 1
-        if not self.parks:
-            raise RuntimeError("a queue that breaks")
-        await super().park(letter, key=key, reason=reason, attempts=attempts, mark=mark)
-
-
 @asynccontextmanager
 async def crowded(folder: Path, count: int, *, poison: str = "", parks: bool = True) -> AsyncIterator[Rig]:
     """A worker whose one chat has ``count`` letters, all put at once while the first one's turn runs."""
     model = Held()
-    built = Rig(folder, model, LetterRules(flood_per_chat=LIMIT))
-    mailbox = Counted(folder / "state")
-    mailbox.poison, mailbox.parks = poison, parks
-    built.mailbox, built.intake = mailbox, Intake(mailbox)
-    async with built.open() as r:
+    mailbox = BreaksAt(folder / "state", settling=poison, parking=not parks)
+    async with Rig(folder, model, LetterRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
         await r.put("m0", "m0")
         await model.entered.wait()
         await asyncio.gather(*(r.put(f"m{number}", f"m{number}") for number in range(1, count)))
@@ -69,16 +38,10 @@ async def crowded(folder: Path, count: int, *, poison: str = "", parks: bool = T
             model.opened.set()
 
 
-async def until_left(r: Rig, count: int) -> None:
-    async with asyncio.timeout(60):
-        while await waiting(r) != count:
-            await asyncio.sleep(0.02)
-
-
 async def test_a_crowd_is_refused_in_few_writes_of_its_journal(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with crowded(tmp_path, COUNT) as r:
-            await until_left(r, 1 + LIMIT)
+            await r.until_waiting(1 + LIMIT, within_s=60)
             assert [notice.id for notice in await r.replies(1)] == ["m4#notice.flood"]
 
     together = [log["count"] for log in logs if log["event"] == "letters.refused"]
@@ -89,7 +52,7 @@ async def test_a_crowd_is_refused_in_few_writes_of_its_journal(tmp_path: Path) -
 
 async def test_one_whose_refusal_breaks_is_parked_and_the_others_end(tmp_path: Path) -> None:
     async with crowded(tmp_path, 20, poison=POISON) as r:
-        await until_left(r, 1 + LIMIT)
+        await r.until_waiting(1 + LIMIT, within_s=60)
 
         assert [letter.id for letter in await r.mailbox.parked()] == [POISON]
 
@@ -98,11 +61,9 @@ async def test_one_that_cannot_even_be_parked_is_left_to_come_again(tmp_path: Pa
     """It is tried a few times, then it stays in its queue, logged; what follows it ends."""
     with capture_logs() as logs:
         async with crowded(tmp_path, 20, poison=POISON, parks=False) as r:
-            async with asyncio.timeout(100):
-                while not any(log["event"] == "letter.left" for log in logs):
-                    await asyncio.sleep(0.05)
-            await until_left(r, 2 + LIMIT)
+            await until(lambda: any(log["event"] == "letter.left" for log in logs), within_s=100)
+            await r.until_waiting(2 + LIMIT, within_s=60)
 
-            assert isinstance(r.mailbox, Counted)
+            assert isinstance(r.mailbox, BreaksAt)
             assert 1 < r.mailbox.tried < 10
             assert not await r.mailbox.parked()

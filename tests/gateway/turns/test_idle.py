@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from session.store.store import Session
 from session.testing import Script
 from session.transcript.transcript import make_line
 from session.turn import commands
-from tests.gateway.turns.test_worker import ADA, Rig
+from tests.gateway.worker_rig import ADA, Rig
 
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
 SOURCE_CRON = {"source": "cron", "cron_job_id": "j"}
 
 
-class House(Rig):
+class Ending(Rig):
     """A worker that ends sessions, and what was to be done for those that ended."""
 
     def __init__(self, folder: Path, model: Script, rules: LetterRules) -> None:
@@ -35,18 +36,18 @@ class House(Rig):
         self.made: list[str] = []
         self.left: list[str] = []
 
-    async def _ended(self, session: Session) -> bool:
+    async def session_ended(self, session: Session) -> bool:
         self.made += [str(session.metadata["previous_session"])]
         return True
 
-    async def _left(self, key: str, session_id: str) -> bool:
+    async def session_left(self, key: str, session_id: str) -> bool:
         self.left.append(session_id)
         return True
 
 
 @asynccontextmanager
-async def house(folder: Path, *steps: Any, **rules: Any) -> AsyncIterator[House]:
-    built = House(folder, Script(steps), LetterRules(**{"idle_hours": 4, **rules}))
+async def ending(folder: Path, *steps: Any, **rules: Any) -> AsyncIterator[Ending]:
+    built = Ending(folder, Script(steps), LetterRules(**{"idle_hours": 4, **rules}))
     async with built.open():
         yield built
 
@@ -74,7 +75,7 @@ def archived(place: Rig) -> list[dict[str, Any]]:
 
 async def test_a_message_after_a_long_silence_begins_a_session_and_says_so(tmp_path: Path) -> None:
     """The model is asked without what was said before; the notice comes first, the answer as ever."""
-    async with house(tmp_path, "one", "two", "three") as place:
+    async with ending(tmp_path, "one", "two", "three") as place:
         await say(place, "a")
         assert await say(place, "b", after_h=4) == [("b#reply", "two")]
         told = await say(place, "c", after_h=4.01)
@@ -90,7 +91,7 @@ async def test_a_message_after_a_long_silence_begins_a_session_and_says_so(tmp_p
 
 async def test_resume_takes_the_boundary_back(tmp_path: Path) -> None:
     """The session goes on as if there had been none: its ULID, its lines, then the exchange after it."""
-    async with house(tmp_path, "one", "two", "three", "four") as place:
+    async with ending(tmp_path, "one", "two", "three", "four") as place:
         await say(place, "a")
         await say(place, "b", after_h=5)
         (old,) = archived(place)
@@ -109,7 +110,7 @@ async def test_resume_takes_the_boundary_back(tmp_path: Path) -> None:
 
 async def test_a_session_that_was_opened_again_is_fresh(tmp_path: Path) -> None:
     """The message after ``/resume`` of an old session draws no boundary, one long after it does."""
-    async with house(tmp_path, "one", "two", "three", "four") as place:
+    async with ending(tmp_path, "one", "two", "three", "four") as place:
         await say(place, "a")
         await say(place, "/new", after_h=1)
         await say(place, "b")
@@ -124,7 +125,7 @@ async def test_a_session_that_was_opened_again_is_fresh(tmp_path: Path) -> None:
 
 async def test_an_outage_of_hours_is_no_silence(tmp_path: Path) -> None:
     """What waited is measured by when it was received, however late it is answered."""
-    async with house(tmp_path, "one", "two", "three") as place:
+    async with ending(tmp_path, "one", "two", "three") as place:
         await say(place, "a")
         received = place.clock.now + timedelta(hours=1)
         await say(place, "b", after_h=20, received_at=received.isoformat())
@@ -136,7 +137,7 @@ async def test_an_outage_of_hours_is_no_silence(tmp_path: Path) -> None:
 
 async def test_clocks_that_are_wrong_draw_no_boundary(tmp_path: Path) -> None:
     """Neither a reception in a year to come, nor a last line from the future, nor no time at all."""
-    async with house(tmp_path, "one", "two", "three", "four") as place:
+    async with ending(tmp_path, "one", "two", "three", "four") as place:
         await say(place, "a")
         for text, received in (("b", "2099-01-01T00:00:00+00:00"), ("c", None), ("d", "never")):
             await say(place, text, after_h=1, received_at=received)
@@ -148,14 +149,14 @@ async def test_clocks_that_are_wrong_draw_no_boundary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hours", [0, 0.0])
 async def test_without_a_limit_no_session_ends(tmp_path: Path, hours: float) -> None:
-    async with house(tmp_path, idle_hours=hours) as place:
+    async with ending(tmp_path, idle_hours=hours) as place:
         await say(place, "a")
         assert await say(place, "b", after_h=24 * 365) == [("b#reply", "script: b")]
 
 
 async def test_commands_and_cron_draw_none(tmp_path: Path) -> None:
     """``/retry`` and a cron job go on in the session that is there; the next person's message ends it."""
-    async with house(tmp_path, "one", "again", "beep", "two") as place:
+    async with ending(tmp_path, "one", "again", "beep", "two") as place:
         await say(place, "a")
         assert await say(place, "/retry", after_h=9) == [("/retry#reply", "again")]
         await say(place, "tick", after_h=9, id="cron:j@1", **SOURCE_CRON)
@@ -165,7 +166,7 @@ async def test_commands_and_cron_draw_none(tmp_path: Path) -> None:
 
 
 async def test_what_cron_and_the_gateway_write_keeps_no_session_fresh(tmp_path: Path) -> None:
-    async with house(tmp_path, "one", "beep", "two") as place:
+    async with ending(tmp_path, "one", "beep", "two") as place:
         await say(place, "a")
         await say(place, "tick", after_h=3, id="cron:j@1", **SOURCE_CRON)
         async with place.store.open(ADA) as session:
@@ -177,7 +178,7 @@ async def test_what_cron_and_the_gateway_write_keeps_no_session_fresh(tmp_path: 
 
 async def test_a_boundary_stands_over_outage_and_parking(tmp_path: Path) -> None:
     """Each try of the message finds the session that was begun for it; the chat hears of it once."""
-    async with house(tmp_path, "one", AWAY, AWAY, "two", BadAnswer("no"), "four") as place:
+    async with ending(tmp_path, "one", AWAY, AWAY, "two", BadAnswer("no"), "four") as place:
         await say(place, "a")
         told = await say(place, "b", after_h=5)
         assert [id_ for id_, _ in told] == ["b#notice.idle", "b#notice.model_away", "b#reply"]
@@ -191,7 +192,7 @@ async def test_a_boundary_stands_over_outage_and_parking(tmp_path: Path) -> None
 
 async def test_a_turn_that_goes_on_is_not_cut(tmp_path: Path) -> None:
     """A message whose first line is stored is answered where it stands, whatever the clock says by then."""
-    async with house(tmp_path, "one", "two") as place:
+    async with ending(tmp_path, "one", "two") as place:
         await say(place, "a")
         async with place.store.open(ADA) as session:
             at = place.clock.now.isoformat()
@@ -204,13 +205,11 @@ async def test_a_turn_that_goes_on_is_not_cut(tmp_path: Path) -> None:
 
 async def test_what_died_behind_the_boundary_is_finished(tmp_path: Path) -> None:
     """Session ended, nothing else done: the message that comes again makes the job, tells, is answered."""
-    async with house(tmp_path, "one", "two", "three") as place:
+    async with ending(tmp_path, "one", "two", "three") as place:
         await say(place, "a")
         place.clock.now += timedelta(hours=5)
         async with place.store.open(ADA) as session:
-            assert await session.change(
-                lambda *hands: switch_session.split_after_idle(*hands, by="b", due=lambda _: True)
-            )
+            assert await session.change(partial(switch_session.split_after_idle, by="b", due=lambda _: True))
         assert place.made == []
 
         assert await say(place, "b") == [("b#notice.idle", SAID), ("b#reply", "two")]

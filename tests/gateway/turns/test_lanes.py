@@ -10,21 +10,7 @@ import pytest
 
 from channels.message import Inbound
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
-
-
-class Paper:
-    """A letter of a mailbox that exists only in this test."""
-
-    box = "inbound"
-    body = b""
-    suspect = False
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.lost = False
-
-    def begin(self) -> bool:
-        return not self.lost
+from tests.gateway.handed_letter import HandedLetter
 
 
 def inbound(key: str, id: str) -> Inbound:
@@ -75,7 +61,7 @@ async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
     desk = Desk()
     async with opened(desk) as lanes:
         for number in range(5):
-            lanes.add(inbound("cli:a", str(number)), Paper(str(number)))
+            lanes.add(inbound("cli:a", str(number)), HandedLetter(str(number)))
 
         for _ in range(5):
             await desk.end()
@@ -89,7 +75,7 @@ async def test_keys_run_side_by_side_up_to_the_limit() -> None:
     desk = Desk()
     async with opened(desk, concurrent=2) as lanes:
         for name in "abc":
-            lanes.add(inbound(f"cli:{name}", name), Paper(name))
+            lanes.add(inbound(f"cli:{name}", name), HandedLetter(name))
 
         first, second = await desk.begun.get(), await desk.begun.get()
 
@@ -101,9 +87,9 @@ async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None
     """A turn that runs when its letter comes again is not begun a second time."""
     desk = Desk()
     async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
         entry = await desk.begun.get()
-        again = Paper("1")
+        again = HandedLetter("1")
 
         added = lanes.add(inbound("cli:a", "1"), again)
 
@@ -115,10 +101,10 @@ async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None
 async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> None:
     desk = Desk()
     async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), Paper("1"))
-        gone = Paper("2")
+        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
+        gone = HandedLetter("2")
         lanes.add(inbound("cli:a", "2"), gone)
-        lanes.add(inbound("cli:a", "3"), Paper("3"))
+        lanes.add(inbound("cli:a", "3"), HandedLetter("3"))
         gone.lost = True
 
         await desk.end()
@@ -133,9 +119,9 @@ async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order(
     desk = Desk()
     woken = asyncio.Event()
     async with opened(desk, concurrent=1) as lanes:
-        lanes.add(inbound("cli:a", "1"), Paper("1"))
-        lanes.add(inbound("cli:a", "2"), Paper("2"))
-        lanes.add(inbound("cli:b", "x"), Paper("x"))
+        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
+        lanes.add(inbound("cli:a", "2"), HandedLetter("2"))
+        lanes.add(inbound("cli:b", "x"), HandedLetter("x"))
 
         await desk.end(RetryAfter(60, woken))
         await desk.end()
@@ -151,8 +137,8 @@ async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order(
 async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> None:
     desk = Desk()
     async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), Paper("1"))
-        lanes.add(inbound("cli:a", "2"), Paper("2"))
+        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
+        lanes.add(inbound("cli:a", "2"), HandedLetter("2"))
         entry = await desk.begun.get()
         drained = asyncio.ensure_future(lanes.drain(30))
         await asyncio.sleep(0)
@@ -167,11 +153,11 @@ async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> Non
 async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_as_well() -> None:
     desk = Desk()
     async with opened(desk) as lanes, asyncio.timeout(30):
-        first, again = Paper("1"), Paper("1")
+        first, again = HandedLetter("1"), HandedLetter("1")
         lanes.add(inbound("cli:a", "1"), first)
-        lanes.add(inbound("cli:a", "2"), Paper("2"))
+        lanes.add(inbound("cli:a", "2"), HandedLetter("2"))
         entry = await desk.begun.get()
-        entry.ended = first
+        entry.settled = first
         lanes.add(inbound("cli:a", "1"), again)
         desk.running["cli:a|1"].set_result(None)
 
@@ -185,7 +171,7 @@ async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_
 async def test_a_drain_that_takes_too_long_cancels() -> None:
     desk = Desk()
     async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
         await desk.begun.get()
 
         assert not await lanes.drain(0.01)
@@ -197,7 +183,7 @@ async def test_a_drain_that_takes_too_long_cancels() -> None:
 async def test_a_lane_that_was_cancelled_before_it_began_holds_up_no_drain() -> None:
     desk = Desk()
     async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
         await lanes.cancel()
 
         assert await asyncio.wait_for(lanes.drain(30), 10)
@@ -209,7 +195,7 @@ async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> No
     desk = Desk()
     async with opened(desk) as lanes:
         if running:
-            lanes.add(inbound("cli:a", "1"), Paper("1"))
+            lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
             await desk.begun.get()
 
         stopped = lanes.stop("cli:a")
@@ -223,7 +209,7 @@ async def test_a_stop_in_a_try_that_has_to_wait_is_not_slept_over() -> None:
     """The next try sees it at once; where that one has to wait too, it waits."""
     desk = Desk()
     async with opened(desk) as lanes, asyncio.timeout(30):
-        lanes.add(inbound("cli:a", "1"), Paper("1"))
+        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
         entry = await desk.begun.get()
         assert lanes.stop("cli:a") is entry
         desk.running["cli:a|1"].set_result(RetryAfter(600))

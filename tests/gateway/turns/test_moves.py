@@ -7,19 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.queue.mailbox import INBOUND
 from gateway.turns import chat_migration
 from session.background.job_files import file_name, move_jobs
 from session.disk.state import read_state, write_state
 from session.transcript.key import SessionKey
-from tests.gateway.turns.test_worker import Rig, letter, rig, until
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import Rig, letter, rig
 
 OLD, NEW = SessionKey("foreign:-5"), SessionKey("foreign:-1005")
-
-
-async def settled(r: Rig) -> None:
-    await until(lambda: not list(r.worker.lanes))
-    assert (await r.mailbox.depths())[INBOUND].count == 0
 
 
 async def moved(r: Rig, id: str = "mv") -> None:
@@ -35,7 +30,7 @@ async def test_the_next_question_holds_what_was_said_under_the_old_key(tmp_path:
         await r.put("first", "m1", key=OLD)
         await moved(r)
         await r.replies(1)
-        await settled(r)
+        await r.settled()
         await r.put("second", "m2", key=NEW)
         await r.replies(1)
 
@@ -47,14 +42,12 @@ async def test_the_next_question_holds_what_was_said_under_the_old_key(tmp_path:
 
 async def test_it_waits_for_the_messages_before_it_and_does_not_wait_for_the_new_key(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        r.model.release.clear()
-        await r.put("first", "m1", key=OLD)
-        await r.model.held.wait()
+        await r.begin("first", "m1", key=OLD)
         await moved(r)
         await r.put("second", "m2", key=NEW)
         r.model.release.set()
         await r.replies(2)
-        await settled(r)
+        await r.settled()
 
         assert await texts(r) == ["first", "script: first", "second", "script: second"]
 
@@ -74,7 +67,7 @@ async def test_a_turn_of_the_new_key_that_runs_meanwhile_ends_once_behind_the_ol
         r.model.release.set()
 
         assert [reply.id for reply in await r.replies(1)] == ["m2#reply"]
-        await settled(r)
+        await r.settled()
         assert await texts(r) == ["first", "script: first", "second", "script: second"]
 
 
@@ -84,12 +77,12 @@ async def test_letters_of_the_old_key_that_come_again_are_known(tmp_path: Path) 
         await r.put("/help", "m2", key=OLD)
         await moved(r)
         before = await r.replies(2)
-        await settled(r)
+        await r.settled()
         await r.put("first", "m1", key=OLD)
         await r.put("/help", "m2", key=OLD)
         await moved(r)
         again = await r.replies(2)
-        await settled(r)
+        await r.settled()
 
         assert [(reply.id, reply.text) for reply in again] == [(reply.id, reply.text) for reply in before]
         assert len(r.model.prompts) == 1
@@ -101,9 +94,9 @@ async def test_an_old_message_can_still_be_edited_under_the_new_key(tmp_path: Pa
         await r.put("first", "m1", key=OLD, platform_id="77")
         await moved(r)
         await r.replies(1)
-        await settled(r)
+        await r.settled()
         await r.put("frist", "e1", key=NEW, platform_id="77", kind="edit")
-        await settled(r)
+        await r.settled()
 
         note = (await r.lines(NEW))[-1]
         assert (note["kind"], note["edits"], note["content"]) == ("note", "m1", "frist")
@@ -120,7 +113,7 @@ async def test_a_move_that_fails_is_tried_again(tmp_path: Path) -> None:
         await moved(r)
         assert [reply.id for reply in await r.replies(1)] == ["mv#notice.storage"]
         (files / "foreign_-1005").unlink()
-        await settled(r)
+        await r.settled()
 
         assert (files / "foreign_-1005" / "a").read_text() == "a"
         assert await texts(r) == ["first", "script: first"]

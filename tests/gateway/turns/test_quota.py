@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from channels.message import Sender
-from gateway.queue.mailbox import INBOUND
 from gateway.turns.quota import Quota
 from gateway.turns.worker import LetterRules
 from session.errors import ModelAway, ModelRefused
@@ -18,7 +17,7 @@ from session.models.model import Answer, Usage
 from session.models.spending import COST_SAID, Spending
 from session.testing import Script
 from session.transcript.key import SessionKey
-from tests.gateway.turns.test_worker import ADA, Rig, until
+from tests.gateway.worker_rig import ADA, Rig
 
 BOB = SessionKey("foreign:bob")
 EVE = Sender(id="7", name="Eve")
@@ -38,11 +37,6 @@ async def limited(
         await spending.aclose()
 
 
-async def settled(r: Rig) -> None:
-    await until(lambda: not list(r.worker.lanes))
-    assert (await r.mailbox.depths())[INBOUND].count == 0
-
-
 def spent(cost: float, text: str = "yes") -> Answer:
     return Answer(text, usage=Usage(100, 10, cost))
 
@@ -55,7 +49,7 @@ async def test_over_the_turns_of_an_hour_the_chat_is_told_once_and_the_model_not
             await r.put(f"message {n}", f"m{n}", sender=EVE)
 
         replies = await r.replies(3)
-        await settled(r)
+        await r.settled()
 
         assert [reply.id for reply in replies] == ["m0#reply", "m1#reply", "m2#notice.limit"]
         assert "2 messages an hour" in replies[2].text
@@ -79,7 +73,7 @@ async def test_an_hour_later_it_is_asked_again_and_told_again(tmp_path: Path) ->
         await r.put("e", "m5", sender=EVE)
 
         assert [reply.id for reply in await r.replies(2)] == ["m3#reply", "m4#notice.limit"]
-        await settled(r)
+        await r.settled()
 
 
 async def test_a_person_is_counted_over_all_chats_and_told_in_each(tmp_path: Path) -> None:
@@ -108,9 +102,7 @@ async def test_a_chat_whose_senders_have_no_id_counts_as_a_person(tmp_path: Path
 
 async def test_turns_that_run_count_already(tmp_path: Path) -> None:
     async with limited(tmp_path, turns=1) as r:
-        r.model.release.clear()
-        await r.put("a", "m1", sender=EVE)
-        await r.model.held.wait()
+        await r.begin("a", "m1", sender=EVE)
         await r.put("b", "m2", key=BOB, sender=EVE)
 
         assert [reply.id for reply in await r.replies(1)] == ["m2#notice.limit"]
@@ -155,13 +147,13 @@ async def test_over_the_cost_of_a_day_it_is_told_once_a_day(tmp_path: Path) -> N
         for n in range(4):
             await r.put("more", f"m{n}", sender=EVE)
         replies = await r.replies(3)
-        await settled(r)
+        await r.settled()
         assert [reply.id for reply in replies] == ["m0#reply", "m1#reply", "m2#notice.limit"]
         assert replies[2].text == COST_SAID
 
         r.clock.now += timedelta(hours=23)
         await r.put("more", "m5", sender=EVE)
-        await settled(r)
+        await r.settled()
         r.clock.now += timedelta(hours=1)
         await r.put("more", "m6", sender=EVE)
 
@@ -183,13 +175,13 @@ async def test_what_ended_over_the_limit_is_known_when_it_comes_again(tmp_path: 
         for n in range(3):
             await r.put("text", f"m{n}", sender=EVE)
         told = (await r.replies(2))[1]
-        await settled(r)
+        await r.settled()
 
         r.clock.now += timedelta(hours=2)
         for n in range(3):
             await r.put("text", f"m{n}", sender=EVE)
         again = await r.replies(2)
-        await settled(r)
+        await r.settled()
 
         assert [reply.id for reply in again] == ["m0#reply", "m1#notice.limit"]
         assert again[1].text == told.text
@@ -203,7 +195,7 @@ async def test_the_count_survives_a_restart(tmp_path: Path) -> None:
         await r.replies(2)
     async with limited(tmp_path, turns=1) as again:
         await again.put("c", "m3", sender=EVE)
-        await settled(again)
+        await again.settled()
 
         assert again.model.prompts == []
         known = (await again.store.look(ADA)).journal.known("m3")

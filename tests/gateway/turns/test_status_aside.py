@@ -13,7 +13,8 @@ from gateway.queue.mailbox import INBOUND, Post
 from gateway.turns.events import Events
 from session.transcript.key import slot_of
 from tests.gateway.http_place import open_place
-from tests.gateway.turns.test_worker import ADA, Rig, letter, rig, until
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import ADA, Rig, letter, rig
 
 
 def order(asked: Inbound) -> bytes:

@@ -1,0 +1,140 @@
+"""While the model is away lanes wait in order, each chat is told once, and no attempt is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Post
+from session.errors import ModelAway
+from tests.gateway.worker_rig import ADA, AWAY, letter, rig
+
+
+async def test_an_outage_holds_its_lane_in_order_and_tells_its_chat_once(tmp_path: Path) -> None:
+    async with rig(tmp_path, AWAY, AWAY, AWAY, "one", "two") as r:
+        await r.put("1", "m1")
+        await r.put("2", "m2")
+
+        notice, first, second = await r.replies(3)
+
+        assert notice.id == "m1#notice.model_away"
+        assert (first.text, second.text) == ("one", "two")
+        assert not await r.mailbox.parked()
+        assert [line["content"] for line in await r.lines()] == ["1", "one", "2", "two"]
+
+
+async def test_an_outage_of_one_chat_holds_up_no_other(tmp_path: Path) -> None:
+    def answer(prompt: Any) -> str:
+        text = prompt.messages[-1]["content"]
+        if text == "stuck":
+            raise ModelAway("429", cause="rate_limit", after_s=60)
+        return "fine"
+
+    async with rig(tmp_path, *[answer] * 4, concurrent_turns=1) as r:
+        await r.put("stuck", "m1")
+        await r.replies(1)
+        await r.put("hello", "x1", key="foreign:bob")
+
+        assert await r.texts(1) == ["fine"]
+
+
+@pytest.mark.slow
+async def test_after_outage_hours_the_letter_is_parked_and_its_chat_told(tmp_path: Path) -> None:
+    async with rig(tmp_path, AWAY, outage_hours=24) as r:
+        r.model.steps += [AWAY] * 1000
+        await r.put("1", "m1")
+        await r.replies(1)
+        r.clock.now += timedelta(hours=24, minutes=1)
+
+        (notice,) = await r.replies(1)
+
+        assert notice.id == "m1#notice.outage"
+        (parked,) = await r.parked()
+        assert parked.reason == "outage: 503"
+
+
+async def test_tries_that_met_an_outage_are_no_attempts(tmp_path: Path) -> None:
+    """A letter that was delivered before may meet any number of outages without being parked for it."""
+    async with rig(tmp_path) as r:
+        await r.mailbox.put(Post(INBOUND, ADA, "m1", letter("1", "m1").to_bytes()))
+        await r.replies(1)
+        async with r.store.open(ADA) as session:
+            for _ in range(5):
+                await session.journal.begin("m2", transcript_held_lines=False)
+                await session.journal.strike("m2")
+        r.model.steps = [AWAY] * 5 + ["two"]
+
+        await r.put("2", "m2")
+
+        replies = await r.replies(2)
+        assert [reply.text for reply in replies if reply.kind == "reply"] == ["two"]
+
+
+@pytest.mark.slow
+async def test_a_chat_whose_turn_hangs_in_a_known_outage_is_told(tmp_path: Path) -> None:
+    """Where another chat has met the outage, one whose own request still hangs need not wait for its end."""
+
+    async def work() -> None:
+        await r.put("1", "m1", key="foreign:bob")
+        await r.replies(1)
+
+    async with rig(tmp_path) as r:
+        await r.begin("hangs", "m0")
+        r.model.steps = [ModelAway("503", cause="unreachable", after_s=60)] * 9
+        await work()
+
+        (notice,) = await r.replies(1)
+
+        assert notice.id == "m0#notice.model_away"
+        r.model.release.set()
+        assert await r.texts(1) == ["script: hangs"]
+
+
+@pytest.mark.slow
+async def test_a_chat_that_cannot_be_told_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+    """A folder stands where its transcript should be; the chat that came after it hears of the outage."""
+    (tmp_path / "sessions" / "foreign_eve.jsonl").mkdir(parents=True)
+    async with rig(tmp_path) as r:
+        await r.put("cannot be read", "e1", key="foreign:eve")
+        assert [reply.id for reply in await r.replies(1)] == ["e1#notice.storage"]
+        await r.begin("hangs", "m0")
+        r.model.steps = [ModelAway("503", cause="unreachable", after_s=60)] * 9
+        await r.put("1", "m1", key="foreign:bob")
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m0#notice.model_away"]
+        r.model.release.set()
+        await r.replies(1)
+
+
+class Late(EmbeddedMailbox):
+    """Stores what is put under one id only when ``gate`` is set."""
+
+    def __init__(self, state: Path, *, late: str) -> None:
+        super().__init__(state)
+        self.waits, self.gate = asyncio.Event(), asyncio.Event()
+        self._late = late
+
+    async def put(self, post: Post) -> None:
+        if post.id == self._late:
+            self.waits.set()
+            await self.gate.wait()
+        await super().put(post)
+
+
+async def test_an_outage_that_ends_while_its_chat_is_told_is_waited_for_no_longer(tmp_path: Path) -> None:
+    """The model answers another chat before the notice is stored: the lane goes on as soon as it is."""
+    mailbox = Late(tmp_path / "state", late="m1#notice.model_away")
+    away = ModelAway("429", cause="rate_limit", after_s=60)
+    async with rig(tmp_path, away, "fine", "late", mailbox=mailbox) as r:
+        await r.put("1", "m1")
+        await mailbox.waits.wait()
+        await r.put("hello", "x1", key="foreign:bob")
+        assert await r.texts(1) == ["fine"]
+        mailbox.gate.set()
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m1#reply"]

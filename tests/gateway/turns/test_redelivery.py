@@ -1,0 +1,110 @@
+"""A letter delivered again while its first delivery ends: both are acknowledged, it is answered once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import LetterLost
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Letter, Post
+from session.errors import ModelRefused
+from tests.gateway.handed_letter import HandedLetter
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import ADA, Rig, rig
+
+
+class Again(EmbeddedMailbox):
+    """Delivers each letter twice, the second time while the first one is being settled, too late for that."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self.first: HandedLetter
+        self.ended, self._came = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        async with super().take(box) as letters:
+            yield self._twice(letters) if box == INBOUND else letters
+
+    async def _twice(self, letters: AsyncIterator[Letter]) -> AsyncIterator[Letter]:
+        async for letter in letters:
+            self.first = HandedLetter(letter.id, letter.body)
+            yield self.first
+            await self.ended.wait()
+            yield letter
+            self._came.set()
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        if not isinstance(letter, HandedLetter):
+            return await super().settle(letter, puts)
+        for post in puts:
+            await self.put(post)
+        letter.lost = True
+        self.ended.set()
+        await self._came.wait()
+        raise LetterLost("it comes again")
+
+
+async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(tmp_path: Path) -> None:
+    """The old delivery cannot be let go of any more; the new one is, and its reply is sent once."""
+    async with rig(tmp_path, "hi", mailbox=Again(tmp_path / "state")) as r:
+        await r.put("hello", "m1")
+
+        await answered_once(r)
+
+
+async def test_a_letter_lost_in_its_turn_is_answered_when_it_comes_again(tmp_path: Path) -> None:
+    """The model is asked once; what it said waits in the transcript for the new delivery."""
+    mailbox = Again(tmp_path / "state")
+    async with rig(tmp_path, "hi", mailbox=mailbox) as r:
+        await r.begin("hello", "m1")
+        mailbox.first.lost = True
+        r.model.release.set()
+        await r.until_in_lane(0)
+        assert r.unread == 0
+        mailbox.ended.set()
+
+        await answered_once(r)
+    assert len(r.model.prompts) == 1
+
+
+async def answered_once(r: Rig) -> None:
+    """Wait for the one reply, and for the end of its letter."""
+    assert await r.texts(1) == ["hi"]
+    await r.settled()
+    assert r.unread == 0
+
+
+class Parking(EmbeddedMailbox):
+    """Does something more before whoever parked a letter goes on."""
+
+    def __init__(self, state: Path, then: Callable[[Letter], Awaitable[None]]) -> None:
+        super().__init__(state)
+        self._then = then
+
+    async def park(self, letter: Letter, **how: Any) -> None:
+        await super().park(letter, **how)
+        await self._then(letter)
+
+
+async def test_a_letter_that_is_put_back_at_once_is_answered(tmp_path: Path) -> None:
+    """Its first delivery still stands in the lane: the new one is a letter of its own."""
+
+    async def put_back(parked: Letter) -> None:
+        entry = r.worker.lanes.begun(ADA)
+        assert entry is not None
+        async with r.store.open(ADA) as session:
+            await session.journal.unpark("m1")
+        assert await r.mailbox.replay("m1") is not None
+        await until(lambda: entry.letter is not parked)
+
+    parking = Parking(tmp_path / "state", put_back)
+    async with rig(tmp_path, ModelRefused("no"), "fine", mailbox=parking) as r:
+        await r.put("hello", "m1")
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.refused", "m1#reply"]
+        await r.settled()

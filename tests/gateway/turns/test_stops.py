@@ -1,0 +1,105 @@
+"""``/stop`` ends the turn that runs or waits, at once, and nothing that came after it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from gateway.errors import MailboxDown
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Post
+from session.errors import ModelAway
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import ADA, letter, rig
+
+
+async def test_stop_ends_the_running_turn_out_of_line_and_waiting_letters_run_on(tmp_path: Path) -> None:
+    async with rig(tmp_path, "a long answer", "two") as r:
+        await r.begin("1", "m1")
+        await r.put("2", "m2")
+        await r.put("/stop", "s1")
+        r.model.release.set()
+
+        replies = await r.replies(2)
+
+        assert sorted((reply.id, reply.text) for reply in replies) == [
+            ("m2#reply", "two"),
+            ("s1#reply", "Stopped."),
+        ]
+        await r.settled()
+        assert r.unread == 0
+        closing = (await r.lines())[1]
+        assert (closing["stopped"], closing["final"], closing["content"]) == (True, True, "a long")
+
+
+async def test_stop_ends_a_message_that_waits_for_a_model_that_is_away(tmp_path: Path) -> None:
+    async with rig(tmp_path, ModelAway("429", cause="rate_limit", after_s=60), "two") as r:
+        await r.put("1", "m1")
+        await r.replies(1)
+        await until(lambda: r.worker.lanes.get(ADA).nudge is not None)
+        await r.put("/stop", "s1")
+        await r.put("2", "m2")
+
+        assert sorted(await r.texts(2)) == ["Stopped.", "two"]
+        assert (await r.lines())[1]["stopped"]
+
+
+class Hesitant(EmbeddedMailbox):
+    """Refuses what is put under one id, once, and only after ``gate`` is set."""
+
+    def __init__(self, state: Path, *, refused: str) -> None:
+        super().__init__(state)
+        self.gate = asyncio.Event()
+        self._refused = refused
+
+    async def put(self, post: Post) -> None:
+        if post.id == self._refused:
+            self._refused = ""
+            await self.gate.wait()
+            raise MailboxDown("no confirmation")
+        await super().put(post)
+
+
+async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) -> None:
+    """The answer out of line fails late: the letter has waited for it, and answers itself."""
+    mailbox = Hesitant(tmp_path / "state", refused="s1#reply")
+    async with rig(tmp_path, "a long answer", mailbox=mailbox) as r:
+        await r.begin("1", "m1")
+        await r.put("/stop", "s1")
+        await until(lambda: (lane := r.worker.lanes.get(ADA)) is None or lane.entries[0].inbound.id == "s1")
+        mailbox.gate.set()
+
+        assert await r.texts(1) == ["Stopped."]
+        r.model.release.set()
+
+
+async def test_stop_with_nothing_running_is_answered_by_its_letter(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.put("/stop", "s1")
+
+        assert await r.texts(1) == ["Nothing is running."]
+
+
+async def test_a_stopped_message_put_again_is_answered_by_nothing(tmp_path: Path) -> None:
+    """A stopped turn counts as answered: it is not begun again."""
+    async with rig(tmp_path, "a long answer") as r:
+        await r.begin("1", "m1")
+        await r.put("/stop", "s1")
+        await r.replies(1)
+        r.model.release.set()
+        await r.put("1", "m1")
+        await r.put("2", "m2")
+
+        assert await r.texts(1) == ["script: 2"]
+
+
+async def test_a_stop_that_comes_late_does_not_end_what_came_after_it(tmp_path: Path) -> None:
+    async with rig(tmp_path, "a long answer") as r:
+        await r.mailbox.put(Post(INBOUND, ADA, "s1", letter("/stop", "s1").to_bytes()))
+        await r.replies(1)
+        await r.begin("1", "m1")
+
+        assert not r.worker.orders.stop(ADA, asked_id="s1")
+
+        r.model.release.set()
+        assert await r.texts(1) == ["a long answer"]

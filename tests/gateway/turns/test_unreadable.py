@@ -1,0 +1,124 @@
+"""A letter that cannot be read is parked whatever else fails, never lost, and holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from channels.errors import Unreadable
+from channels.message import read_inbound
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
+from gateway.testing import collect
+from gateway.turns import unreadable
+from gateway.turns.events import Events
+from gateway.turns.notices import Notices
+from tests.gateway.embedded_place import BreaksAt, serving
+from tests.gateway.waits import until
+from tests.gateway.worker_rig import ADA, Clock, letter, rig
+
+EMPTY = Post(INBOUND, ADA, "m1", letter(" ", "m1").to_bytes())
+
+
+class Untold(EmbeddedMailbox):
+    """A queue that breaks at a notice."""
+
+    tried = 0
+
+    async def put(self, post: Post) -> None:
+        if "#notice." in post.id:
+            self.tried += 1
+            raise RuntimeError("a queue that breaks")
+        await super().put(post)
+
+
+def error_of(found: Letter) -> Unreadable:
+    try:
+        read_inbound(found.body)
+    except Unreadable as error:
+        return error
+    raise AssertionError("it can be read")
+
+
+@asynccontextmanager
+async def taken(mailbox: Mailbox) -> AsyncIterator[Letter]:
+    """Put the letter and take it."""
+    await mailbox.put(EMPTY)
+    async with mailbox.take(INBOUND) as letters:
+        yield (await collect(letters, 1))[0]
+
+
+async def set_aside(mailbox: Mailbox, found: Letter) -> list[float]:
+    """Park it; return the pauses between the tries, in seconds."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    await unreadable.park(
+        found,
+        error_of(found),
+        mailbox=mailbox,
+        notices=Notices(mailbox=mailbox, events=Events(mailbox), clock=Clock()),
+        closing=asyncio.Event(),
+        sleep=sleep,
+    )
+    return pauses
+
+
+async def test_it_is_parked_though_its_chat_cannot_be_told(tmp_path: Path) -> None:
+    mailbox = Untold(tmp_path)
+    async with serving(mailbox), taken(mailbox) as found:
+        pauses = await set_aside(mailbox, found)
+
+        assert [parked.id for parked in await mailbox.parked()] == ["m1"]
+    assert (mailbox.tried, pauses) == (2, [1, 2])
+
+
+async def test_one_that_cannot_be_parked_stays_in_its_queue(tmp_path: Path) -> None:
+    """It is tried a few times, ever later; the next life of the queue has it again."""
+    mailbox = BreaksAt(tmp_path, parking=True)
+    async with serving(mailbox):
+        with capture_logs() as logs:
+            async with taken(mailbox) as found:
+                pauses = await set_aside(mailbox, found)
+
+        assert (mailbox.tried, pauses) == (5, [1, 2, 4, 8])
+        assert [log["id"] for log in logs if log["event"] == "letter.left"] == ["m1"]
+    again = EmbeddedMailbox(tmp_path)
+    async with serving(again), again.take(INBOUND) as letters:
+        assert [each.id for each in await collect(letters, 1)] == ["m1"]
+
+
+async def test_one_that_is_lost_meanwhile_is_tried_no_more(tmp_path: Path) -> None:
+    mailbox = EmbeddedMailbox(tmp_path)
+    async with serving(mailbox):
+        async with taken(mailbox) as found:
+            pass
+
+        assert await asyncio.wait_for(set_aside(mailbox, found), 20) == []
+        assert await mailbox.parked() == []
+
+
+async def test_the_letters_after_it_are_answered(tmp_path: Path) -> None:
+    async with rig(tmp_path, mailbox=BreaksAt(tmp_path / "state", parking=True)) as r:
+        await r.mailbox.put(Post(INBOUND, ADA, "junk", b"not json"))
+        await r.put("hello", "m1")
+
+        assert await r.texts(1) == ["script: hello"]
+
+
+async def test_a_drain_waits_for_none_that_cannot_be_parked(tmp_path: Path) -> None:
+    """Its next try may be a minute away; the next life of the daemon makes it."""
+    mailbox = BreaksAt(tmp_path / "state", parking=True)
+    async with rig(tmp_path, mailbox=mailbox) as r:
+        await r.mailbox.put(Post(INBOUND, ADA, "junk", b"not json"))
+        await until(lambda: mailbox.tried > 0)
+        await r.worker.drain(5)
+        await until(lambda: all(task.get_name() != "park unreadable" for task in asyncio.all_tasks()))
+
+        assert mailbox.tried < unreadable.CRASHES_MAX
