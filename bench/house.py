@@ -20,7 +20,8 @@ from gateway.app.app import Application
 from gateway.config.load import load
 from gateway.config.settings import Settings
 from gateway.queue.mailbox import INBOUND, Post
-from tests.support.harness import ROOT, environment, inbound
+from tests.support.foreign import inbound
+from tests.support.harness import ROOT, environment
 
 T = TypeVar("T")
 READY_S = 60

@@ -30,7 +30,8 @@ import httpx
 
 from tests.chaos_check import Account, Message, check
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, Steady, command, inbound
+from tests.support.foreign import Steady, inbound
+from tests.support.harness import Daemon, command
 from tests.support.model_server import ModelServer
 from tests.support.proxy import Proxy
 

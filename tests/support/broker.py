@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.support.ports import Place
+from tests.support.ports import KeptPort
 
 BIN = Path("/usr/lib/rabbitmq/bin")
 TEMPLATES = Path(tempfile.gettempdir()) / f"chat-gateway-broker-template-{os.getuid()}"
@@ -69,8 +69,8 @@ class Broker:
     ) -> None:
         self._own = folder is None
         self.base = folder or Path(tempfile.mkdtemp(prefix="chat-gateway-broker-"))
-        self._places = [Place() for _ in range(3)]
-        self.port, self._dist, self._epmd_port = (place.port for place in self._places)
+        self._kept_ports = [KeptPort() for _ in range(3)]
+        self.port, self._dist, self._epmd_port = (kept.port for kept in self._kept_ports)
         self._consumer_timeout_ms, self._check_ms, self._config = consumer_timeout_ms, check_ms, config
         self._epmd: subprocess.Popen[bytes] | None = None
         self._node: subprocess.Popen[bytes] | None = None
@@ -200,8 +200,8 @@ class Broker:
             self._epmd.kill()
             self._epmd.wait()
             self._epmd = None
-        for place in self._places:
-            place.close()
+        for kept in self._kept_ports:
+            kept.close()
         if self._own:
             shutil.rmtree(self.base, ignore_errors=True)
 

@@ -78,6 +78,11 @@ class Seen:
         return newest_text(self.messages)
 
     @property
+    def is_summary(self) -> bool:
+        """Whether a compaction asks."""
+        return self.text.startswith("<conversation>")
+
+    @property
     def aside(self) -> str:
         """What the background asks for beside all turns: ``summary``, ``name``, or nothing."""
         told = str(self.messages[0].get("content")) if self.messages else ""
