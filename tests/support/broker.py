@@ -104,7 +104,8 @@ class Broker:
         if self._epmd is None or self._epmd.poll() is not None:
             command = [shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
             self._epmd = _spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self._await_epmd(timeout_s)  # a node that finds none starts one of its own, which nobody ends
+            # A node that finds none starts one of its own, which nobody ends.
+            self._await_epmd(timeout_s)
         with (self.base / "boot.out").open("ab") as out:
             self._node = _spawn(
                 [str(BIN / "rabbitmq-server"), "-noinput"],
@@ -231,7 +232,8 @@ class Broker:
                 self.start()
                 self.stop()
                 fresh = TEMPLATES.with_suffix(f".{os.getpid()}")
-                shutil.rmtree(fresh, ignore_errors=True)  # of a process of that number that was killed
+                # A process of the same number may have been killed here.
+                shutil.rmtree(fresh, ignore_errors=True)
                 shutil.copytree(self.base / "mnesia", fresh)
                 fresh.rename(TEMPLATES)
             else:

@@ -97,7 +97,8 @@ class Proxy:
                     await asyncio.sleep(self.delay_s)
                 sink.write(data)
                 await sink.drain()
-            await self._flow.wait()  # an end of stream is hidden in the hole, too
+            # An end of stream is hidden in the hole, too.
+            await self._flow.wait()
         sink.close()
         if pair in self._pairs:
             self._pairs.remove(pair)

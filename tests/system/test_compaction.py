@@ -71,7 +71,8 @@ async def test_a_long_chat_goes_on_and_forgets_nothing(tmp_path: Path, preset: s
     assert by_itself >= 1
     assert "summarised" in said
     assert [number for number in range(TURNS + 1) if f"fact-{number:04}" not in told] == []
-    lines = lines_of(tmp_path, "cli_ada")  # what annabelle keeps stands in two sessions
+    # What annabelle keeps stands in two sessions.
+    lines = lines_of(tmp_path, "cli_ada")
     asked = dict.fromkeys(line["content"][:9] for line in lines if line["role"] == "user")
     assert [*asked] == [f"fact-{number:04}" for number in range(TURNS + 1)]
     assert b"compaction.failed" not in daemon.log

@@ -88,9 +88,11 @@ async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
         await daemon.said("daemon.draining")
         daemon.signal(signal.SIGTERM)
 
-        assert await daemon.died(30) == 0  # turn and drain would take 60
+        # Turn and drain would take 60.
+        assert await daemon.died(30) == 0
         await asked
-    assert LAST_WORDS_S <= 3  # how long it lets itself be held up
+    # So long it lets itself be held up.
+    assert LAST_WORDS_S <= 3
 
 
 async def test_a_second_sigterm_waits_for_nothing_that_hangs() -> None:
