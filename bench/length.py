@@ -6,7 +6,7 @@ import statistics
 import time
 from pathlib import Path
 
-from bench.house import run as run_loop
+from bench.application import run as run_loop
 from bench.place import Instant, Place, bytes_written, folder, one_core, place, transcript
 from bench.row import Row, median, times_faster, times_slower
 from session.models.model import Echo, Model

@@ -22,8 +22,8 @@ from typing import Any
 import aio_pika
 
 from bench import bare
-from bench.house import Process, house, kept_up, letter, settings
-from bench.house import run as run_loop
+from bench.application import Process, application, kept_up, letter, settings
+from bench.application import run as run_loop
 from bench.place import TEXT, folder
 from bench.row import Row, rate
 from gateway.app.app import Application
@@ -226,7 +226,7 @@ def _profiled(url: str) -> str:
 
     async def work(workspace: Path) -> None:
         config = settings(workspace, broker__url=url, broker__queue_type="classic")
-        async with house(config):
+        async with application(config):
             await _clocked(url, OUT)
 
     with folder() as workspace:

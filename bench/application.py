@@ -46,7 +46,7 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 @asynccontextmanager
-async def house(with_settings: Settings) -> AsyncIterator[Application]:
+async def application(with_settings: Settings) -> AsyncIterator[Application]:
     """Keep a gateway up in this process, without HTTP; its log is written, but to nowhere."""
     async with kept_up(Application(with_settings)) as opened:
         yield opened
