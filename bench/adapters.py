@@ -16,8 +16,8 @@ from typing import Any
 
 import aio_pika
 
-from bench.house import Process, process
-from bench.house import run as run_loop
+from bench.application import Process, process
+from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median, quantile
 from tests.support.broker import Broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bench.house import run as run_loop
+from bench.application import run as run_loop
 from bench.place import folder, transcript
 from bench.row import Row, median
 from session.models.model import Prompt

@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable
 from itertools import pairwise
 
-from bench.house import house, kept_up, letter, settings
-from bench.house import run as run_loop
+from bench.application import application, kept_up, letter, settings
+from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
 from gateway.app.app import Application
@@ -96,7 +96,7 @@ async def _ours() -> list[float]:
 async def _one_at_a_time() -> float:
     """Return turns per second where each message is put when the reply before it came."""
     with folder() as workspace:
-        async with house(settings(workspace)) as here, here.mailbox.take(outbound("bench")) as replies:
+        async with application(settings(workspace)) as here, here.mailbox.take(outbound("bench")) as replies:
             settled: Awaitable[None] = asyncio.sleep(0)
             began = time.perf_counter()
             for number in range(TALK):

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.house import run as run_loop
-from bench.house import settings
+from bench.application import run as run_loop
+from bench.application import settings
 from bench.place import folder
 from bench.row import Row, quantile
 from channels.base import Pulse

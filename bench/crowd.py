@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from bench.house import house, letter, settings
-from bench.house import run as run_loop
+from bench.application import application, letter, settings
+from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
 from gateway.queue.mailbox import outbound
@@ -40,7 +40,7 @@ async def _walls() -> list[float]:
     walls = []
     with folder() as workspace:
         config = settings(workspace, model__echo_delay_s=DELAY_S, limits__concurrent_turns=CHATS)
-        async with house(config) as here, here.mailbox.take(outbound("bench")) as replies:
+        async with application(config) as here, here.mailbox.take(outbound("bench")) as replies:
             for number in range(ROUNDS):
                 posts = [letter(f"bench:{chat}", number, "hello") for chat in range(CHATS)]
                 began = time.perf_counter()

@@ -6,9 +6,9 @@ import statistics
 import time
 from pathlib import Path
 
-from bench.house import run as run_loop
+from bench.application import run as run_loop
 from bench.place import Instant, Place, bytes_written, folder, one_core, place, transcript
-from bench.row import Row, median
+from bench.row import Row, median, times_faster, times_slower
 from session.models.model import Echo, Model
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
@@ -30,29 +30,23 @@ def run() -> list[Row]:
             append_s = run_loop(lambda: _append(here / "append"))
             theirs_s = _theirs(here)
         roaming_s = run_loop(lambda: _append(here / "roaming"))
-    turn_s = echo[LONG]
+    peer, same = "nanobot 0.1.4.post3 save", f"the same at {SHORT}"
     return [
-        Row(
+        times_slower(
             "turn at 10,000 messages",
-            echo[LONG] * 1e3,
-            echo[SHORT] * 1e3,
-            "ms",
-            f"the same at {SHORT}",
-            echo[LONG] / echo[SHORT],
+            echo[LONG],
+            echo[SHORT],
+            same,
+            what=f"Store.open, turn of echo, synced append; medians of {ROUNDS * TURNS}",
             at_most=1.2,
-            notes={"what": f"Store.open, turn of echo, synced append; medians of {ROUNDS * TURNS}"},
         ),
-        Row(
+        times_slower(
             "the same with its history",
-            full[LONG] * 1e3,
-            full[SHORT] * 1e3,
-            "ms",
-            f"the same at {SHORT}",
-            full[LONG] / full[SHORT],
+            full[LONG],
+            full[SHORT],
+            same,
+            what=f"a full model that answers at once; all but the newest {FRESH} messages consolidated",
             at_most=1.2,
-            notes={
-                "what": f"a full model that answers at once; all but the newest {FRESH} messages consolidated"
-            },
         ),
         Row(
             "bytes written by that turn",
@@ -64,34 +58,28 @@ def run() -> list[Row]:
             at_most=1,
             notes={"what": "wchar of /proc/self/io: all that was handed to write calls"},
         ),
-        Row(
+        times_faster(
             "storing it, times cheaper",
-            append_s * 1e3,
-            theirs_s * 1e3,
-            "ms",
-            "nanobot 0.1.4.post3 save",
-            theirs_s / append_s,
+            append_s,
+            theirs_s,
+            peer,
+            what="two lines appended and synced, against its save (not synced) of the same",
             at_least=100,
-            notes={"what": "two lines appended and synced, against its save (not synced) of the same"},
         ),
-        Row(
+        times_faster(
             "the whole turn, times cheaper",
-            turn_s * 1e3,
-            theirs_s * 1e3,
-            "ms",
-            "nanobot 0.1.4.post3 save",
-            theirs_s / turn_s,
+            echo[LONG],
+            theirs_s,
+            peer,
+            what="the turn of the first row, against the save alone of theirs",
             at_least=100,
-            notes={"what": "the turn of the first row, against the save alone of theirs"},
         ),
-        Row(
+        times_faster(
             "storing it, any core",
-            roaming_s * 1e3,
-            theirs_s * 1e3,
-            "ms",
-            "nanobot 0.1.4.post3 save",
-            theirs_s / roaming_s,
-            notes={"what": "told only: storing it with a thread that may wake another core"},
+            roaming_s,
+            theirs_s,
+            peer,
+            what="told only: storing it with a thread that may wake another core",
         ),
     ]
 

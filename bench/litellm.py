@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.house import house, letter, settings
-from bench.house import run as run_loop
+from bench.application import application, letter, settings
+from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
 from gateway.app.app import Application
@@ -63,7 +63,7 @@ async def _measure() -> tuple[list[float], list[float], list[float]]:
     with folder() as workspace:
         async with model_process(Path(os.devnull)) as (url, _):
             config = settings(workspace, model__name=MODEL, model__api_base=url, memory__window=100_000)
-            async with house(config) as here:
+            async with application(config) as here:
                 await LiteLLM(name=MODEL, api_base=url).ask(Prompt([{"role": "user", "content": "warm"}]))
                 await _turns(here, "warm")
                 for number in range(ROUNDS):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.place import Instant, folder, one_core, place, transcript
-from bench.row import Row, median
+from bench.row import Row, median, times_faster
 from session.models.model import Answer, OnDelta, Prompt
 from session.transcript.key import SessionKey
 from tests.support import peers
@@ -31,47 +31,38 @@ def run() -> list[Row]:
         asked, theirs_asked = _compare(_ask, consolidated=MESSAGES - FRESH, history=100)
         whole, theirs_whole = _compare(_ask, consolidated=0, history=MESSAGES)
     roaming, theirs_roaming = _compare(_open, consolidated=MESSAGES - FRESH, history=0)
+    peer = "nanobot 0.1.4.post3"
     return [
-        Row(
+        times_faster(
             "cold load of 10,000, ready to build",
-            opened * 1e3,
-            theirs * 1e3,
-            "ms",
-            "nanobot 0.1.4.post3",
-            theirs / opened,
+            opened,
+            theirs,
+            peer,
+            what="Store.open of a new Store; theirs: get_or_create of a new SessionManager",
             at_least=3,
-            notes={"what": "Store.open of a new Store; theirs: get_or_create of a new SessionManager"},
         ),
-        Row(
+        times_faster(
             "… to the request, memory up to date",
-            asked * 1e3,
-            theirs_asked * 1e3,
-            "ms",
-            "nanobot 0.1.4.post3",
-            theirs_asked / asked,
+            asked,
+            theirs_asked,
+            peer,
+            what=f"a whole turn up to the model, all but {FRESH} messages consolidated; "
+            "theirs: get_or_create and get_history",
             at_least=3,
-            notes={
-                "what": f"a whole turn up to the model, all but {FRESH} messages consolidated; "
-                "theirs: get_or_create and get_history"
-            },
         ),
-        Row(
+        times_faster(
             "… to the request, all 10,000 in it",
-            whole * 1e3,
-            theirs_whole * 1e3,
-            "ms",
-            "nanobot 0.1.4.post3",
-            theirs_whole / whole,
-            notes={"what": "told only: ours repairs every message, theirs copies them"},
+            whole,
+            theirs_whole,
+            peer,
+            what="told only: ours repairs every message, theirs copies them",
         ),
-        Row(
+        times_faster(
             "cold load of 10,000, any core",
-            roaming * 1e3,
-            theirs_roaming * 1e3,
-            "ms",
-            "nanobot 0.1.4.post3",
-            theirs_roaming / roaming,
-            notes={"what": "told only: the first row with threads that may wake another core"},
+            roaming,
+            theirs_roaming,
+            peer,
+            what="told only: the first row with threads that may wake another core",
         ),
     ]
 

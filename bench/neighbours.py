@@ -18,8 +18,8 @@ from zlib import crc32
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-from bench.house import house, letter, process, settings
-from bench.house import run as run_loop
+from bench.application import application, letter, process, settings
+from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median, quantile
 from gateway.queue.mailbox import Post, outbound
@@ -128,7 +128,7 @@ def _keys(count: int) -> list[str]:
 async def _embedded(workspace: Path, delay_s: float) -> AsyncIterator[tuple[Put, Replies]]:
     replies = Replies()
     with_settings = settings(workspace, model__echo_delay_s=delay_s, limits__drain_s=1)
-    async with house(with_settings) as here:
+    async with application(with_settings) as here:
 
         async def listen() -> None:
             async with here.mailbox.take(outbound("bench")) as letters:

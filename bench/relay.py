@@ -22,10 +22,10 @@ from typing import Any
 import aio_pika
 
 from bench import bare
-from bench.house import Process, house, kept_up, letter, settings
-from bench.house import run as run_loop
+from bench.application import Process, application, kept_up, letter, settings
+from bench.application import run as run_loop
 from bench.place import TEXT, folder
-from bench.row import Row, median
+from bench.row import Row, rate
 from gateway.app.app import Application
 from gateway.queue.mailbox import Mailbox, Post, outbound
 from gateway.queue.rabbitmq.topology import partition_of, slot_route
@@ -49,39 +49,33 @@ def run() -> list[Row]:
     with Broker() as broker:
         for number in range(ROUNDS):
             peer.append(_bare(broker.url, f"bare{number}"))
-            rate, threads = _daemon(broker.vhost(f"ours{number}"))
-            ours.append(rate)
+            turns_per_s, threads = _daemon(broker.vhost(f"ours{number}"))
+            ours.append(turns_per_s)
             embedded.append(_embedded())
         shares = _profiled(broker.vhost("profiled"))
-    relay = Row(
-        "turns through RabbitMQ",
-        median(ours),
-        median(peer),
-        "turns/s",
-        "bare aio-pika relay",
-        median([mine / bare_rate for mine, bare_rate in zip(ours, peer, strict=True)]),
-        at_least=0.5,
-        notes={
-            "what": f"{KEYS} keys, backlog of {TOTAL}, all durable, role session, echo, 16 classic queues",
-            "one letter costs the daemon": _by_thread(threads),
-            "of the loop's time": shares,
-            "samples": {"ours": ours, "peer": peer},
-        },
-    )
-    beside = Row(
-        "turns, embedded queue",
-        median(embedded),
-        median(ours),
-        "turns/s",
-        "ours through RabbitMQ",
-        median([inside / mine for inside, mine in zip(embedded, ours, strict=True)]),
-        at_least=2,
-        notes={
-            "what": f"the same backlog of {TOTAL} letters, worked off in one process",
-            "samples": {"ours": embedded},
-        },
-    )
-    return [relay, beside]
+    return [
+        rate(
+            "turns through RabbitMQ",
+            ours,
+            peer,
+            "bare aio-pika relay",
+            at_least=0.5,
+            notes={
+                "what": f"{KEYS} keys, backlog of {TOTAL}, all durable, role session, echo, "
+                "16 classic queues",
+                "one letter costs the daemon": _by_thread(threads),
+                "of the loop's time": shares,
+            },
+        ),
+        rate(
+            "turns, embedded queue",
+            embedded,
+            ours,
+            "ours through RabbitMQ",
+            at_least=2,
+            notes={"what": f"the same backlog of {TOTAL} letters, worked off in one process"},
+        ),
+    ]
 
 
 def posts() -> list[list[Post]]:
@@ -180,8 +174,7 @@ def _daemon(url: str) -> tuple[float, dict[str, float]]:
         _prepare(workspace, url)
         daemon = Process(workspace, _config(url))
         try:
-            rate = run_loop(lambda: _clocked(url, OUT))
-            return rate, daemon.cpu()
+            return run_loop(lambda: _clocked(url, OUT)), daemon.cpu()
         finally:
             daemon.end()
 
@@ -233,7 +226,7 @@ def _profiled(url: str) -> str:
 
     async def work(workspace: Path) -> None:
         config = settings(workspace, broker__url=url, broker__queue_type="classic")
-        async with house(config):
+        async with application(config):
             await _clocked(url, OUT)
 
     with folder() as workspace:
@@ -244,24 +237,11 @@ def _profiled(url: str) -> str:
     return shares_of(pstats.Stats(profile))
 
 
-_STORE = (
-    "store",
-    "hop",
-    "scribe",
-    "fence",
-    "disk",
-    "logbook",
-    "journal",
-    "transcript",
-    "view",
-    "index",
-    "line",
-)
 PARTS = (
-    ("queue client", ("/gateway/rabbit", "/aio_pika/", "/aiormq/", "/pamqp/")),
-    ("log", ("/gateway/log", "/gateway/redact", "/structlog/", "/logging/")),
+    ("queue client", ("/gateway/queue/", "/aio_pika/", "/aiormq/", "/pamqp/")),
+    ("log", ("/gateway/app/log", "/gateway/config/redact", "/structlog/", "/logging/")),
     ("worker, lanes, answers", ("/gateway/",)),
-    ("store", tuple(f"/session/{name}." for name in _STORE)),
+    ("store", ("/session/store/", "/session/transcript/", "/session/disk/", "/durable/")),
     ("turn", ("/session/",)),
     ("bodies", ("/channels/", "/pydantic")),
     ("asyncio", ("/asyncio/", "/contextlib", "uvloop")),

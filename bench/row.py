@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -59,6 +59,45 @@ class Row:
         if self.at_most is not None:
             return "pass" if self.ratio <= self.at_most else "MISS"
         return ""
+
+
+def times_faster(
+    name: str, ours_s: float, theirs_s: float, against: str, *, what: str, at_least: float | None = None
+) -> Row:
+    """Say how many times as long another program takes for the same."""
+    ours_ms, theirs_ms = ours_s * 1e3, theirs_s * 1e3
+    ratio = theirs_s / ours_s
+    return Row(name, ours_ms, theirs_ms, "ms", against, ratio, at_least=at_least, notes={"what": what})
+
+
+def times_slower(name: str, ours_s: float, peer_s: float, against: str, *, what: str, at_most: float) -> Row:
+    """Say how many times as long it takes as under an easier condition."""
+    ours_ms, peer_ms = ours_s * 1e3, peer_s * 1e3
+    return Row(name, ours_ms, peer_ms, "ms", against, ours_s / peer_s, at_most=at_most, notes={"what": what})
+
+
+def rate(
+    name: str,
+    ours: Sequence[float],
+    peer: Sequence[float],
+    against: str,
+    *,
+    at_least: float,
+    notes: Mapping[str, Any],
+) -> Row:
+    """Compare turns per second of rounds that alternate: the median of the rounds' own ratios counts."""
+    ratio = median([mine / theirs for mine, theirs in zip(ours, peer, strict=True)])
+    samples = {"ours": list(ours), "peer": list(peer)}
+    return Row(
+        name,
+        median(ours),
+        median(peer),
+        "turns/s",
+        against,
+        ratio,
+        at_least=at_least,
+        notes={**notes, "samples": samples},
+    )
 
 
 def median(samples: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from bench.house import Process
+from bench.application import Process
 from bench.place import folder
 from bench.row import Row, median
 

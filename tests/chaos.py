@@ -30,12 +30,14 @@ import httpx
 
 from tests.chaos_check import Account, Message, check
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, Steady, command, inbound
+from tests.support.foreign import Steady, inbound
+from tests.support.harness import Daemon, command
 from tests.support.model_server import ModelServer
 from tests.support.proxy import Proxy
 
 CHATS = ("ann", "bob", "cy", "dee")
-POINTS = {  # and the highest number of the passage at which one dies there
+# Each with the highest number of the passage at which one dies there.
+POINTS = {
     "append": 8,
     "fdatasync": 14,
     "ask": 8,
@@ -50,7 +52,8 @@ POINTS = {  # and the highest number of the passage at which one dies there
 RABBIT_POINTS = {"publish": 10, "ack": 8}
 KINDS = {"plain": 10, "read": 3, "write": 3, "slow": 2, "stop": 2, "new": 1}
 PER_CYCLE = (2, 5)
-PATIENCE_S = 12.0  # for a point to be reached
+# How long a point may take to be reached.
+PATIENCE_S = 12.0
 REST_S = 240.0
 
 
@@ -214,7 +217,8 @@ class Harm:
     """What was done to it."""
 
     deaths: Counter[str] = field(default_factory=Counter)
-    kills: list[float] = field(default_factory=list)  # when a daemon was seen dead
+    # When a daemon was seen dead.
+    kills: list[float] = field(default_factory=list)
     broker_kills: int = 0
     cuts: int = 0
 
@@ -232,7 +236,8 @@ class Chaos:
         self._config: dict[str, Any] = {
             "model.name": "openai/stub",
             "memory.window": 12,
-            "limits.attempts": 1000,  # many deaths are not the letters' fault here
+            # The many deaths are not the letters' fault here.
+            "limits.attempts": 1000,
             "limits.background_calls_per_hour": 100_000,
             "limits.background_calls_per_day": 100_000,
         }
@@ -392,7 +397,9 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    for library in ("aio_pika", "aiormq", "asyncio"):  # of the foreign client, whose connections we break
+    # The foreign client would complain of every connection that is broken here.
+    for library in ("aio_pika", "aiormq", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything started is ended
+    # A run that is told to end must end everything that it started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(asyncio.run(main()))

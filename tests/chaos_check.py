@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.model_replies import Seen, since_newest_user
+from tests.support.place import archives, transcript
 
 ID = re.compile(r"\b[a-z]+-\d{4}\b")
 MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
@@ -121,10 +122,8 @@ def _replies(account: Account, replies: Sequence[Mapping[str, Any]], prefix: str
 
 
 def _read(workspace: Path, stem: str) -> _Chat:
-    archive = workspace / "sessions" / "archive" / stem
-    ended = sorted(archive.glob("*.jsonl"), key=lambda path: path.name[-32:])
     chat = _Chat()
-    for path in [*ended, workspace / "sessions" / f"{stem}.jsonl"]:
+    for path in [*archives(workspace, stem), transcript(workspace, stem)]:
         if not path.exists():
             continue
         raw = path.read_bytes().split(b"\n")

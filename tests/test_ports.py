@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from tests.support.ports import Place
+from tests.support.ports import KeptPort
 
 
 def test_a_kept_port_is_its_servers_alone() -> None:
-    with Place() as port:
+    with KeptPort() as port:
         for _ in range(2):
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port))

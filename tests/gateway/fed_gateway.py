@@ -21,7 +21,7 @@ from gateway.app.app import Application
 from gateway.queue.mailbox import INBOUND, Mailbox, Post, Topic, outbound
 from session.transcript.key import slot_of
 from tests.gateway.delivery_place import Place
-from tests.support.harness import inbound, slot
+from tests.support.foreign import inbound, slot
 
 T = TypeVar("T")
 DEADLINE_S = 60.0

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.support.ports import Place
+from tests.support.ports import KeptPort
 
 BIN = Path("/usr/lib/rabbitmq/bin")
 TEMPLATES = Path(tempfile.gettempdir()) / f"chat-gateway-broker-template-{os.getuid()}"
@@ -69,8 +69,8 @@ class Broker:
     ) -> None:
         self._own = folder is None
         self.base = folder or Path(tempfile.mkdtemp(prefix="chat-gateway-broker-"))
-        self._places = [Place() for _ in range(3)]
-        self.port, self._dist, self._epmd_port = (place.port for place in self._places)
+        self._kept_ports = [KeptPort() for _ in range(3)]
+        self.port, self._dist, self._epmd_port = (kept.port for kept in self._kept_ports)
         self._consumer_timeout_ms, self._check_ms, self._config = consumer_timeout_ms, check_ms, config
         self._epmd: subprocess.Popen[bytes] | None = None
         self._node: subprocess.Popen[bytes] | None = None
@@ -104,7 +104,8 @@ class Broker:
         if self._epmd is None or self._epmd.poll() is not None:
             command = [shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
             self._epmd = _spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self._await_epmd(timeout_s)  # a node that finds none starts one of its own, which nobody ends
+            # A node that finds none starts one of its own, which nobody ends.
+            self._await_epmd(timeout_s)
         with (self.base / "boot.out").open("ab") as out:
             self._node = _spawn(
                 [str(BIN / "rabbitmq-server"), "-noinput"],
@@ -200,8 +201,8 @@ class Broker:
             self._epmd.kill()
             self._epmd.wait()
             self._epmd = None
-        for place in self._places:
-            place.close()
+        for kept in self._kept_ports:
+            kept.close()
         if self._own:
             shutil.rmtree(self.base, ignore_errors=True)
 
@@ -231,7 +232,8 @@ class Broker:
                 self.start()
                 self.stop()
                 fresh = TEMPLATES.with_suffix(f".{os.getpid()}")
-                shutil.rmtree(fresh, ignore_errors=True)  # of a process of that number that was killed
+                # A process of the same number may have been killed here.
+                shutil.rmtree(fresh, ignore_errors=True)
                 shutil.copytree(self.base / "mnesia", fresh)
                 fresh.rename(TEMPLATES)
             else:

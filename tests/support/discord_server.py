@@ -34,7 +34,7 @@ from tests.support.discord_people import People
 from tests.support.discord_rest import REAL_LIMITS, Buckets, Call, Edited, Fault, Rest, Sent, pattern
 from tests.support.discord_routes import Routes, Upload
 from tests.support.discord_world import Channel, Message
-from tests.support.ports import Place
+from tests.support.ports import KeptPort
 
 __all__ = ["REAL_LIMITS", "DiscordServer", "Edited", "Fault", "Interaction", "Sent"]
 T = TypeVar("T")
@@ -56,8 +56,8 @@ class DiscordServer(People):
         limits: dict[str | None, tuple[int, float]] | None = None,
     ) -> None:
         super().__init__()
-        self._place = Place(port)
-        self.port, self.token = self._place.port, token
+        self._kept_port = KeptPort(port)
+        self.port, self.token = self._kept_port.port, token
         self.application_id = self.bot.id
         self.privileged = {"message_content"}  # the switches of the portal: also "members", "presences"
         self.buckets = Buckets(dict(limits or {}))
@@ -95,7 +95,7 @@ class DiscordServer(People):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-        self._place.close()
+        self._kept_port.close()
 
     async def start(self) -> None:
         self._rest.released.clear()

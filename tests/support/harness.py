@@ -1,25 +1,21 @@
-"""Whole gateways as real processes: start, feed by a foreign client, kill, and check what they promise."""
+"""Whole gateways as real processes: started, asked over HTTP, looked at, killed and started again."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import json
 import os
 import signal
 import sys
-import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import aio_pika
 import httpx
 
 from tests.support import prepared
+from tests.support.ports import KeptPort
+from tests.support.until import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 60
@@ -27,20 +23,12 @@ READY_S = 60
 FORKS = False
 
 
-def slot(key: str) -> str:
-    """The routing key of a conversation, computed as a foreign program would."""
-    return f"{zlib.crc32(key.encode()) % 256:03d}"
-
-
-def inbound(key: str, id: str, text: str, **fields: Any) -> bytes:
-    """An Inbound as a foreign program writes it: the required fields and no more."""
-    channel, _, chat_id = key.partition(":")
-    body = {"v": 1, "id": id, "key": key, "channel": channel, "chat_id": chat_id, "text": text, **fields}
-    return json.dumps(body).encode()
-
-
 class Daemon:
-    """``chat-gateway run`` in a process of its own, perhaps one that kills itself at a named point."""
+    """``chat-gateway run`` in a process of its own, perhaps one that kills itself at a named point.
+
+    It keeps its port over all its lives: a client that asks while it is dead reaches nobody, least of all the
+    daemon of another test that was given the port meanwhile.
+    """
 
     def __init__(
         self,
@@ -65,7 +53,8 @@ class Daemon:
         self._anew = anew
         self._prefix = list(prefix)
         self._program = list(program)
-        self._config = {"http.port": 0, "log.format": "json", **(config or {})}
+        self._config = {"log.format": "json", **(config or {})}
+        self._port: KeptPort | None = None
         self._process: asyncio.subprocess.Process | prepared.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
@@ -90,26 +79,42 @@ class Daemon:
         self._ready.clear()
         words = [*module, "--workspace", str(self.workspace), *verb]
         anew = self._anew or bool(self._program)
-        self._process = await _started(words, self._config, anew=anew, prefix=self._prefix)
+        if self._port is None and "http.port" not in self._config:
+            self._port = KeptPort()
+        config = {"http.port": self._port.port, **self._config} if self._port else self._config
+        self._process = await _started(words, config, anew=anew, prefix=self._prefix)
         self._reader = asyncio.create_task(self._read(), name="daemon log")
         if wait:
-            try:
-                await self._until_ready()
-            except BaseException:  # whoever waited is gone, and nobody else would end it
-                self.signal(signal.SIGKILL)
-                raise
+            await self.ready()
         return self
 
-    async def _until_ready(self) -> None:
+    async def reborn(self) -> None:
+        """Wait until it has died at its point, then start it without one."""
+        code = await self.died()
+        assert code == -signal.SIGKILL, self.log.decode()[-2000:]
+        self._kill_at = ""
+        await self.start()
+
+    async def ready(self, within_s: float = READY_S) -> None:
+        """Wait for its ``ready`` line; where none comes it is killed. One with a point may die before."""
+        try:
+            await self._until_ready(within_s)
+        # Whoever waited is gone, and nobody else would end it.
+        except BaseException:
+            self.signal(signal.SIGKILL)
+            raise
+
+    async def _until_ready(self, within_s: float) -> None:
         assert self._process is not None
         died = asyncio.ensure_future(self._process.wait())
         ready = asyncio.ensure_future(self._ready.wait())
         try:
-            await asyncio.wait((died, ready), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((died, ready), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            dead_at_its_point = bool(self._kill_at) and died.done()
         finally:
             died.cancel()
             ready.cancel()
-        if not self._ready.is_set() and not self._kill_at:
+        if not self._ready.is_set() and not dead_at_its_point:
             raise AssertionError(f"daemon did not become ready:\n{self.log.decode()}")
 
     async def _read(self) -> None:
@@ -157,6 +162,9 @@ class Daemon:
     async def __aexit__(self, *_: object) -> None:
         if self._process is not None and self._process.returncode is None:
             await self.kill()
+        if self._port is not None:
+            self._port.close()
+            self._port = None
 
 
 def environment(config: Mapping[str, Any]) -> dict[str, str]:
@@ -190,6 +198,8 @@ async def _started(
         env=environment(config),
         stdout=asyncio.subprocess.PIPE if stdout else asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
+        # A traceback of the log is one line, and may be long.
+        limit=2**24,
     )
 
 
@@ -199,154 +209,6 @@ async def command(workspace: Path, *words: str, config: Mapping[str, Any] | None
     out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
     return process.returncode, out.decode()
-
-
-async def put(url: str, body: bytes, *, name: str = "chat", headers: Mapping[str, Any] | None = None) -> None:
-    """Publish one body as a foreign program would, again until the broker confirms it."""
-    message = json.loads(body)
-    connection = await aio_pika.connect(url)
-    async with connection:
-        channel = await connection.channel(on_return_raises=True)
-        exchange = await channel.get_exchange(f"{name}.inbound", ensure=False)
-        await exchange.publish(
-            aio_pika.Message(body, message_id=message["id"], delivery_mode=2, headers=dict(headers or {})),
-            routing_key=slot(message["key"]),
-        )
-
-
-@asynccontextmanager
-async def foreign(url: str, *, name: str = "chat") -> AsyncIterator[ForeignClient]:
-    """A program of another kind on the same broker: it puts inbound and takes outbound."""
-    connection = await aio_pika.connect(url)
-    async with connection:
-        channel = await connection.channel(on_return_raises=True)
-        yield ForeignClient(connection, channel, name)
-
-
-class ForeignClient:
-    """Plain aio-pika, no code of ours."""
-
-    def __init__(self, connection: Any, channel: Any, name: str) -> None:
-        self._connection = connection
-        self._channel = channel
-        self._name = name
-
-    async def put(self, body: bytes) -> None:
-        """Publish, mandatory and confirmed."""
-        message = json.loads(body)
-        exchange = await self._channel.get_exchange(f"{self._name}.inbound", ensure=False)
-        await exchange.publish(
-            aio_pika.Message(body, message_id=message["id"], delivery_mode=2),
-            routing_key=slot(message["key"]),
-        )
-
-    async def collect(self, channel: str, wanted: int, *, timeout_s: float = 60) -> list[dict[str, Any]]:
-        """Take from ``outbound.<channel>`` until ``wanted`` different ids of replies came; all that came."""
-        taken: list[dict[str, Any]] = []
-        async with asyncio.timeout(timeout_s):
-            queue = await self._queue(f"{self._name}.outbound.{channel}")
-            async for message in queue.iterator():
-                await message.ack()
-                if "probe" in message.headers:
-                    continue
-                taken.append(json.loads(message.body))
-                if len({one["id"] for one in taken}) >= wanted:
-                    break
-        return taken
-
-    async def _queue(self, name: str) -> Any:
-        """Look for a queue until the first reply to its channel has made it."""
-        while True:
-            channel = await self._connection.channel()
-            try:
-                return await channel.declare_queue(name, passive=True)
-            except aio_pika.exceptions.ChannelNotFoundEntity:
-                await asyncio.sleep(0.1)
-
-
-class Steady:
-    """A careful foreign program: it puts again until confirmed, takes all the time, and outlives its broker.
-
-    ``replies`` holds what came from ``outbound.<channel>``, in order, repeats included.
-    """
-
-    def __init__(self, url: str, *, name: str = "chat", channel: str = "foreign") -> None:
-        self.replies: list[dict[str, Any]] = []
-        self._url = url
-        self._name = name
-        self._from = channel
-        self._came = asyncio.Condition()
-        self._exchange: Any = None
-        self._entering = asyncio.Lock()
-        self._putting: Any = None
-        self._taking: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Steady:
-        self._taking = asyncio.create_task(self._take(), name="foreign taker")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._taking is not None
-        self._taking.cancel()
-        await asyncio.wait([self._taking])
-        await self._leave()
-
-    async def put(self, body: bytes) -> None:
-        """Return when the broker has confirmed it, however often it had to be said."""
-        message = json.loads(body)
-        while True:
-            try:
-                async with asyncio.timeout(10):
-                    exchange = await self._enter()
-                    letter = aio_pika.Message(body, message_id=message["id"], delivery_mode=2)
-                    await exchange.publish(letter, routing_key=slot(message["key"]))
-                    return
-            except Exception:  # noqa: BLE001 - its library raises even the bare one where a connection breaks
-                await self._leave()
-                await asyncio.sleep(0.1)
-
-    async def answered(self, *ids: str, within_s: float = 90) -> dict[str, str]:
-        """Wait until each of these ids has come; return their texts, the first of each."""
-        async with asyncio.timeout(within_s), self._came:
-            await self._came.wait_for(lambda: set(ids) <= {reply["id"] for reply in self.replies})
-        return {reply["id"]: reply["text"] for reply in reversed(self.replies) if reply["id"] in ids}
-
-    def told(self, id: str) -> list[str]:
-        """Return the texts that came under an id, repeats included."""
-        return [reply["text"] for reply in self.replies if reply["id"] == id]
-
-    async def _enter(self) -> Any:
-        async with self._entering:
-            if self._exchange is None:
-                self._putting = await aio_pika.connect(self._url)
-                channel = await self._putting.channel(on_return_raises=True)
-                self._exchange = await channel.get_exchange(f"{self._name}.inbound", ensure=False)
-            return self._exchange
-
-    async def _leave(self) -> None:
-        connection, self._putting, self._exchange = self._putting, None, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(connection.close(), 2)
-
-    async def _take(self) -> None:
-        while True:
-            try:
-                async with await aio_pika.connect(self._url) as connection:
-                    channel = await connection.channel()
-                    queue = await channel.declare_queue(f"{self._name}.outbound.{self._from}", passive=True)
-                    async with queue.iterator() as letters:
-                        async for letter in letters:
-                            await letter.ack()
-                            await self._note(letter)
-            except Exception:  # noqa: BLE001 - as above
-                await asyncio.sleep(0.1)
-
-    async def _note(self, letter: Any) -> None:
-        if "probe" not in letter.headers:
-            async with self._came:
-                self.replies.append(json.loads(letter.body))
-                self._came.notify_all()
 
 
 async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 60) -> dict[str, Any] | None:
@@ -365,59 +227,19 @@ async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 6
     return answer.json() if answer.status_code == 200 else None
 
 
-@contextmanager
-def at_rest(workspace: Path, stem: str) -> Iterator[None]:
-    """Let no daemon write a key's transcript, which it does under the lock, while it is looked at."""
-    with (workspace / "state" / "keys" / f"{stem}.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+async def status(daemon: Daemon) -> dict[str, Any]:
+    """Return what the daemon says of itself: its lanes, queues, parts and background work."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        answer: dict[str, Any] = (await client.get(f"{daemon.url}/v1/status")).json()
+    return answer
 
 
-def lines_of(workspace: Path, stem: str) -> list[dict[str, Any]]:
-    """The message lines of a key, ended sessions first; fails on those that are not legal."""
-    archive = workspace / "sessions" / "archive" / stem
-    ended = sorted(archive.glob("*.jsonl"), key=lambda path: path.name[-32:])
-    return [line for path in [*ended, workspace / "sessions" / f"{stem}.jsonl"] for line in _lines(path)]
+async def until_running(daemon: Daemon, *waiting: int, within_s: float = 60) -> None:
+    """Wait until a turn runs in each lane, with so many letters behind it, and no other lane holds any."""
 
+    async def so() -> bool:
+        lanes = (await status(daemon))["lanes"]
+        running = all(lane["id"] is not None for lane in lanes)
+        return running and sorted(lane["waiting"] for lane in lanes) == sorted(waiting)
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    data = path.read_bytes()
-    assert data.endswith(b"\n"), f"{path} has a torn tail"
-    head, *lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
-    assert head["_type"] == "metadata"
-    assert all("role" in line for line in lines)
-    return lines
-
-
-@dataclass
-class Verdict:
-    """What a check over a whole run found, by guarantee."""
-
-    messages: int = 0
-    lost: list[str] = field(default_factory=list)
-    twice: list[str] = field(default_factory=list)
-    reordered: list[str] = field(default_factory=list)
-    torn_chains: list[str] = field(default_factory=list)
-
-    @property
-    def sound(self) -> bool:
-        """Whether every guarantee held."""
-        return not (self.lost or self.twice or self.reordered or self.torn_chains)
-
-
-def check(workspace: Path, sent: Mapping[str, Sequence[str]]) -> Verdict:
-    """Check G1–G3 on the transcripts: ``sent`` has the ids of each stem in the order of their puts."""
-    verdict = Verdict(messages=sum(len(ids) for ids in sent.values()))
-    for stem, ids in sent.items():
-        lines = lines_of(workspace, stem)
-        users = [line["message_id"] for line in lines if line["role"] == "user"]
-        finals = [line["message_id"] for line in lines if line.get("final")]
-        verdict.lost += [one for one in ids if one not in finals]
-        verdict.twice += [one for one in set(users) if users.count(one) > 1 or finals.count(one) > 1]
-        if [one for one in finals if one in set(ids)] != [one for one in ids if one in set(finals)]:
-            verdict.reordered.append(stem)
-        calls = [call["id"] for line in lines for call in line.get("tool_calls") or []]
-        results = [line["tool_call_id"] for line in lines if line["role"] == "tool"]
-        if sorted(calls) != sorted(results):
-            verdict.torn_chains.append(stem)
-    return verdict
+    await until(so, within_s)

@@ -55,7 +55,8 @@ POINTS: dict[str, list[str]] = {
     "desk": ["os:rename?.json"],
     "memory": ["session.memory.notes:Notes.write_memory", "session.memory.notes:Notes.add_history"],
 }
-OF_THE_PROCESS = "daemon.json"  # written at every start: no point of what a message goes through
+# Written at every start: no point of what a message goes through.
+OF_THE_PROCESS = "daemon.json"
 
 
 class Countdown:
@@ -79,8 +80,8 @@ class Countdown:
 
 def wrap(target: str, countdown: Countdown) -> None:
     """Put the countdown around one function of a module or method of a class."""
-    place, _, suffix = target.partition("?")
-    module_name, _, path = place.partition(":")
+    function, _, suffix = target.partition("?")
+    module_name, _, path = function.partition(":")
     holder: Any = importlib.import_module(module_name)
     *owners, name = path.split(".")
     for owner in owners:
@@ -118,8 +119,8 @@ def wrapped(inner: Callable[..., Any], countdown: Countdown, suffix: str = "") -
 def main() -> int:
     """Wrap the point that the first argument names, then be the gateway."""
     point, *rest = sys.argv[1:]
-    place, _, count = point.partition(":")
-    name, _, side = place.partition(".")
+    passage, _, count = point.partition(":")
+    name, _, side = passage.partition(".")
     number, _, port = count.partition("!")
     countdown = Countdown(side, int(number or 1), int(port or 0))
     for target in POINTS[name]:

@@ -50,8 +50,10 @@ class Reply:
     usage: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     held: asyncio.Event | None = None  # no answer before this is set
-    half: asyncio.Event | None = None  # half of a stream, and no more before this is set
-    kind: str = ""  # hang | html | garbage | cut | nochoices | unended (no reason, no count)
+    # Half of a stream is written, and no more before this is set.
+    half: asyncio.Event | None = None
+    # hang | html | garbage | cut | nochoices | unended (no reason, no count).
+    kind: str = ""
 
 
 @dataclass
@@ -76,6 +78,11 @@ class Seen:
     @property
     def text(self) -> str:
         return newest_text(self.messages)
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether a compaction asks."""
+        return self.text.startswith("<conversation>")
 
     @property
     def aside(self) -> str:

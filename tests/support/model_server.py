@@ -71,10 +71,12 @@ from tests.support.model_replies import (
     summed_up,
     usage_of,
 )
-from tests.support.ports import Place
+from tests.support.model_wire import head, read_request, send, send_event, send_piece
+from tests.support.ports import KeptPort
 
 __all__ = ["ModelServer", "Reply", "Seen", "Vectors", "model_process", "read_log"]
 
+WITHIN_S = 60
 HTML = "<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>"
 
 
@@ -82,8 +84,8 @@ class ModelServer:
     """The server; see the module's docstring for what it answers."""
 
     def __init__(self, *, port: int = 0, log: Path | None = None) -> None:
-        self._place = Place(port)
-        self.port = self._place.port
+        self._kept_port = KeptPort(port)
+        self.port = self._kept_port.port
         self.seen: list[Seen] = []
         self.asides: list[Seen] = []
         self.aside: deque[Reply] = deque()
@@ -93,7 +95,8 @@ class ModelServer:
         self.away = False
         self.refuses_forced = False
         self.delay_s = 0.0
-        self.summing = asyncio.Event()  # a summary was asked for
+        # A summary was asked for.
+        self.summing = asyncio.Event()
         self.holds_summaries = False
         self.connections = 0
         self._log: IO[str] | None = log.open("a", encoding="utf-8") if log else None
@@ -106,13 +109,18 @@ class ModelServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
+    @property
+    def turns(self) -> list[Seen]:
+        """The requests of turns alone; the background asks for memory and summaries when it likes."""
+        return [seen for seen in self.seen if seen.tools != ["save_memory"] and not seen.is_summary]
+
     async def __aenter__(self) -> ModelServer:
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-        self._place.close()
+        self._kept_port.close()
         if self._log:
             self._log.close()
 
@@ -128,19 +136,18 @@ class ModelServer:
             await self._server.wait_closed()
             self._server = None
 
-    async def arrived(self, n: int) -> Seen:
+    async def arrived(self, n: int, *, within_s: float = WITHIN_S) -> Seen:
         """Wait for the n-th request (from 1) and return it."""
-        async with self._changed:
+        async with asyncio.timeout(within_s), self._changed:
             await self._changed.wait_for(lambda: len(self.seen) >= n)
         return self.seen[n - 1]
 
-    async def finished(self, n: int) -> Seen:
+    async def finished(self, n: int, *, within_s: float = WITHIN_S) -> Seen:
         """Wait until the n-th request (from 1) is over and return it."""
-        async with self._changed:
-            await self._changed.wait_for(
-                lambda: len(self.seen) >= n and self.seen[n - 1].outcome != "running"
-            )
-        return self.seen[n - 1]
+        seen = await self.arrived(n, within_s=within_s)
+        async with asyncio.timeout(within_s), self._changed:
+            await self._changed.wait_for(lambda: seen.outcome != "running")
+        return seen
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -148,14 +155,16 @@ class ModelServer:
         first: asyncio.Task[bytes] = asyncio.ensure_future(reader.read(1))
         try:
             while True:
-                head = await first
-                if not head or self.away:
+                begun = await first
+                if not begun or self.away:
                     return
-                method, path, headers, body = await _read_request(head, reader)
-                first = asyncio.ensure_future(reader.read(1))  # the next request, or the client's leaving
+                method, path, headers, body = await read_request(begun, reader)
+                # The next request, or the client's leaving.
+                first = asyncio.ensure_future(reader.read(1))
                 await self._serve(method, path, headers, body, writer, first)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client left, or the test's loop ends
+            # The client left, or the test's loop ends.
+            pass
         finally:
             first.cancel()
             self._writers.discard(writer)
@@ -173,14 +182,14 @@ class ModelServer:
         left: asyncio.Task[bytes],
     ) -> None:
         if method == "GET" and path.endswith("/models"):
-            _send(writer, 200, {"object": "list", "data": [{"id": "stub", "object": "model"}]})
+            send(writer, 200, {"object": "list", "data": [{"id": "stub", "object": "model"}]})
             await writer.drain()
             return
         if method == "POST" and path.endswith("/embeddings"):
             await self._embed(json.loads(body), writer, left)
             return
         if method != "POST" or not path.endswith("/chat/completions"):
-            _send(writer, 404, {"error": {"message": f"no route {path}", "type": "not_found"}})
+            send(writer, 404, {"error": {"message": f"no route {path}", "type": "not_found"}})
             await writer.drain()
             return
         seen = Seen(len(self.seen) + 1, time.time(), json.loads(body), headers)
@@ -220,9 +229,9 @@ class ModelServer:
             await asyncio.wait({left})
             raise ConnectionResetError
         if reply.status != 200:
-            _send(writer, reply.status, {"error": {"message": f"scripted {reply.status}", "type": "error"}})
+            send(writer, reply.status, {"error": {"message": f"scripted {reply.status}", "type": "error"}})
         else:
-            _send(writer, 200, body_of(self.embedded[-1], reply))
+            send(writer, 200, body_of(self.embedded[-1], reply))
         await writer.drain()
 
     async def _answer_aside(self, seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -258,23 +267,23 @@ class ModelServer:
         seen.status = reply.status
         if reply.status != 200:
             error = reply.error or {"message": f"scripted {reply.status}", "type": "error", "code": None}
-            _send(writer, reply.status, {"error": error}, reply.headers)
+            send(writer, reply.status, {"error": error}, reply.headers)
             await writer.drain()
             return "refused"
         if reply.kind == "html":
-            _send(writer, 200, HTML.encode(), {"content-type": "text/html"})
+            send(writer, 200, HTML.encode(), {"content-type": "text/html"})
         elif seen.body.get("stream"):
             return await _stream(seen, reply, writer)
         elif reply.kind == "garbage":
-            _send(writer, 200, b'{"id": "x", "choices": [{"mess')
+            send(writer, 200, b'{"id": "x", "choices": [{"mess')
         elif reply.kind == "cut":
             data = json.dumps(completion(seen, reply)).encode()
-            writer.write(_head(200, {"content-type": "application/json"}, len(data)) + data[: len(data) // 2])
+            writer.write(head(200, {"content-type": "application/json"}, len(data)) + data[: len(data) // 2])
             await writer.drain()
             writer.transport.abort() if reply.headers.get("reset") else writer.close()
             return "cut"
         else:
-            _send(writer, 200, completion(seen, reply))
+            send(writer, 200, completion(seen, reply))
         await writer.drain()
         return "answered"
 
@@ -287,7 +296,7 @@ class ModelServer:
             return Reply(status=400, error={"message": message, "type": "invalid_request_error"})
         if forced:
             return Reply(tool_calls=[(forced, json.dumps(arguments_for(seen.body, forced)))])
-        if seen.text.startswith("<conversation>"):
+        if seen.is_summary:
             self.summing.set()
             return Reply(kind="hang") if self.holds_summaries else summed_up(seen)
         return self._markers.reply(seen)
@@ -303,7 +312,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 async def _stream(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> str:
     base = {"id": f"chatcmpl-{seen.n}", "object": "chat.completion.chunk", "created": int(seen.at)}
     base["model"] = seen.body.get("model", "stub")
-    writer.write(_head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"}, None))
+    writer.write(head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"}, None))
     pieces = [] if reply.kind == "nochoices" else deltas(seen, reply)
     if reply.kind in ("cut", "garbage"):
         pieces = pieces[: max(2, len(pieces) // 2)]
@@ -311,57 +320,26 @@ async def _stream(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> str
         if reply.half is not None and number == len(pieces) // 2:
             await writer.drain()
             await reply.half.wait()
-        _event(writer, {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        send_event(writer, {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
         if reply.slow_s:
             await writer.drain()
             await asyncio.sleep(reply.slow_s)
     if reply.kind == "garbage":
-        _piece(writer, b'data: {"id": "x", "choices": [{"del\n\n')
+        send_piece(writer, b'data: {"id": "x", "choices": [{"del\n\n')
     if reply.kind == "cut":
         await writer.drain()
         writer.close()
         return "cut"
     if reply.kind not in ("nochoices", "unended"):
-        _event(writer, {**base, "choices": [{"index": 0, "delta": {}, "finish_reason": finish_of(reply)}]})
+        send_event(
+            writer, {**base, "choices": [{"index": 0, "delta": {}, "finish_reason": finish_of(reply)}]}
+        )
     if (seen.body.get("stream_options") or {}).get("include_usage") and reply.kind != "unended":
-        _event(writer, {**base, "choices": [], "usage": usage_of(seen, reply)})
-    _piece(writer, b"data: [DONE]\n\n")
+        send_event(writer, {**base, "choices": [], "usage": usage_of(seen, reply)})
+    send_piece(writer, b"data: [DONE]\n\n")
     writer.write(b"0\r\n\r\n")
     await writer.drain()
     return "answered"
-
-
-def _event(writer: asyncio.StreamWriter, data: dict[str, Any]) -> None:
-    _piece(writer, b"data: " + json.dumps(data).encode() + b"\n\n")
-
-
-def _piece(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(b"%x\r\n" % len(data) + data + b"\r\n")
-
-
-def _head(status: int, headers: dict[str, str], length: int | None) -> bytes:
-    lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
-    if length is not None:
-        lines.append(f"content-length: {length}")
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
-def _send(
-    writer: asyncio.StreamWriter, status: int, body: Any, headers: dict[str, str] | None = None
-) -> None:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    writer.write(_head(status, {"content-type": "application/json"} | (headers or {}), len(data)) + data)
-
-
-async def _read_request(first: bytes, reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str], bytes]:
-    head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    start, *rows = head.split("\r\n")
-    method, path, _ = start.split(" ", 2)
-    headers = {
-        name.strip().lower(): value.strip() for name, _, value in (row.partition(":") for row in rows if row)
-    }
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return method, path.split("?")[0], headers, body
 
 
 @asynccontextmanager

@@ -20,7 +20,8 @@ from pathlib import Path
 from loguru import logger
 from nanobot.session.manager import Session, SessionManager
 
-MANY = 1_000_000  # messages: nothing is cut off
+# So many messages are never there: nothing is cut off.
+MANY = 1_000_000
 warnings = []
 
 
@@ -107,7 +108,8 @@ def loop(workspace, turns):
 
     class Stub(LLMProvider):
         async def chat(self, messages, tools=None, **_):
-            if tools and len(tools) == 1:  # its consolidation offers save_memory alone
+            # Its consolidation offers save_memory alone.
+            if tools and len(tools) == 1:
                 arguments = {"history_entry": "[2026-01-01 10:00] They talked.", "memory_update": "notes"}
                 return LLMResponse(None, [ToolCallRequest("c", "save_memory", arguments)])
             content = messages[-1]["content"]
@@ -176,7 +178,8 @@ def cron_run(workspace, count, within_s):
         ends = time.monotonic() + within_s
         while len(fired) < count and time.monotonic() < ends:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(0.2)  # it writes after it fired
+        # It writes after it fired, and tells nobody when that is done.
+        await asyncio.sleep(0.2)
         service.stop()
 
     asyncio.run(work())

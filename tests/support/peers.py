@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = ROOT / ".venv" / "peers"
 SCRIPT = Path(__file__).with_name("nanobot_peer.py")
 _INSTALL_S = 600
-FIRST_USE_S = 2 * _INSTALL_S + 180  # for a test: both steps of an installation, its own or that it waits for
+# How long a test may take: both steps of an installation, its own or that it waits for.
+FIRST_USE_S = 2 * _INSTALL_S + 180
 
 
 class PeerMissing(Exception):

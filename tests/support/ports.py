@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 
-class Place:
+class KeptPort:
     """A port of this machine, kept free for a server that is started later, or away for a while.
 
     The socket is bound and never listens: a server that sets SO_REUSEADDR, as all of ours do, binds the port

@@ -164,7 +164,8 @@ def serve(asks: socket.socket) -> tuple[list[str], dict[str, str]] | None:
     """Fork for each request; return in a child what it is to be, and None when nobody asks any more."""
     import selectors
 
-    told: dict[int, tuple[int, int]] = {}  # by the descriptor of a child: its pid, and who is told of its end
+    # By the descriptor of a child: its pid, and who is told of its end.
+    told: dict[int, tuple[int, int]] = {}
     selector = selectors.DefaultSelector()
     selector.register(asks, selectors.EVENT_READ)
     while True:
@@ -190,8 +191,8 @@ def serve(asks: socket.socket) -> tuple[list[str], dict[str, str]] | None:
                 for child, (_, tell) in told.items():
                     os.close(child)
                     os.close(tell)
-                for place in range(3):
-                    os.dup2(fds[place], place)
+                for number in range(3):
+                    os.dup2(fds[number], number)
                 for fd in fds:
                     os.close(fd)
                 return request["words"], request["env"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from tests.support.ports import Place
+from tests.support.ports import KeptPort
 
 
 class Proxy:
@@ -19,8 +19,8 @@ class Proxy:
         self._flow = asyncio.Event()
         self._flow.set()
         self._changed = asyncio.Event()
-        self._place = Place()
-        self.port = self._place.port
+        self._kept_port = KeptPort()
+        self.port = self._kept_port.port
         self.delay_s = 0.0
 
     @property
@@ -38,7 +38,7 @@ class Proxy:
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
-        self._place.close()
+        self._kept_port.close()
 
     def cut(self, *numbers: int) -> None:
         """Reset the connections of these numbers (0 is the oldest); all where none is named."""
@@ -97,7 +97,8 @@ class Proxy:
                     await asyncio.sleep(self.delay_s)
                 sink.write(data)
                 await sink.drain()
-            await self._flow.wait()  # an end of stream is hidden in the hole, too
+            # An end of stream is hidden in the hole, too.
+            await self._flow.wait()
         sink.close()
         if pair in self._pairs:
             self._pairs.remove(pair)

@@ -30,7 +30,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.support.ports import Place
+from tests.support.ports import KeptPort
 from tests.support.telegram_chats import Action, Edit, Sent, Upload
 from tests.support.telegram_faults import HTML, Fault, Refused
 from tests.support.telegram_people import People
@@ -66,8 +66,8 @@ class TelegramServer(People):
     def __init__(self, *, token: str = TOKEN, port: int = 0) -> None:
         super().__init__(ME | {"id": int(token.partition(":")[0])})
         self.token = token
-        self._place = Place(port)
-        self.port = self._place.port
+        self._kept_port = KeptPort(port)
+        self.port = self._kept_port.port
         self.calls: list[Call] = []
         self.faults: list[Fault] = []
         self.updates.changed = self._changed
@@ -94,7 +94,7 @@ class TelegramServer(People):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
-        self._place.close()
+        self._kept_port.close()
 
     def pause(self) -> None:
         """Refuse connections and cut the open ones, until ``resume``."""

@@ -11,12 +11,43 @@ from typing import Any
 import aio_pika
 
 from tests.support.broker import Broker
+from tests.support.discord_server import DiscordServer
 from tests.support.harness import Daemon, command
+from tests.support.place import on
+from tests.support.telegram_server import TelegramServer
+
+ADA = 12345678
 
 
-def on(broker: Broker, name: str, **more: Any) -> dict[str, Any]:
-    """Configure a daemon for a broker."""
-    return {"broker.url": broker.url, "broker.name": name, "broker.partitions": 4, **more}
+def with_telegram(server: TelegramServer, **more: Any) -> dict[str, Any]:
+    """Switch the adapter on, for everyone, with short polls."""
+    table = {
+        "enabled": True,
+        "token": server.token,
+        "base_url": server.base_url,
+        "base_file_url": server.base_file_url,
+        "poll_timeout_s": 1,
+        "direct": "open",
+        "group_allow": ["*"],
+        **more,
+    }
+    return {f"channels.telegram.{name}": value for name, value in table.items()}
+
+
+def with_discord(server: DiscordServer, **more: Any) -> dict[str, Any]:
+    """Switch the adapter on, for everyone, with quick sweeps."""
+    table = {
+        "enabled": True,
+        "token": server.token,
+        "api_base_url": server.api_base_url,
+        "sweep_s": 2,
+        "direct": "open",
+        "groups": "all",
+        "group_allow": ["*"],
+        "stream": False,
+        **more,
+    }
+    return {f"channels.discord.{name}": value for name, value in table.items()}
 
 
 @asynccontextmanager
@@ -24,7 +55,7 @@ async def apart(
     workspace: Path, broker: Broker, name: str, config: dict[str, Any]
 ) -> AsyncIterator[tuple[Daemon, Daemon]]:
     """Run the session daemon and the adapters in processes of their own: (session, channels)."""
-    whole = on(broker, name, **config)
+    whole = on(broker, name, partitions=4, **config)
     async with (
         Daemon(workspace, role="session", config=whole) as session,
         Daemon(workspace, role="channels", config=whole) as channels,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, Steady, check, command, inbound
+from tests.support.foreign import Steady, inbound
+from tests.support.harness import Daemon, command, until_running
 from tests.support.model_server import ModelServer, Reply
+from tests.support.place import on, with_model
+from tests.support.verdict import check
 
 CHATS = [f"chat{number}" for number in range(10)]
 # Stands in for a library whose import takes longer than its process lives.
@@ -34,12 +36,7 @@ async def test_ten_turns_of_a_killed_daemon_go_on_side_by_side_in_another(
 ) -> None:
     """Turns of 3 s: all ten are asked again before the first of them is answered."""
     async with ModelServer() as model:
-        config: dict[str, Any] = {
-            "broker.url": broker.url,
-            "broker.name": broker_name,
-            "broker.partitions": 2,
-        }
-        config |= {"model.name": "openai/stub", "model.api_base": model.url}
+        config = on(broker, broker_name, partitions=2) | with_model(model)
         first = Daemon(tmp_path, role="session", config=config)
         async with (
             first,
@@ -51,10 +48,10 @@ async def test_ten_turns_of_a_killed_daemon_go_on_side_by_side_in_another(
             model.script += [Reply(text="fine", delay_s=3, held=all_asked)] * 10
             for chat in CHATS:
                 await client.put(inbound(f"foreign:{chat}", chat, f"hello {chat}"))
-            await asyncio.wait_for(model.arrived(10), 60)
+            await model.arrived(10)
             await first.kill()
             killed_at = time.monotonic()
-            await asyncio.wait_for(model.arrived(20), 60)
+            await model.arrived(20)
             all_asked.set()
             await client.answered(*(f"{chat}#reply" for chat in CHATS))
             print(f"taken over and answered in {time.monotonic() - killed_at:.1f} s")
@@ -72,7 +69,7 @@ async def test_kills_during_the_import_of_the_models_library_park_nobody(
     (stub / "sitecustomize.py").write_text(NEVER_IMPORTED)
     chats = CHATS[:4]
     async with ModelServer() as model:
-        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": model.url}
+        config = with_model(model)
         with monkeypatch.context() as patched:
             patched.setenv("PYTHONPATH", str(stub))
             for life in range(4):
@@ -80,13 +77,13 @@ async def test_kills_during_the_import_of_the_models_library_park_nobody(
                     if life == 0:
                         await post(daemon, chats)
                     await daemon.said("importing for ever")
-                    await running(daemon, len(chats))
+                    await until_running(daemon, *(0 for _ in chats))
                     await daemon.kill()
         assert model.seen == []
 
         async with Daemon(workspace, config=config) as daemon:
-            await asyncio.wait_for(model.finished(4), 60)
-            await running(daemon, 0)
+            await model.finished(4)
+            await until_running(daemon)
 
     _, parked = await command(workspace, "parked", "list", "--json", config=config)
     assert parked.strip() == "[]"
@@ -99,13 +96,3 @@ async def post(daemon: Daemon, chats: list[str]) -> None:
         for chat in chats:
             body = {"chat_id": chat, "text": f"hello {chat}", "id": chat}
             assert (await client.post(f"{daemon.url}/v1/messages", json=body)).status_code == 202
-
-
-async def running(daemon: Daemon, count: int) -> None:
-    """Wait until so many lanes run a letter, and no lane waits."""
-    async with asyncio.timeout(60), httpx.AsyncClient(timeout=30) as client:
-        while True:
-            lanes = (await client.get(f"{daemon.url}/v1/status")).json()["lanes"]
-            if len(lanes) == count and all(lane["id"] is not None for lane in lanes):
-                return
-            await asyncio.sleep(0.02)

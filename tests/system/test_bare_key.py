@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.gateway.cli.test_cli_interchange import session_file
-from tests.system.test_chat import daemon, run
+from tests.system.terminal import daemon, run
 
 
 def test_a_key_without_a_colon_goes_on_through_the_daemon(tmp_path: Path) -> None:

@@ -3,74 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gateway.app.daemons import DaemonRegistry
-
-WITHIN_S = 60
-
-
-def command(workspace: Path, *args: str) -> list[str]:
-    return [sys.executable, "-m", "gateway", *args, "--workspace", str(workspace)]
-
-
-def environment(**extra: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
-    return kept | {"CHAT_GATEWAY_HTTP__PORT": "0", "PYTHONUNBUFFERED": "1"} | extra
-
-
-def run(
-    workspace: Path, *args: str, env: dict[str, str] | None = None, stdin: str = ""
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(workspace, *args),
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        env=env or environment(),
-        input=stdin,
-        cwd=workspace,
-        check=False,
-    )
-
-
-@contextmanager
-def daemon(workspace: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command(workspace, "run"),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=env or environment(),
-        cwd=workspace,
-    )
-    try:
-        assert process.stderr is not None
-        seen: list[str] = []
-        for line in process.stderr:
-            seen.append(line)
-            if line.startswith("ready"):
-                break
-        else:
-            raise AssertionError("".join(seen))
-        yield process
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
+from tests.system.terminal import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run, until_in
 
 
 @pytest.fixture
@@ -195,59 +139,6 @@ def test_conversation_through_a_pipe(running: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "echo: one\necho: two\nlines\necho: last\n")
 
 
-class Terminal:
-    """A process on a terminal of its own."""
-
-    def __init__(self, args: Sequence[str], cwd: Path, env: dict[str, str]) -> None:
-        self._us, them = pty.openpty()
-        self.process = subprocess.Popen(
-            args,
-            stdin=them,
-            stdout=them,
-            stderr=them,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-        )
-        os.close(them)
-        self.seen = ""
-        self._read_to = 0
-        self._answered = 0
-
-    def write(self, text: str) -> None:
-        os.write(self._us, text.encode())
-
-    def until(self, text: str) -> None:
-        """Read until ``text`` came after what was read up to here."""
-        end = time.monotonic() + WITHIN_S
-        while (found := self.seen.find(text, self._read_to)) < 0:
-            ready, _, _ = select.select([self._us], [], [], max(0, end - time.monotonic()))
-            assert ready, f"waited for {text!r}, saw {self.seen!r}"
-            try:
-                came = os.read(self._us, 65536).decode(errors="replace")
-            except OSError:
-                raise AssertionError(f"ended before {text!r}: {self.seen!r}") from None
-            self.seen += came
-            while self.seen.count("\x1b[6n") > self._answered:
-                self._answered += 1
-                self.write("\x1b[1;1R")  # where the cursor is, as a terminal answers
-        self._read_to = found + len(text)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._us)
-
-
-def _take_terminal() -> None:
-    """Make stdin the controlling terminal, so that Ctrl-C arrives as a signal."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
@@ -286,9 +177,6 @@ def test_ctrl_c_stops_the_turn(
     assert json.loads(lines[-1])["stopped"] is True
 
 
-PROMPTS = {"xterm": "\x1b[?2004h", "dumb": "> "}  # the line editor shows that it takes pasted text
-
-
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
@@ -296,11 +184,7 @@ def _nothing() -> Iterator[None]:
 
 def _until_stored(workspace: Path, text: str) -> None:
     """Wait until the user line is on disk: the turn runs."""
-    path = workspace / "sessions" / "cli_direct.jsonl"
-    end = time.monotonic() + WITHIN_S
-    while not (path.exists() and text in path.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until_in(workspace / "sessions" / "cli_direct.jsonl", text)
 
 
 def test_history_and_lines(tmp_path: Path, terminal: Callable[..., Terminal]) -> None:

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 from tests.support.model_server import ModelServer
-from tests.support.ports import Place
-from tests.system.test_chat import PROMPTS, WITHIN_S, Terminal, command, daemon, environment
+from tests.support.ports import KeptPort
+from tests.system.terminal import PROMPTS, WITHIN_S, Terminal, command, daemon, environment
 
 WORDS = "one two three four five six seven eight nine ten"
 
@@ -16,7 +16,7 @@ WORDS = "one two three four five six seven eight nine ten"
 async def test_a_kill_in_mid_answer_shows_it_once(tmp_path: Path) -> None:
     """The next daemon asks again and writes anew; what stands on the screen is not written again."""
     async with ModelServer() as server:
-        with Place() as port:
+        with KeptPort() as port:
             env = environment(
                 CHAT_GATEWAY_MODEL__NAME="openai/stub",
                 CHAT_GATEWAY_MODEL__API_BASE=server.url,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.test_chat import WITHIN_S, command, environment, run
+from tests.system.terminal import WITHIN_S, command, environment, run
 
 
 @pytest.mark.parametrize(

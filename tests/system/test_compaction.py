@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from collections.abc import Callable
@@ -12,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Daemon, ask, at_rest, command, lines_of
+from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
+from tests.support.place import at_rest, lines_of, on, with_model
+from tests.support.until import until
 
 KEY = "cli:ada"
 TURNS = 16
 
 
 def small(model: ModelServer, preset: str, **more: Any) -> dict[str, Any]:
-    return {
-        "model.name": "openai/stub",
-        "model.api_base": model.url,
+    numbers = {
         "model.context_window": 6_000,
         "model.max_output_tokens": 300,
         "compaction.preset": preset,
@@ -30,8 +29,8 @@ def small(model: ModelServer, preset: str, **more: Any) -> dict[str, Any]:
         "compaction.min_turns": 3,
         "compaction.cooldown_s": 0,
         "history.last": 12,
-        **more,
     }
+    return with_model(model, **numbers, **more)
 
 
 def fact(number: int) -> str:
@@ -48,12 +47,11 @@ async def talk(daemon: Daemon, first: int, stop: int) -> None:
 
 def last_asked(model: ModelServer) -> str:
     """What the newest turn sent; the background may have asked since."""
-    turns = [seen for seen in model.seen if seen.text.startswith("fact-")]
-    return json.dumps(turns[-1].messages)
+    return json.dumps(model.turns[-1].messages)
 
 
 def summaries(model: ModelServer) -> int:
-    return sum(seen.text.startswith("<conversation>") for seen in model.seen)
+    return sum(seen.is_summary for seen in model.seen)
 
 
 @pytest.mark.parametrize("preset", ["budget", "annabelle"])
@@ -73,7 +71,8 @@ async def test_a_long_chat_goes_on_and_forgets_nothing(tmp_path: Path, preset: s
     assert by_itself >= 1
     assert "summarised" in said
     assert [number for number in range(TURNS + 1) if f"fact-{number:04}" not in told] == []
-    lines = lines_of(tmp_path, "cli_ada")  # what annabelle keeps stands in two sessions
+    # What annabelle keeps stands in two sessions.
+    lines = lines_of(tmp_path, "cli_ada")
     asked = dict.fromkeys(line["content"][:9] for line in lines if line["role"] == "user")
     assert [*asked] == [f"fact-{number:04}" for number in range(TURNS + 1)]
     assert b"compaction.failed" not in daemon.log
@@ -82,8 +81,7 @@ async def test_a_long_chat_goes_on_and_forgets_nothing(tmp_path: Path, preset: s
 @pytest.mark.parametrize("preset", ["overlay", "archive"])
 async def test_the_same_over_rabbitmq(tmp_path: Path, broker: Any, broker_name: str, preset: str) -> None:
     async with ModelServer() as model:
-        queue = {"broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
-        config = small(model, preset, **queue)
+        config = small(model, preset, **on(broker, broker_name, partitions=2))
         async with Daemon(tmp_path, config=config) as daemon:
             await talk(daemon, 0, TURNS)
             answer = await ask(daemon, KEY, "cli:c", "/compact")
@@ -104,15 +102,16 @@ def summed_up(workspace: Path) -> bool:
 async def within(seconds: float, true: Callable[[], bool]) -> bool:
     """Say whether something becomes true in that time."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while not true():
-                await asyncio.sleep(0.02)
-    return true()
+        return bool(await until(true, seconds))
+    return False
 
 
-@pytest.mark.parametrize(("preset", "how"), [("overlay", signal.SIGKILL), ("annabelle", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("preset", "how", "due_chars"),
+    [("overlay", signal.SIGKILL, 4_500 * 4), ("annabelle", signal.SIGTERM, 8_000)],
+)
 async def test_a_daemon_that_ends_in_a_summary_leaves_nothing_half_done(
-    tmp_path: Path, preset: str, how: signal.Signals
+    tmp_path: Path, preset: str, how: signal.Signals, due_chars: int
 ) -> None:
     """Neither a drain nor a kill waits for it; the next process asks for it again."""
     async with ModelServer() as model:
@@ -120,9 +119,12 @@ async def test_a_daemon_that_ends_in_a_summary_leaves_nothing_half_done(
         model.holds_summaries = True
         async with Daemon(tmp_path, config=config) as daemon:
             number = 0
-            while not await within(0.25, model.summing.is_set):  # a turn too many would wait for the summary
+            while not model.summing.is_set():
                 await talk(daemon, number, number + 1)
                 number += 1
+                # A turn too many would wait for the summary, which is asked for behind the one before.
+                if len(last_asked(model)) > due_chars * 0.9:
+                    await within(5, model.summing.is_set)
             daemon.signal(how)
             assert await daemon.died(within_s=60) == (0 if how is signal.SIGTERM else -how)
         before = lines_of(tmp_path, "cli_ada")

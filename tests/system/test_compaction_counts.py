@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import Daemon, ask, lines_of
+from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer, Reply
+from tests.support.place import lines_of, with_model
 
 WINDOW = 40_000
 
 
 def config(model: ModelServer) -> dict[str, Any]:
-    return {
-        "model.name": "openai/stub",
-        "model.api_base": model.url,
-        "model.context_window": WINDOW,
-        "memory.window": 1_000,
-    }
+    return with_model(model, **{"model.context_window": WINDOW, "memory.window": 1_000})
 
 
 async def say(daemon: Daemon, key: str, first: int, stop: int, *, more: str = "") -> None:
@@ -37,7 +33,7 @@ async def test_every_request_is_weighed_whole(tmp_path: Path) -> None:
     async with ModelServer() as model, Daemon(tmp_path, config=config(model)) as daemon:
         await say(daemon, "cli:long", 0, 20)
         long = await ask(daemon, "cli:long", "cli:long-20", "fact-0020 " + "0123456789" * 15_000)
-        sent = model.seen[-1]
+        sent = model.turns[-1]
 
         await say(daemon, "cli:counted", 0, 6, more=" and some words" * 20)
         model.script.append(Reply(text="counted", usage=counted(WINDOW - 500)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from tests.support.harness import Daemon, ask, command, lines_of
+from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
+from tests.support.place import lines_of, with_model, write
 
 KEY = "web:a"
 
@@ -28,7 +28,7 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
     read = '[[tool:skill_read {"name": "tax"}]]'
 
     async with ModelServer() as model:
-        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": model.url}
+        config = with_model(model)
         async with Daemon(tmp_path, config=config) as daemon:
             answer = await ask(daemon, KEY, "0", f"ship it {edit}{look}{read}")
             _, listed = await command(tmp_path, "sessions", "list", "--json", config=config)
@@ -57,8 +57,3 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
     assert [check["level"] for check in skipped] == ["warn", "warn"]
     assert "playbooks/broken.md is skipped" in skipped[0]["text"]
     assert "skills/lost/SKILL.md is skipped" in skipped[1]["text"]
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import signal
 from collections.abc import AsyncIterator
@@ -12,13 +11,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from session.turn.commands import REOPENED, WITHDRAWN
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, ask, check, foreign, inbound, lines_of, put
+from tests.support.foreign import foreign, inbound, put
+from tests.support.harness import Daemon, ask, status
 from tests.support.model_server import model_process, read_log
+from tests.support.place import archives, contents, head_of, is_named, lines_of, on, transcript, with_model
+from tests.support.until import until
+from tests.support.verdict import check
 
 KEYS = ("ann", "bob", "cy")
 PER_KEY = 4
@@ -62,13 +64,6 @@ async def dying(workspace: Path, point: str, config: dict[str, Any]) -> AsyncIte
         await daemon.died()
 
 
-async def reborn(daemon: Daemon) -> None:
-    """Wait for the death at the point, then start the same daemon without one."""
-    assert await daemon.died() == -signal.SIGKILL, daemon.log.decode()[-2000:]
-    daemon._kill_at = ""
-    await daemon.start()
-
-
 async def persistent(daemon: Daemon, key: str, id: str, text: str) -> str:
     """Ask over HTTP again and again under the same id, as a careful client does, until there is a reply."""
     async with asyncio.timeout(150):
@@ -88,7 +83,7 @@ async def over_http(daemon: Daemon, texts: dict[str, list[str]]) -> dict[str, st
             replies[f"{name}{number}"] = await persistent(daemon, f"web:{name}", f"{name}{number}", text)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(reborn(daemon))
+        group.create_task(daemon.reborn())
         for name in texts:
             group.create_task(chat(name))
     return replies
@@ -102,7 +97,7 @@ async def over_rabbit(
         for chat, lines in texts.items():
             for number, text in enumerate(lines):
                 await client.put(inbound(f"foreign:{chat}", f"{chat}{number}", text))
-        await reborn(daemon)
+        await daemon.reborn()
         wanted = sum(len(lines) for lines in texts.values())
         return await client.collect("foreign", wanted, timeout_s=90)
 
@@ -140,7 +135,7 @@ async def test_embedded_loses_and_repeats_nothing(tmp_path: Path, point: str) ->
 async def test_rabbitmq_loses_and_repeats_nothing(
     tmp_path: Path, point: str, broker: Broker, broker_name: str
 ) -> None:
-    config = {"role": "session", "broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
+    config = {"role": "session", **on(broker, broker_name, partitions=2)}
     texts = {name: [f"{name} says {n}" for n in range(PER_KEY)] for name in KEYS}
     async with dying(tmp_path, point, config) as daemon:
         replies = await over_rabbit(daemon, broker.url, texts, name=broker_name)
@@ -162,18 +157,15 @@ async def test_a_new_that_dies_ends_one_session_and_begins_one(
             replies = await over_http(daemon, texts)
         stem, id_ = "web_ann", "web:ann{}"
     else:
-        config = {"role": "session", "broker.url": broker.url, "broker.name": broker_name}
-        async with dying(tmp_path, point, {**config, "broker.partitions": 1}) as daemon:
+        async with dying(tmp_path, point, {"role": "session", **on(broker, broker_name)}) as daemon:
             taken = await over_rabbit(daemon, broker.url, texts, name=broker_name)
         once_each(taken)
         in_order(taken)
         replies = {reply["in_reply_to"]: reply["text"] for reply in taken}
         stem, id_ = "foreign_ann", "ann{}"
 
-    archives = list((tmp_path / "sessions" / "archive" / stem).glob("*.jsonl"))
-    told = [line["content"] for line in lines_of(tmp_path, stem)]
-    assert len(archives) == 1
-    assert told == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
+    assert len(archives(tmp_path, stem)) == 1
+    assert contents(tmp_path, stem) == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
     assert "new conversation" in replies["ann2"]
     assert check(tmp_path, {stem: [id_.format(number) for number in (0, 1, 3)]}).sound
 
@@ -190,10 +182,9 @@ async def test_a_consolidation_that_dies_is_done_once(
     workspace = tmp_path / "workspace"
     texts = {"ann": [f"message {number}" for number in range(4)]}
     async with model_process(log) as (url, _):
-        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": url, "memory.window": 4}
+        config = with_model(url, **{"memory.window": 4})
         if kind == "rabbitmq":
-            config |= {"role": "session", "broker.url": broker.url, "broker.name": broker_name}
-            config |= {"broker.partitions": 1}
+            config |= {"role": "session", **on(broker, broker_name)}
         async with dying(workspace, point, config) as daemon:
             if kind == "embedded":
                 stem, ids = "web_ann", [f"web:ann{number}" for number in range(4)]
@@ -212,7 +203,7 @@ async def test_a_consolidation_that_dies_is_done_once(
     marks = re.findall(r"messages (\d+)-(\d+) ", (folder / "HISTORY.md").read_text())
     ends = [0, *(int(stop) + 1 for _, stop in marks)]
     assert [int(start) for start, _ in marks] == ends[:-1]
-    assert pointer(workspace, stem) == ends[-1]
+    assert head_of(transcript(workspace, stem))["last_consolidated"] == ends[-1]
     assert "The stub remembers this." in (folder / "MEMORY.md").read_text()
     assert check(workspace, {stem: [*ids, "web:last"]}).sound
     asked = [entry for entry in read_log(log) if entry["event"] == "arrived"]
@@ -222,26 +213,17 @@ async def test_a_consolidation_that_dies_is_done_once(
 
 async def named(workspace: Path, stem: str) -> None:
     """Wait until the background has named a session, so that nothing else of it runs beside its memory."""
-    path = workspace / "sessions" / f"{stem}.jsonl"
-    async with asyncio.timeout(60):
-        while not (path.exists() and b'"name"' in path.read_bytes().partition(b"\n")[0]):
-            await asyncio.sleep(0.02)
-
-
-def pointer(workspace: Path, stem: str) -> int:
-    """How many messages of the active session are in memory, as its line 1 says."""
-    with (workspace / "sessions" / f"{stem}.jsonl").open("rb") as file:
-        return int(json.loads(file.readline())["last_consolidated"])
+    await until(lambda: is_named(workspace, stem), 60)
 
 
 async def settled(daemon: Daemon) -> None:
     """Wait until no consolidation runs or waits."""
-    async with asyncio.timeout(60), httpx.AsyncClient(timeout=30) as client:
-        while True:
-            memory = (await client.get(f"{daemon.url}/v1/status")).json()["memory"]
-            if memory["running"] == memory["waiting"] == 0:
-                return
-            await asyncio.sleep(0.05)
+
+    async def so() -> bool:
+        memory = (await status(daemon))["memory"]
+        return bool(memory["running"] == memory["waiting"] == 0)
+
+    await until(so, 60)
 
 
 @pytest.mark.parametrize("point", MODEL_POINTS)
@@ -255,10 +237,9 @@ async def test_tools_and_model_calls_survive_with_one_bill(
     read, write = '[[tool:ls {"path": "."}]]', '[[tool:write {"path": "note.txt", "content": "x"}]]'
     texts = {"ann": [f"{read} ann 1", "ann 2"], "bob": [f"{write} bob 1", "bob 2"]}
     async with model_process(log) as (url, _):
-        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": url}
+        config = with_model(url)
         if kind == "rabbitmq":
-            config |= {"role": "session", "broker.url": broker.url, "broker.name": broker_name}
-            config |= {"broker.partitions": 2}
+            config |= {"role": "session", **on(broker, broker_name, partitions=2)}
         async with dying(workspace, point, config) as daemon:
             if kind == "embedded":
                 await over_http(daemon, texts)
@@ -288,11 +269,10 @@ async def test_going_back_that_dies_happens_once(tmp_path: Path, point: str) -> 
 
     kinds = [line.get("kind", line["role"]) for line in lines_of(tmp_path, "web_ann")]
     told = [line["content"] for line in lines_of(tmp_path, "web_ann") if line["role"] == "user"]
-    archives = list((tmp_path / "sessions" / "archive" / "web_ann").glob("*.jsonl"))
     pair = ["user", "assistant"]
     assert told == ["two", "one", "three", "four", "four", "five"]
     assert kinds == [*pair, *pair, *pair, "undo", *pair, "undo", *pair, *pair]
     assert replies["ann3"] == REOPENED.format("", 2)
     assert replies["ann5"] == WITHDRAWN
     assert replies["ann7"] == "echo: four"
-    assert len(archives) == 1
+    assert len(archives(tmp_path, "web_ann")) == 1

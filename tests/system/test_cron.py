@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from pathlib import Path
 
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, lines_of
+from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
+from tests.support.place import contents, lines_of, on, with_model
 from tests.support.telegram_server import TelegramServer
-from tests.system.platform_place import on, told
-from tests.system.test_telegram import ADA, telegram
+from tests.system.platform_place import ADA, told, with_telegram
 
 
 async def test_a_job_made_while_it_runs_answers_in_its_chat(tmp_path: Path) -> None:
     """Made by another process, it is picked up; its answers go to the chat that it names."""
     async with TelegramServer() as server:
         server.add_chat(ADA)
-        async with Daemon(tmp_path, config=telegram(server)):
+        async with Daemon(tmp_path, config=with_telegram(server)):
             await told(
                 tmp_path, "cron", "add", "--every", "1s", "--message", "tick", "--to", f"telegram:{ADA}"
             )
@@ -47,13 +46,12 @@ async def test_a_job_is_run_by_hand_once(tmp_path: Path) -> None:
         await told(tmp_path, "cron", "run", row["id"])
         await daemon.said("turn.replied", 2)
 
-    contents = [line["content"] for line in lines_of(tmp_path, f"cron_{row['id']}")]
-    assert contents == ["one day", "echo: one day"] * 2
+    assert contents(tmp_path, f"cron_{row['id']}") == ["one day", "echo: one day"] * 2
 
 
 async def test_two_schedulers_fire_each_slot_once(tmp_path: Path, broker: Broker, broker_name: str) -> None:
     """Two processes with adapters, one of them killed in between: no slot is asked twice."""
-    config = on(broker, broker_name)
+    config = on(broker, broker_name, partitions=4)
     async with (
         Daemon(tmp_path, role="session", config=config) as session,
         Daemon(tmp_path, role="channels", config=config) as first,
@@ -61,12 +59,13 @@ async def test_two_schedulers_fire_each_slot_once(tmp_path: Path, broker: Broker
     ):
         await told(tmp_path, "cron", "add", "--every", "1s", "--message", "tick")
         await session.said("turn.replied", 3)
-        first.signal(signal.SIGKILL)
-        await first.died()
-        await session.said("turn.replied", 8)  # the slot of the kill may come twice, and is asked once
+        await first.kill()
+        # The slot of the kill may come twice, and is asked once.
+        await session.said("turn.replied", 8)
         (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
         await told(tmp_path, "cron", "remove", row["id"])
-        await session.stop()  # a turn that is under way ends
+        # A turn that is under way ends.
+        await session.stop()
 
     lines = lines_of(tmp_path, f"cron_{row['id']}")
     asked = [line["message_id"] for line in lines if line["role"] == "user"]
@@ -76,16 +75,14 @@ async def test_two_schedulers_fire_each_slot_once(tmp_path: Path, broker: Broker
 
 async def test_a_run_whose_turn_fails_says_so_in_the_list(tmp_path: Path) -> None:
     """The letter was put, the model refused: the job's history has the error, and so has nanobot's field."""
-    async with ModelServer() as model:
-        config = {"model.name": "openai/stub", "model.api_base": model.url}
-        async with Daemon(tmp_path, config=config) as daemon:
-            await told(tmp_path, "cron", "add", "--every", "1s", "--message", "[[refuse]]")
-            await daemon.said("letter.parked")
-            async with asyncio.timeout(90):
-                history: list[dict[str, str]] = []
-                while "error" not in {entry["status"] for entry in history}:
-                    (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
-                    history = row["state"]["runHistory"]
-            await told(tmp_path, "cron", "remove", row["id"])
+    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
+        await told(tmp_path, "cron", "add", "--every", "1s", "--message", "[[refuse]]")
+        await daemon.said("letter.parked")
+        async with asyncio.timeout(90):
+            history: list[dict[str, str]] = []
+            while "error" not in {entry["status"] for entry in history}:
+                (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
+                history = row["state"]["runHistory"]
+        await told(tmp_path, "cron", "remove", row["id"])
 
     assert "refused" in {entry["error"] for entry in history}

@@ -20,9 +20,12 @@ from gateway.app.daemon import LAST_WORDS_S
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post
 from tests.support.broker import Broker
-from tests.support.harness import ROOT, Daemon, ask, foreign, inbound, lines_of
+from tests.support.foreign import foreign, inbound
+from tests.support.harness import ROOT, Daemon, ask, until_running
 from tests.support.model_server import ModelServer, Reply, model_process
-from tests.support.ports import Place
+from tests.support.place import lines_of, on, with_model
+from tests.support.ports import KeptPort
+from tests.support.until import until
 
 
 async def refused(workspace: Path, **options: Any) -> tuple[int, str]:
@@ -47,8 +50,7 @@ async def test_sigterm_lets_the_running_turn_end_and_leaves_what_waits(tmp_path:
     async with ModelServer() as model:
         end = asyncio.Event()
         model.script.append(Reply(text="stub: one", held=end))
-        config = {"model.name": "openai/stub", "model.api_base": model.url}
-        async with Daemon(tmp_path, config=config) as daemon:
+        async with Daemon(tmp_path, config=with_model(model)) as daemon:
             first = asyncio.ensure_future(ask(daemon, "web:a", "1", "one"))
             await model.arrived(1)
             async with httpx.AsyncClient(timeout=30) as client:
@@ -72,7 +74,7 @@ async def test_a_drain_that_takes_too_long_is_cut_and_still_ends_with_0(tmp_path
     config = {"model.echo_delay_s": 60, "limits.drain_s": 0.3}
     async with Daemon(tmp_path, config=config) as daemon:
         asked = asyncio.ensure_future(ask(daemon, "web:a", "1", "one", wait_s=1))
-        await until_running(daemon)
+        await until_running(daemon, 0)
 
         assert await daemon.stop(within_s=30) == 0
         await asked
@@ -81,14 +83,16 @@ async def test_a_drain_that_takes_too_long_is_cut_and_still_ends_with_0(tmp_path
 async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
     async with Daemon(tmp_path, config={"model.echo_delay_s": 60, "limits.drain_s": 60}) as daemon:
         asked = asyncio.ensure_future(ask(daemon, "web:a", "1", "one", wait_s=1))
-        await until_running(daemon)
+        await until_running(daemon, 0)
         daemon.signal(signal.SIGTERM)
         await daemon.said("daemon.draining")
         daemon.signal(signal.SIGTERM)
 
-        assert await daemon.died(30) == 0  # turn and drain would take 60
+        # Turn and drain would take 60.
+        assert await daemon.died(30) == 0
         await asked
-    assert LAST_WORDS_S <= 3  # how long it lets itself be held up
+    # So long it lets itself be held up.
+    assert LAST_WORDS_S <= 3
 
 
 async def test_a_second_sigterm_waits_for_nothing_that_hangs() -> None:
@@ -131,12 +135,6 @@ asyncio.run(main())
 """
 
 
-async def until_running(daemon: Daemon) -> None:
-    async with asyncio.timeout(60), httpx.AsyncClient(timeout=30) as client:
-        while not (await client.get(f"{daemon.url}/v1/status")).json()["lanes"]:
-            await asyncio.sleep(0.02)
-
-
 async def test_a_second_daemon_on_one_embedded_queue_is_refused_with_73(tmp_path: Path) -> None:
     async with Daemon(tmp_path):
         code, words = await refused(tmp_path)
@@ -156,7 +154,7 @@ async def test_a_role_without_rabbitmq_is_refused_with_78(tmp_path: Path) -> Non
 async def test_another_number_of_partitions_is_refused_with_78(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
-    config = {"broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
+    config = on(broker, broker_name, partitions=2)
     async with Daemon(tmp_path / "a", role="session", config=config):
         code, words = await refused(tmp_path / "b", role="session", config={**config, "broker.partitions": 3})
 
@@ -218,7 +216,7 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
 
 async def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
     """The daemon starts before its broker, says 503, and becomes ready when the broker comes."""
-    with Broker() as node, Place() as port:
+    with Broker() as node, KeptPort() as port:
         node.stop()
         daemon = Daemon(tmp_path, role="session", config={"broker.url": node.url, "http.port": port})
         async with await daemon.start(wait=False):
@@ -226,13 +224,13 @@ async def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
             assert status.status_code == 503
             assert status.json()["parts"]["queue"]["up"] is False
             await asyncio.to_thread(node.start)
-            await asyncio.wait_for(daemon._ready.wait(), 60)
+            await daemon.ready(120)
             assert (await readiness(port)).status_code == 200
             assert await daemon.stop() == 0
 
 
 async def test_sigterm_ends_a_daemon_that_still_waits_for_its_broker(tmp_path: Path) -> None:
-    with Place() as away, Place() as port:
+    with KeptPort() as away, KeptPort() as port:
         config = {"broker.url": f"amqp://guest:guest@127.0.0.1:{away}/", "http.port": port}
         daemon = await Daemon(tmp_path, role="session", config=config).start(wait=False)
         assert (await readiness(port)).status_code == 503
@@ -240,13 +238,17 @@ async def test_sigterm_ends_a_daemon_that_still_waits_for_its_broker(tmp_path: P
         assert await daemon.stop() == 0
 
 
-async def readiness(port: Any) -> httpx.Response:
-    async with asyncio.timeout(60), httpx.AsyncClient(timeout=30) as client:
-        while True:
-            try:
+async def readiness(port: int) -> httpx.Response:
+    """Ask whether the daemon is ready, as soon as it listens."""
+    async with httpx.AsyncClient(timeout=30) as client:
+
+        async def told() -> httpx.Response | None:
+            with contextlib.suppress(httpx.TransportError):
                 return await client.get(f"http://127.0.0.1:{port}/readyz")
-            except httpx.TransportError:
-                await asyncio.sleep(0.05)
+            return None
+
+        answer: httpx.Response = await until(told, 60)
+    return answer
 
 
 SECRETS = {
@@ -266,15 +268,8 @@ async def test_no_secret_shows_in_output_errors_or_files(
     password = "planted-5555-broker"
     broker.user(f"user-{broker_name}", password)
     async with model_process(tmp_path / "model.log") as (url, _):
-        config = {
-            **SECRETS,
-            "broker.url": broker.url.replace("guest:guest", f"user-{broker_name}:{password}"),
-            "broker.name": broker_name,
-            "broker.partitions": 1,
-            "model.name": "openai/stub",
-            "model.api_base": url,
-            "log.level": level,
-        }
+        own_url = broker.url.replace("guest:guest", f"user-{broker_name}:{password}")
+        config = {**SECRETS, **on(own_url, broker_name), **with_model(url), "log.level": level}
         async with Daemon(workspace, role="session", config=config) as daemon:
             bearer = {"Authorization": f"Bearer {SECRETS['http.token']}"}
             async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as client:
@@ -344,7 +339,7 @@ async def test_odd_keys_get_safe_files_of_their_own(tmp_path: Path, broker: Brok
         "a:b",
         "a_b",
     ]
-    config = {"broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 2}
+    config = on(broker, broker_name, partitions=2)
     async with Daemon(tmp_path, role="session", config=config):
         replies = await all_answered(broker.url, broker_name, chats)
 

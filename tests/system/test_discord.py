@@ -5,33 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
-from tests.support.harness import Daemon, lines_of
-from tests.system.platform_place import apart, told
-
-
-def discord(server: DiscordServer, **more: Any) -> dict[str, Any]:
-    """Switch the adapter on, for everyone, with quick sweeps."""
-    table = {
-        "enabled": True,
-        "token": server.token,
-        "api_base_url": server.api_base_url,
-        "sweep_s": 2,
-        "direct": "open",
-        "groups": "all",
-        "group_allow": ["*"],
-        "stream": False,
-        **more,
-    }
-    return {f"channels.discord.{name}": value for name, value in table.items()}
+from tests.support.harness import Daemon
+from tests.support.place import lines_of
+from tests.system.platform_place import apart, told, with_discord
 
 
 async def test_a_message_is_answered_in_its_channel(tmp_path: Path) -> None:
@@ -41,7 +23,7 @@ async def test_a_message_is_answered_in_its_channel(tmp_path: Path) -> None:
         channel = server.channel(guild, "general")
         thread = server.thread(channel, "aside")
         direct = server.dm("ada")
-        async with Daemon(tmp_path, config=discord(server, groups="mention")):
+        async with Daemon(tmp_path, config=with_discord(server, groups="mention")):
             await server.connected(within_s=60)
             asked = server.write(channel, "hello", user="ada", mentions_bot=True)
             server.write(channel, "not for the bot", user="ada")
@@ -65,13 +47,12 @@ async def test_what_was_written_while_it_was_down_is_answered(
     async with DiscordServer() as server:
         channel = server.channel(server.guild("home"), "general")
         server.write(channel, "long ago", user="ada", live=False)
-        config = discord(server)
+        config = with_discord(server)
         async with apart(tmp_path, broker, broker_name, config) as (_, channels):
             await server.connected(within_s=60)
             server.write(channel, "one", user="ada")
             await server.sent_count(1, within_s=60)
-            channels.signal(signal.SIGKILL)
-            await channels.died()
+            await channels.kill()
             server.write(channel, "two", user="ada", live=False)
             server.write(channel, "three", user="ada", live=False)
             await channels.start()
@@ -85,41 +66,18 @@ async def test_an_adapter_killed_while_300_messages_come_loses_none(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
     """Killed four times: all are answered, each reply is sent once, whatever was asked twice."""
-    async with DiscordServer() as server:
-        guild = server.guild("home")
-        places = [server.channel(guild, f"c{number}").id for number in range(40)]
-        async with apart(tmp_path, broker, broker_name, discord(server)) as (_, channels):
-            await server.connected(within_s=60)
-            writing = asyncio.create_task(_write(server, places, 300))
-            for _ in range(4):
-                await server.sent_count(min(len(server.sent) + 30, 300), within_s=60)
-                channels.signal(signal.SIGKILL)
-                await channels.died()
-                await channels.start()
-            texts = await writing
-            await server.until(lambda: len({one.text for one in server.sent}) >= 300, within_s=120)
-
-    _check_answers(server, texts)
+    async with (
+        DiscordServer() as server,
+        apart(tmp_path, broker, broker_name, with_discord(server)) as (_, channels),
+    ):
+        await _lose_none(server, channels, messages=300, channels=40, kills=4)
 
 
 @pytest.mark.timeout(300)
 async def test_a_gateway_killed_while_200_messages_come_loses_none(tmp_path: Path) -> None:
     """One process with the embedded queue: adapter, queue and sessions die together."""
-    async with DiscordServer() as server:
-        guild = server.guild("home")
-        places = [server.channel(guild, f"c{number}").id for number in range(30)]
-        async with Daemon(tmp_path, config=discord(server)) as daemon:
-            await server.connected(within_s=60)
-            writing = asyncio.create_task(_write(server, places, 200))
-            for _ in range(3):
-                await server.sent_count(min(len(server.sent) + 30, 200), within_s=60)
-                daemon.signal(signal.SIGKILL)
-                await daemon.died()
-                await daemon.start()
-            texts = await writing
-            await server.until(lambda: len({one.text for one in server.sent}) >= 200, within_s=120)
-
-    _check_answers(server, texts)
+    async with DiscordServer() as server, Daemon(tmp_path, config=with_discord(server)) as daemon:
+        await _lose_none(server, daemon, messages=200, channels=30, kills=3)
 
 
 async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
@@ -127,7 +85,7 @@ async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
     async with DiscordServer() as server:
         channel = server.channel(server.guild("home"), "general")
         server.interactions.deadline_s = 60.0
-        async with Daemon(tmp_path, config=discord(server)) as daemon:
+        async with Daemon(tmp_path, config=with_discord(server)) as daemon:
             await server.connected(within_s=60)
             await server.until(lambda: server.commands, within_s=60)
             used = server.interact("status", {}, user="ada", channel=channel)
@@ -135,7 +93,7 @@ async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
             await server.until(lambda: any("session:" in text for text in used.answers), within_s=60)
             await daemon.stop()
         registered = len(server.command_puts)
-        async with Daemon(tmp_path, config=discord(server)):
+        async with Daemon(tmp_path, config=with_discord(server)):
             await server.connected(within_s=60)
             server.write(channel, "still there?", user="ada")
             await server.until(lambda: any("still there" in one.text for one in server.sent), within_s=60)
@@ -148,7 +106,7 @@ async def test_a_platform_that_is_away_at_start_stops_nothing_else(tmp_path: Pat
     """The terminal is answered meanwhile; the adapter comes up when the platform does."""
     async with DiscordServer() as server:
         channel = server.channel(server.guild("home"), "general")
-        config = discord(server)
+        config = with_discord(server)
         await server.stop()
         async with Daemon(tmp_path, config=config):
             assert await told(tmp_path, "chat", "-m", "hello") == "echo: hello\n"
@@ -175,7 +133,20 @@ async def _write(server: DiscordServer, places: list[str], count: int) -> dict[s
     return texts
 
 
-def _check_answers(server: DiscordServer, texts: Mapping[str, list[str]]) -> None:
-    for place, written in texts.items():
+async def _lose_none(
+    server: DiscordServer, daemon: Daemon, *, messages: int, channels: int, kills: int
+) -> None:
+    """Kill the daemon again and again while messages come; check that each is answered once."""
+    guild = server.guild("home")
+    places = [server.channel(guild, f"c{number}").id for number in range(channels)]
+    await server.connected(within_s=60)
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(_write(server, places, messages))
+        for _ in range(kills):
+            await server.sent_count(min(len(server.sent) + 30, messages), within_s=60)
+            await daemon.kill()
+            await daemon.start()
+    await server.until(lambda: len({one.text for one in server.sent}) >= messages, within_s=120)
+    for place, written in writing.result().items():
         got = [one.text.removeprefix("echo: ") for one in server.sent if one.channel_id == place]
         assert sorted(got) == sorted(written), place

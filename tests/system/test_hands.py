@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, Steady, ask, check, command, inbound, lines_of
+from tests.support.foreign import Steady, inbound
+from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Reply
+from tests.support.place import archives, contents, lines_of, on, transcript, with_model
+from tests.support.until import until
+from tests.support.verdict import check
 
 KEY = "foreign:ann"
-
-
-def contents(workspace: Path, stem: str) -> list[str]:
-    """What stands in the lines of a chat."""
-    return [line["content"] for line in lines_of(workspace, stem)]
 
 
 async def test_parked_letters_are_listed_retried_and_dropped_beside_a_running_daemon(
@@ -24,8 +26,7 @@ async def test_parked_letters_are_listed_retried_and_dropped_beside_a_running_da
 ) -> None:
     """A retried letter is a new exchange behind those that ran meanwhile."""
     async with ModelServer() as model:
-        config: dict[str, Any] = {"model.name": "openai/stub", "model.api_base": model.url}
-        config |= {"broker.url": broker.url, "broker.name": broker_name, "broker.partitions": 1}
+        config = on(broker, broker_name) | with_model(model)
         model.script += [Reply(text=""), Reply(text="")]
         async with (
             Daemon(tmp_path, role="session", config=config),
@@ -54,23 +55,38 @@ async def test_parked_letters_are_listed_retried_and_dropped_beside_a_running_da
     assert finals == ["m3", "m1"]
 
 
-async def test_a_cleared_session_ends_its_running_turn_unwritten_and_for_good(tmp_path: Path) -> None:
+@asynccontextmanager
+async def in_mid_turn(workspace: Path, before: Reply, running: str) -> AsyncIterator[InMidTurn]:
+    """Have one turn in a chat, and a second one run, whose model answers once ``end`` is set."""
     async with ModelServer() as model:
-        config = {"model.name": "openai/stub", "model.api_base": model.url}
         end = asyncio.Event()
-        model.script += [Reply(text="poisoned"), Reply(text="more poison", held=end)]
-        async with Daemon(tmp_path, config=config) as daemon:
-            assert await ask(daemon, "web:a", "0", "poison")
-            running = asyncio.create_task(ask(daemon, "web:a", "1", "more poison"))
-            await stored(tmp_path / "sessions" / "web_a.jsonl", "more poison")
+        model.script += [before, Reply(text=f"stub: {running}", held=end)]
+        async with Daemon(workspace, config=with_model(model)) as daemon:
+            assert await ask(daemon, "web:a", "0", "zero")
+            asking = asyncio.create_task(ask(daemon, "web:a", "1", running))
+            stored = f'"{running}"'.encode()
+            await until(lambda: stored in transcript(workspace, "web_a").read_bytes(), 60)
             await model.arrived(2)
-
-            assert (await command(tmp_path, "sessions", "clear", "web:a"))[0] == 0
-            end.set()
-            await daemon.said("turn.fenced")
-            answer = await ask(daemon, "web:a", "2", "hello")
-            await running
+            yield InMidTurn(daemon, asking, end)
+            await asking
             assert await daemon.stop() == 0
+
+
+@dataclass(frozen=True)
+class InMidTurn:
+    """A daemon in which a turn runs, and who waits for its answer."""
+
+    daemon: Daemon
+    asking: asyncio.Task[dict[str, Any] | None]
+    end: asyncio.Event
+
+
+async def test_a_cleared_session_ends_its_running_turn_unwritten_and_for_good(tmp_path: Path) -> None:
+    async with in_mid_turn(tmp_path, Reply(text="poisoned"), "more poison") as turn:
+        assert (await command(tmp_path, "sessions", "clear", "web:a"))[0] == 0
+        turn.end.set()
+        await turn.daemon.said("turn.fenced")
+        answer = await ask(turn.daemon, "web:a", "2", "hello")
 
     assert answer
     assert answer["reply"] == "stub: hello"
@@ -78,32 +94,15 @@ async def test_a_cleared_session_ends_its_running_turn_unwritten_and_for_good(tm
 
 
 async def test_a_session_ended_by_hand_while_its_turn_runs_still_answers_that_message(tmp_path: Path) -> None:
-    async with ModelServer() as model:
-        config = {"model.name": "openai/stub", "model.api_base": model.url}
-        end = asyncio.Event()
-        model.script += [Reply(text="to zero"), Reply(text="stub: one", held=end)]
-        async with Daemon(tmp_path, config=config) as daemon:
-            assert await ask(daemon, "web:a", "0", "zero")
-            running = asyncio.create_task(ask(daemon, "web:a", "1", "one"))
-            await stored(tmp_path / "sessions" / "web_a.jsonl", "one")
-            await model.arrived(2)
-
-            assert (await command(tmp_path, "sessions", "new", "web:a"))[0] == 0
-            end.set()
-            first = await running
-            second = await ask(daemon, "web:a", "2", "two")
-            assert await daemon.stop() == 0
+    async with in_mid_turn(tmp_path, Reply(text="to zero"), "one") as turn:
+        assert (await command(tmp_path, "sessions", "new", "web:a"))[0] == 0
+        turn.end.set()
+        first = await turn.asking
+        second = await ask(turn.daemon, "web:a", "2", "two")
 
     assert first
     assert first["reply"] == "stub: one"
     assert second
     assert second["reply"] == "stub: two"
-    assert len(list((tmp_path / "sessions" / "archive" / "web_a").glob("*.jsonl"))) == 1
+    assert len(archives(tmp_path, "web_a")) == 1
     assert check(tmp_path, {"web_a": ["web:0", "web:1", "web:2"]}).sound
-
-
-async def stored(path: Path, text: str) -> None:
-    """Wait until a user line with this text is in the file."""
-    async with asyncio.timeout(60):
-        while f'"{text}"'.encode() not in path.read_bytes():
-            await asyncio.sleep(0.01)

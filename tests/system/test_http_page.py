@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from tests.docs.page import read
 from tests.support.harness import ROOT, Daemon
+from tests.support.until import until
 
 PAGE = ROOT / "docs" / "http.md"
 TOKEN = "correct-horse-battery-staple"
@@ -64,6 +67,8 @@ async def test_the_examples_print_what_the_page_shows(tmp_path: Path) -> None:
     every = examples()
     count = sum(len(shown) for _, shown in every)
     async with Daemon(tmp_path / "workspace", config={"http.token": TOKEN}) as daemon:
+        # The parts that do not turn the daemon's readiness may come up behind its ``ready``.
+        await until(lambda: _all_up(daemon), 60)
         shell = Shell(daemon.url, tmp_path)
         for text, expected in every:
             for command, shown in zip(_commands(text), expected, strict=True):
@@ -71,6 +76,12 @@ async def test_the_examples_print_what_the_page_shows(tmp_path: Path) -> None:
                 assert _alike(told, shown), f"{command}\n{json.dumps(told)}\n{json.dumps(shown)}"
 
     assert count >= 20
+
+
+async def _all_up(daemon: Daemon) -> bool:
+    async with httpx.AsyncClient(timeout=30) as client:
+        parts = (await client.get(f"{daemon.url}/readyz")).json()["parts"]
+    return all(part["up"] for part in parts.values())
 
 
 def _commands(text: str) -> Sequence[str]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import resource
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from gateway.config.settings import Settings
 from gateway.doctor.checks import examine
 from session.models.credentials import VARIABLES
 from tests.support.model_server import ModelServer, Reply
-from tests.system.test_chat import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run
+from tests.system.terminal import PROMPTS, Terminal, command, daemon, environment, run, until_in
 
 UNREACHABLE = 69
 
@@ -130,9 +129,6 @@ def test_no_log_in_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
     terminal.write("hello\n")
     terminal.until("not available right now (credentials)")
     log = tmp_path / "state" / "chat.log"
-    end = time.monotonic() + WITHIN_S
-    while not (log.exists() and "model.away" in log.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until_in(log, "model.away")
 
     assert "model.away" not in terminal.seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import shutil
@@ -14,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import ROOT, Daemon, ask, command, lines_of
+from tests.support.harness import ROOT, Daemon, ask, command
 from tests.support.model_server import ModelServer
+from tests.support.place import lines_of, with_model
 from tests.support.telegram_server import TelegramServer
+from tests.system.platform_place import with_telegram
 
 ADA, EVE = 12345678, 34567890
 WAITING = {
@@ -47,35 +48,23 @@ def old(tmp_path: Path) -> Path:
     return workspace
 
 
-def with_model(model: ModelServer, **more: Any) -> dict[str, Any]:
-    return {
-        "model.name": "openai/stub",
-        "model.api_base": model.url,
+def small(model: ModelServer, **more: Any) -> dict[str, Any]:
+    numbers = {
         "model.context_window": 6000,
         "compaction.reserve_tokens": 1000,
         "compaction.keep_recent_tokens": 600,
-        **more,
     }
-
-
-def with_telegram(server: TelegramServer) -> dict[str, Any]:
-    table = {
-        "enabled": True,
-        "token": server.token,
-        "base_url": server.base_url,
-        "base_file_url": server.base_file_url,
-        "poll_timeout_s": 1,
-        "stream": False,
-    }
-    return {f"channels.telegram.{name}": value for name, value in table.items()}
+    return with_model(model, **numbers, **more)
 
 
 async def test_letters_that_waited_are_answered_once_in_order(old: Path) -> None:
     """Those with an attempt on record as well; the first half of a reply is not sent again."""
     async with ModelServer() as model, TelegramServer() as server:
         server.add_chat(ADA)
-        async with Daemon(old, config=with_model(model) | with_telegram(server)) as daemon:
-            await asyncio.wait_for(model.finished(6), 60)
+        async with Daemon(
+            old, config=small(model) | with_telegram(server, direct="pairing", group_allow=[], stream=False)
+        ) as daemon:
+            await model.finished(6)
             await server.until(lambda: len(server.sent_to(ADA)) >= 2)
             assert await ask(daemon, "cli:waiting", "cli:w5", "the newest") is not None
             assert await daemon.stop() == 0
@@ -102,8 +91,8 @@ async def test_letters_that_waited_are_answered_once_in_order(old: Path) -> None
 
 async def test_what_was_answered_is_answered_again_and_never_asked_again(old: Path) -> None:
     """Turns, commands, a notice and what ended sessions hold; a cleared message runs no more."""
-    async with ModelServer() as model, Daemon(old, config=with_model(model)) as daemon:
-        await asyncio.wait_for(model.finished(6), 60)
+    async with ModelServer() as model, Daemon(old, config=small(model)) as daemon:
+        await model.finished(6)
         for key, message_id, text, expected in ANSWERED:
             answer = await ask(daemon, key, message_id, text)
             assert answer is not None
@@ -119,15 +108,15 @@ async def test_summaries_and_vectors_go_on(old: Path) -> None:
     """A conversation that was compacted is sent with its summary; texts with a vector get none again."""
     async with ModelServer() as model:
         relevant = {"model.embedding": "openai/emb", "history.mode": "relevant", "history.max_messages": 4}
-        async with Daemon(old, config=with_model(model, **relevant)) as daemon:
-            await asyncio.wait_for(model.finished(6), 60)
+        async with Daemon(old, config=small(model, **relevant)) as daemon:
+            await model.finished(6)
             assert await ask(daemon, "cli:vectors", "cli:v9", "is my bicycle well") is not None
             assert await daemon.stop() == 0
         embedded = [text for texts in model.embedded for text in texts]
-        async with Daemon(old, config=with_model(model)) as daemon:
+        async with Daemon(old, config=small(model)) as daemon:
             assert await ask(daemon, "cli:overlay", "cli:o99", "what was said") is not None
             assert await daemon.stop() == 0
-        told = json.dumps(model.seen[-1].messages)
+        [told] = [json.dumps(seen.messages) for seen in model.seen if "what was said" in seen.text]
 
     assert not any("broken chain" in text for text in embedded)
     assert [number for number in range(16) if f"fact-{number:04}" in told] == [12, 13, 14, 15]
@@ -138,7 +127,7 @@ async def test_summaries_and_vectors_go_on(old: Path) -> None:
 async def test_the_verbs_show_all_of_it(old: Path) -> None:
     """Nothing to repair, nothing that fails; jobs, people, parked letters, sessions and memory are there."""
     async with ModelServer() as model:
-        config = with_model(model)
+        config = small(model)
 
         async def rows(*verb: str) -> Any:
             code, printed = await command(old, *verb, "--json", config=config)

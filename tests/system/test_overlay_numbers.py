@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from tests.support.harness import Daemon, ask, lines_of
+from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer
+from tests.support.place import lines_of, with_model
+from tests.support.until import until
 
 KEY = "cli:ada"
 WINDOW = 100_000
@@ -17,15 +20,19 @@ WORDS = "many a word " * 660
 async def test_it_begins_over_the_window_less_the_reserve_and_keeps_so_many_tokens(tmp_path: Path) -> None:
     numbers = {"model.context_window": WINDOW, "memory.window": 1_000}
     async with ModelServer() as model:
-        config = {"model.name": "openai/stub", "model.api_base": model.url, **numbers}
+        config = with_model(model, **numbers)
         async with Daemon(tmp_path, config=config) as daemon:
             counted: list[int] = []
             while b"compaction.done" not in daemon.log and not model.summing.is_set():
                 answer = await ask(daemon, KEY, f"cli:{len(counted)}", f"fact-{len(counted):04} {WORDS}")
                 assert answer is not None
                 assert answer["kind"] == "reply", answer
-                counted.append(len(str(model.seen[-1].messages)) // 4)
+                counted.append(len(str(model.turns[-1].messages)) // 4)
                 assert counted[-1] < WINDOW
+                # The summary is asked for behind the turn over whose request that was decided.
+                if counted[-1] > (WINDOW - RESERVE) * 0.95:
+                    with suppress(TimeoutError):
+                        await until(model.summing.is_set, 5)
             await daemon.said("compaction.done")
             assert await daemon.stop() == 0
 

@@ -7,8 +7,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import Daemon, ask, command, lines_of
+from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Vectors
+from tests.support.place import lines_of, with_model
 
 KEY = "web:a"
 
@@ -19,12 +20,8 @@ async def talk(daemon: Daemon, texts: list[str]) -> None:
 
 
 def config_of(model: ModelServer) -> dict[str, Any]:
-    return {
-        "model.name": "openai/stub",
-        "model.api_base": model.url,
-        "model.embedding": "openai/stub-embedding",
-        "compaction.preset": "annabelle",
-    }
+    more = {"model.embedding": "openai/stub-embedding", "compaction.preset": "annabelle"}
+    return with_model(model, **more)
 
 
 async def test_a_near_exchange_is_sent_and_a_far_one_is_not(tmp_path: Path) -> None:
@@ -48,7 +45,7 @@ async def test_a_near_exchange_is_sent_and_a_far_one_is_not(tmp_path: Path) -> N
             assert await daemon.stop() == 0
         first, second = (
             [message["content"] for message in seen.messages if message["role"] == "user"]
-            for seen in model.seen[-2:]
+            for seen in model.turns[-2:]
         )
         asked_again = [text for texts in model.embedded[embedded:] for text in texts]
 
@@ -69,7 +66,7 @@ async def test_without_its_embedding_model_a_turn_goes_on(tmp_path: Path) -> Non
         async with Daemon(tmp_path, config=config_of(model)) as daemon:
             await talk(daemon, topics)
             assert await daemon.stop() == 0
-        sent = [message["content"] for message in model.seen[-1].messages if message["role"] == "user"]
+        sent = [message["content"] for message in model.turns[-1].messages if message["role"] == "user"]
         requests = len(model.embedded)
 
     assert sent == topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,8 +16,12 @@ import pytest
 
 from session.turn.commands import REOPENED
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, Steady, ask, check, command, inbound, lines_of
-from tests.support.model_server import ModelServer, Seen
+from tests.support.foreign import Steady, inbound
+from tests.support.harness import Daemon, ask, command
+from tests.support.model_server import ModelServer
+from tests.support.place import archives, contents, head_of, is_named, lines_of, on, transcript, with_model
+from tests.support.until import until
+from tests.support.verdict import check
 
 IDLE: dict[str, Any] = {"session.idle_hours": 4}
 
@@ -67,8 +71,7 @@ def age(path: Path, hours: float) -> None:
 
 def metadata(workspace: Path, stem: str) -> list[dict[str, Any]]:
     """Line 1's metadata of the ended sessions, oldest first."""
-    paths = sorted((workspace / "sessions" / "archive" / stem).glob("*.jsonl"))
-    return [json.loads(path.read_text().splitlines()[0])["metadata"] for path in paths]
+    return [head_of(path)["metadata"] for path in archives(workspace, stem)]
 
 
 async def told(daemon: Daemon, key: str) -> list[dict[str, Any]]:
@@ -80,28 +83,20 @@ async def told(daemon: Daemon, key: str) -> list[dict[str, Any]]:
             async for line in stream.aiter_lines():
                 if line.startswith("data:"):
                     found.append(json.loads(line.removeprefix("data:")))
-                    if found[-1]["kind"] == "reply":
-                        newest = found[-1]
-                        if newest["in_reply_to"].endswith("last"):
-                            return found
+                    if found[-1]["kind"] == "reply" and found[-1]["in_reply_to"].endswith("last"):
+                        return found
     return found
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
 async def chatting(
     kind: str, workspace: Path, model: ModelServer, broker: Broker, name: str
 ) -> AsyncIterator[Chat]:
-    config = {"model.name": "openai/stub", "model.api_base": model.url, **IDLE}
+    config = with_model(model, **IDLE)
     async with AsyncExitStack() as stack:
         client = None
         if kind == "rabbitmq":
-            config |= {"broker.url": broker.url, "broker.name": name, "broker.partitions": 1}
+            config |= on(broker, name)
         role = "all" if kind == "embedded" else "session"
         daemon = await stack.enter_async_context(Daemon(workspace, role=role, config=config))
         if kind == "rabbitmq":
@@ -110,14 +105,9 @@ async def chatting(
         assert await daemon.stop() == 0
 
 
-def turns(model: ModelServer) -> list[Seen]:
-    """The requests of turns: those of consolidation force their tool."""
-    return [seen for seen in model.seen if "save_memory" not in seen.tools]
-
-
 def said(model: ModelServer) -> list[str]:
     """The history of the newest request, without what the gateway put before its newest message."""
-    history = [str(line["content"]) for line in turns(model)[-1].messages if line["role"] != "system"]
+    history = [str(line["content"]) for line in model.turns[-1].messages if line["role"] != "system"]
     return [*history[:-1], history[-1].rpartition("</gateway-context>")[2].strip()]
 
 
@@ -130,19 +120,17 @@ async def test_a_session_ends_for_silence_is_summed_up_and_taken_back(
         chatting(kind, tmp_path, model, broker, broker_name) as chat,
     ):
         assert await chat.say("1", "one") == "stub: one"
-        await until(lambda: len(model.asides) == 1)
-        path = tmp_path / "sessions" / f"{chat.stem}.jsonl"
-        await until(lambda: "Name 1" in path.read_text())
+        await until(lambda: is_named(tmp_path, chat.stem), 60)
 
         chat.silent_for(5)
         assert await chat.say("2", "two") == "stub: two"
         assert said(model) == ["two"]
-        system = turns(model)[-1].messages[0]["content"]
+        system = model.turns[-1].messages[0]["content"]
         assert "] It ended with the question: one" in system or "] Summary" in system
-        await until(lambda: [one.get("summary", "")[:7] for one in chat.ended()] == ["Summary"])
+        await until(lambda: [one.get("summary", "")[:7] for one in chat.ended()] == ["Summary"], 60)
         (summary,) = (one["summary"] for one in chat.ended())
         assert await chat.say("3", "three") == "stub: three"
-        assert f"] {summary}" in turns(model)[-1].messages[0]["content"]
+        assert f"] {summary}" in model.turns[-1].messages[0]["content"]
         _, listed = await command(tmp_path, "sessions", "list", "--json")
         assert "Name 1" in [row["name"] for row in json.loads(listed)]
 
@@ -164,8 +152,8 @@ async def test_what_waited_in_the_queue_is_measured_by_its_reception(
         chatting("rabbitmq", tmp_path, model, broker, broker_name) as chat,
     ):
         await chat.say("1", "one")
-        path = tmp_path / "sessions" / f"{chat.stem}.jsonl"
-        await until(lambda: "Name 1" in path.read_text())  # nobody else writes the file from here on
+        # Nobody else writes the file from here on.
+        await until(lambda: is_named(tmp_path, chat.stem), 60)
         chat.silent_for(30)
         line = lines_of(tmp_path, chat.stem)[-1]
         received = datetime.fromisoformat(line["timestamp"]) + timedelta(hours=3)
@@ -182,46 +170,42 @@ POINTS = ["checkpoint.after:1", "checkpoint.after:2", "append.after:1", "desk.af
 async def test_a_boundary_over_a_kill_is_drawn_and_told_once(tmp_path: Path, point: str) -> None:
     """Wherever it dies, the message is asked once more at most, behind one boundary, told under one id."""
     async with ModelServer() as model:
-        config = {"model.name": "openai/stub", "model.api_base": model.url, **IDLE}
+        config = with_model(model, **IDLE)
         async with Daemon(tmp_path, config=config) as daemon:
             assert await ask(daemon, "web:ann", "1", "one")
-            path = tmp_path / "sessions" / "web_ann.jsonl"
-            await until(lambda: '"name"' in path.read_text().splitlines()[0])
+            await until(lambda: is_named(tmp_path, "web_ann"), 60)
             assert await daemon.stop() == 0
-        age(path, 5)
+        age(transcript(tmp_path, "web_ann"), 5)
 
-        dying = await Daemon(tmp_path, config=config, kill_at=point).start()
-        first = asyncio.create_task(ask(dying, "web:ann", "last", "two", wait_s=20))
-        assert await dying.died() == -signal.SIGKILL
-        await first
+        async with Daemon(tmp_path, config=config, kill_at=point) as dying:
+            first = asyncio.create_task(ask(dying, "web:ann", "last", "two", wait_s=20))
+            assert await dying.died() == -signal.SIGKILL
+            await first
         async with Daemon(tmp_path, config=config) as daemon:
             answer = await ask(daemon, "web:ann", "last", "two")
             assert answer is not None
             assert answer["reply"] == "stub: two"
             events = await told(daemon, "web:ann")
-            await until(lambda: [bool(one.get("summary")) for one in metadata(tmp_path, "web_ann")] == [True])
+            await until(
+                lambda: [bool(one.get("summary")) for one in metadata(tmp_path, "web_ann")] == [True], 60
+            )
             assert await daemon.stop() == 0
 
     assert [event["id"] for event in events] == ["web:1#reply", "web:last#notice.idle", "web:last#reply"]
     assert [event["seq"] for event in events] == [1, 2, 3]
-    assert [line["content"] for line in lines_of(tmp_path, "web_ann")] == [
-        "one",
-        "stub: one",
-        "two",
-        "stub: two",
-    ]
-    assert len(turns(model)) <= 3
+    assert contents(tmp_path, "web_ann") == ["one", "stub: one", "two", "stub: two"]
+    assert len(model.turns) <= 3
 
 
 async def test_the_one_message_of_a_chat_without_a_daemon_is_named_in_the_end(tmp_path: Path) -> None:
     """The process that answered it is gone before the model was asked for a name; the next daemon asks."""
     async with ModelServer() as model:
-        config = {"model.name": "openai/stub", "model.api_base": model.url}
+        config = with_model(model)
         code, said = await command(tmp_path, "chat", "-m", "hello", "--key", "cli:ann", config=config)
         async with Daemon(tmp_path, config=config) as daemon:
-            path, jobs = tmp_path / "sessions" / "cli_ann.jsonl", tmp_path / "state" / "jobs"
-            await until(lambda: '"name"' in path.read_text().splitlines()[0])
-            await until(lambda: not list(jobs.glob("*.json")))
+            jobs = tmp_path / "state" / "jobs"
+            await until(lambda: is_named(tmp_path, "cli_ann"), 60)
+            await until(lambda: not list(jobs.glob("*.json")), 60)
             assert await daemon.stop() == 0
 
     assert (code, said) == (0, "stub: hello\n")

@@ -14,32 +14,17 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, lines_of
+from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
+from tests.support.place import at_rest, contents, lines_of, on, transcript, with_model
 from tests.support.telegram_server import TelegramServer
-from tests.system.platform_place import Tap, apart, on, tapped, told
-
-ADA = 12345678
-
-
-def telegram(server: TelegramServer, **more: Any) -> dict[str, Any]:
-    """Switch the adapter on, for everyone, with short polls."""
-    table = {
-        "enabled": True,
-        "token": server.token,
-        "base_url": server.base_url,
-        "base_file_url": server.base_file_url,
-        "poll_timeout_s": 1,
-        "direct": "open",
-        "group_allow": ["*"],
-        **more,
-    }
-    return {f"channels.telegram.{name}": value for name, value in table.items()}
+from tests.support.until import until
+from tests.system.platform_place import ADA, Tap, apart, tapped, told, with_telegram
 
 
 async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
     """Nothing is asked for a stranger; once a code is approved, the next message is answered."""
-    async with TelegramServer() as server, Daemon(tmp_path, config=telegram(server, direct="pairing")):
+    async with TelegramServer() as server, Daemon(tmp_path, config=with_telegram(server, direct="pairing")):
         server.write(ADA, "let me in")
         answer = await server.said(ADA)
         code = re.search(r"\b[A-Z0-9]{8}\b", answer.text)
@@ -52,13 +37,13 @@ async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
 
         assert [sent.text for sent in server.sent_to(ADA)] == [answer.text, greeting.text, "echo: hello"]
         await server.until_confirmed(update)
-    assert [line["content"] for line in lines_of(tmp_path, f"telegram_{ADA}")] == ["hello", "echo: hello"]
+    assert contents(tmp_path, f"telegram_{ADA}") == ["hello", "echo: hello"]
 
 
 async def test_adapters_and_sessions_run_apart(tmp_path: Path, broker: Broker, broker_name: str) -> None:
     """Messages are taken while no session daemon runs, and answered when one comes."""
     async with TelegramServer() as server:
-        whole = on(broker, broker_name, **telegram(server))
+        whole = on(broker, broker_name, partitions=4, **with_telegram(server))
         async with Daemon(tmp_path, role="channels", config=whole):
             first = server.write(ADA, "one")
             await server.until_confirmed(first)
@@ -78,7 +63,7 @@ async def test_an_adapter_killed_while_300_messages_come_loses_none(
 ) -> None:
     """What the platform was told is done had been accepted by the broker; all are answered, in order."""
     async with TelegramServer() as server:
-        config = telegram(server, stream=False)
+        config = with_telegram(server, stream=False)
         async with (
             apart(tmp_path, broker, broker_name, config) as (_, channels),
             tapped(broker, broker_name) as tap,
@@ -102,7 +87,7 @@ async def test_a_gateway_killed_while_300_messages_come_loses_none(tmp_path: Pat
     """One process with the embedded queue: adapter, queue and sessions die together."""
     async with (
         TelegramServer() as server,
-        Daemon(tmp_path, config=telegram(server, stream=False)) as daemon,
+        Daemon(tmp_path, config=with_telegram(server, stream=False)) as daemon,
     ):
         writing = asyncio.create_task(_write(server, 300, chats=40))
         for _ in range(4):
@@ -119,7 +104,7 @@ async def test_a_gateway_killed_while_300_messages_come_loses_none(tmp_path: Pat
 async def test_an_edit_changes_what_waits_and_is_noted_after(tmp_path: Path) -> None:
     """A message edited while it waits is answered as edited; one edited later gets a note, and no turn."""
     async with TelegramServer() as server, ModelServer() as model:
-        config = telegram(server, stream=False) | {"model.name": "openai/stub", "model.api_base": model.url}
+        config = with_telegram(server, stream=False) | with_model(model)
         async with Daemon(tmp_path, config=config):
             edited = asyncio.Event()
             model.script.append(Reply(text="stub: first", held=edited))
@@ -148,7 +133,7 @@ async def test_topics_and_groups_are_conversations_of_their_own(tmp_path: Path) 
     group = -1001234567890
     async with TelegramServer() as server:
         server.add_chat(group, "supergroup", forum=True, threads={5, 6})
-        async with Daemon(tmp_path, config=telegram(server, stream=False)):
+        async with Daemon(tmp_path, config=with_telegram(server, stream=False)):
             update = server.write(group, "@gate_test_bot hello", thread=5)
             server.write(group, "not for the bot", thread=6)
             sent = await server.said(group)
@@ -163,7 +148,7 @@ async def test_a_group_that_moves_keeps_its_session(tmp_path: Path) -> None:
     """A supergroup goes on where the group was, and a reply that still waited finds it."""
     old, new = -400, -1009876543210
     async with TelegramServer() as server:
-        config = telegram(server, stream=False, groups="all")
+        config = with_telegram(server, stream=False, groups="all")
         async with Daemon(tmp_path, config=config):
             server.write(old, "before", user=ADA)
             await server.said(old)
@@ -172,7 +157,7 @@ async def test_a_group_that_moves_keeps_its_session(tmp_path: Path) -> None:
             await server.said(new, lambda sent: sent.text == "echo: after")
             await _until_lines(tmp_path, f"telegram_{new}", 4)
 
-    assert [line["content"] for line in lines_of(tmp_path, f"telegram_{new}")] == [
+    assert contents(tmp_path, f"telegram_{new}") == [
         "before", "echo: before", "after", "echo: after",
     ]  # fmt: skip
 
@@ -180,7 +165,7 @@ async def test_a_group_that_moves_keeps_its_session(tmp_path: Path) -> None:
 async def test_a_wrong_token_stops_nothing_else(tmp_path: Path) -> None:
     """The adapter says what is wrong, once; the page and the terminal go on."""
     async with TelegramServer() as server:
-        config = telegram(server) | {"channels.telegram.token": "1:wrong"}
+        config = with_telegram(server) | {"channels.telegram.token": "1:wrong"}
         async with Daemon(tmp_path, config=config) as daemon:
             await daemon.said("adapter.failed")
             answer = await told(tmp_path, "chat", "-m", "hello")
@@ -195,7 +180,7 @@ async def test_a_wrong_token_stops_nothing_else(tmp_path: Path) -> None:
 async def test_a_streamed_draft_ends_in_the_exact_text(tmp_path: Path) -> None:
     """The model writes slowly: one message grows by edits, and ends as the answer; no second one is sent."""
     async with TelegramServer() as server, ModelServer() as model:
-        config = telegram(server) | {"model.name": "openai/stub", "model.api_base": model.url}
+        config = with_telegram(server) | with_model(model)
         async with Daemon(tmp_path, config=config):
             shown = asyncio.Event()
             model.script.append(Reply(text="word " * 40, half=shown))
@@ -262,10 +247,13 @@ def _check_answers(server: TelegramServer, texts: Mapping[int, list[str]]) -> No
 
 async def _until_lines(workspace: Path, stem: str, count: int) -> list[dict[str, Any]]:
     """Wait until a transcript has that many lines."""
-    async with asyncio.timeout(60):
-        while True:
-            if (workspace / "sessions" / f"{stem}.jsonl").exists():
-                lines = lines_of(workspace, stem)
-                if len(lines) >= count:
-                    return lines
-            await asyncio.sleep(0.05)
+
+    def found() -> list[dict[str, Any]] | None:
+        if not transcript(workspace, stem).exists():
+            return None
+        with at_rest(workspace, stem):
+            lines = lines_of(workspace, stem)
+        return lines if len(lines) >= count else None
+
+    lines: list[dict[str, Any]] = await until(found, 60)
+    return lines

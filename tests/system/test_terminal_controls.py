@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.test_chat import WITHIN_S, command, environment, run
+from tests.system.terminal import WITHIN_S, command, environment, run
 
 EVIL = "a\x1b]0;owned\x07b\rc\x9b31m\td\x7f"
 PLAIN = r"a\x1b]0;owned\x07b\rc\x9b31m" + "\td" + r"\x7f"

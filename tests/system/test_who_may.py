@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from tests.support.harness import Daemon, ask, lines_of
+from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer, Reply, Seen
+from tests.support.place import lines_of, with_model, write
 from tests.support.telegram_server import TelegramServer
-from tests.system.platform_place import told
-from tests.system.test_telegram import ADA, telegram
+from tests.system.platform_place import ADA, told, with_telegram
 
 GROUP, STRANGER = -1001234567890, 777
 
@@ -21,8 +21,8 @@ GROUP, STRANGER = -1001234567890, 777
 async def test_who_may_not_begin_anew_in_a_group_does_not_by_editing(tmp_path: Path) -> None:
     """A text that waits behind a turn and is edited to ``/new`` is asked as the text that it was."""
     async with TelegramServer() as server, ModelServer() as model:
-        config = telegram(server, stream=False, groups="all")
-        config |= {"model.name": "openai/stub", "model.api_base": model.url}
+        config = with_telegram(server, stream=False, groups="all")
+        config |= with_model(model)
         async with Daemon(tmp_path, config=config):
             held = asyncio.Event()
             model.script.append(Reply(text="stub: first", held=held))
@@ -45,16 +45,10 @@ GROUP_TOOLS = {"skill_read"}
 
 def owned(workspace: Path, server: TelegramServer, model: ModelServer) -> dict[str, Any]:
     """Fill the owner's memory, which all direct chats share; return the configuration."""
-    (workspace / "memory").mkdir()
-    (workspace / "memory" / "MEMORY.md").write_text(SECRET)
-    (workspace / "memory" / "USER.md").write_text(PROFILE)
-    config = telegram(server, stream=False, groups="all", allow_from=[str(ADA)])
-    return config | {
-        "model.name": "openai/stub",
-        "model.api_base": model.url,
-        "memory.scope": "workspace",
-        "tools.groups": ["skill_read"],
-    }
+    write(workspace / "memory" / "MEMORY.md", SECRET)
+    write(workspace / "memory" / "USER.md", PROFILE)
+    config = with_telegram(server, stream=False, groups="all", allow_from=[str(ADA)])
+    return config | with_model(model, **{"memory.scope": "workspace", "tools.groups": ["skill_read"]})
 
 
 def shown(seen: Seen) -> tuple[bool, set[str]]:

@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Daemon, ask, lines_of
-from tests.support.model_server import ModelServer, Seen
+from tests.support.harness import Daemon, ask
+from tests.support.model_server import ModelServer
+from tests.support.place import lines_of, with_model, write
 
 KEY = "cli:ada"
 
 
 def config(model: ModelServer, **more: Any) -> dict[str, Any]:
-    return {"model.name": "openai/stub", "model.api_base": model.url, "memory.window": 1_000, **more}
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    return with_model(model, **{"memory.window": 1_000}, **more)
 
 
 async def say(daemon: Daemon, id_: str, text: str) -> str:
@@ -28,10 +24,6 @@ async def say(daemon: Daemon, id_: str, text: str) -> str:
     assert answer is not None
     assert answer["kind"] == "reply", answer
     return str(answer["reply"])
-
-
-def is_summary(seen: Seen) -> bool:
-    return seen.text.startswith("<conversation>")
 
 
 def order(text: str, *pieces: str) -> list[int]:
@@ -60,15 +52,15 @@ async def test_persona_summary_and_archive_reach_the_model(tmp_path: Path) -> No
         async with Daemon(tmp_path, config=small) as daemon:
             await say(daemon, "0", "fact-0001 " + "and some words " * 300)
             await say(daemon, "1", 'look [[tool:read {"path": "long.txt"}]]')
-            rounds = list(model.seen)
+            rounds = [seen for seen in model.seen if seen.is_summary or seen in model.turns]
             read = await say(daemon, "2", "ship it [[tool:session_archive_read {}]]")
-            after = model.seen[-1]
+            after = model.turns[-1]
             (tmp_path / "AGENTS.md").unlink()
             await say(daemon, "3", "who are you?")
-            alone = str(model.seen[-1].messages[0]["content"])
+            alone = str(model.turns[-1].messages[0]["content"])
             assert await daemon.stop() == 0
 
-    assert [is_summary(seen) for seen in rounds] == [False, False, True, False], "between the rounds"
+    assert [seen.is_summary for seen in rounds] == [False, False, True, False], "between the rounds"
     assert rounds[3].messages[-1]["role"] == "tool"
     assert "fact-0001" in str(rounds[3].messages[0]["content"]), "the summary is a part of the system message"
 
@@ -99,7 +91,7 @@ async def test_the_summary_of_budget_is_made_once_and_told_by_the_assistant(tmp_
             await daemon.said("compaction.done")
             first, second = [await opening(daemon, model, f"then {number}") for number in range(2)]
             assert await daemon.stop() == 0
-        asked = sum(map(is_summary, model.seen))
+        asked = sum(seen.is_summary for seen in model.seen)
 
     [overlay] = [line for line in lines_of(tmp_path, "cli_ada") if line.get("kind") == "overlay"]
     assert first["role"] == "assistant"
@@ -111,8 +103,7 @@ async def test_the_summary_of_budget_is_made_once_and_told_by_the_assistant(tmp_
 async def opening(daemon: Daemon, model: ModelServer, text: str) -> Mapping[str, Any]:
     """Ask, and return the message with which the history of the request began."""
     await say(daemon, text, text)
-    turn = next(seen for seen in reversed(model.seen) if not is_summary(seen))
-    return next(message for message in turn.messages if message["role"] != "system")
+    return next(message for message in model.turns[-1].messages if message["role"] != "system")
 
 
 @pytest.mark.parametrize(
@@ -134,6 +125,6 @@ async def test_the_numbers_of_the_history_are_those_of_the_turns(
                 await say(daemon, str(number), f"fact-{number:04} " + "x" * 100)
             await say(daemon, "last", "and now?")
             assert await daemon.stop() == 0
-        sent = [str(message["content"]) for message in model.seen[-1].messages if message["role"] == "user"]
+        sent = [str(message["content"]) for message in model.turns[-1].messages if message["role"] == "user"]
 
     assert [int(text[5:9]) for text in sent[:-1]] == kept

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from bench.house import settings as configured
+from bench.application import settings as configured
 from gateway.app.app import Application
 from gateway.queue.mailbox import INBOUND
 from tests.gateway.fed_gateway import PLATFORM, TOPICS, WEB, Foreign, Gateway, Odd, put_all

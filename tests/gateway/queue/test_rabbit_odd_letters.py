@@ -13,7 +13,7 @@ from gateway.queue.mailbox import INBOUND
 from gateway.testing import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
-from tests.support.harness import slot
+from tests.support.foreign import slot
 
 MARK = "PLACE-OF-ODD-BYTES"
 ODD = {

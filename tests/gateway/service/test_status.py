@@ -19,7 +19,7 @@ from gateway.http.server import HttpServer
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Depth, Health
 from tests.gateway.http_place import open_place
-from tests.support.ports import Place
+from tests.support.ports import KeptPort
 
 
 class Hangs(EmbeddedMailbox):
@@ -36,7 +36,7 @@ class Hangs(EmbeddedMailbox):
 @pytest.fixture
 def port() -> Iterator[int]:
     """Where nobody listens, and nobody begins to."""
-    with Place() as port:
+    with KeptPort() as port:
         yield port
 
 

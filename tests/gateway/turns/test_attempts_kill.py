@@ -9,7 +9,7 @@ import pytest
 
 from tests.gateway.attempts_place import Life, Place
 from tests.support.broker import Broker
-from tests.support.harness import check
+from tests.support.verdict import check
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,8 @@ from gateway.app.app import Application
 from gateway.config.load import load
 from gateway.config.settings import Settings
 from gateway.queue.mailbox import INBOUND, Post
-from tests.support.harness import ROOT, environment, inbound
+from tests.support.foreign import inbound
+from tests.support.harness import ROOT, environment
 
 T = TypeVar("T")
 READY_S = 60
@@ -45,7 +46,7 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 @asynccontextmanager
-async def house(with_settings: Settings) -> AsyncIterator[Application]:
+async def application(with_settings: Settings) -> AsyncIterator[Application]:
     """Keep a gateway up in this process, without HTTP; its log is written, but to nowhere."""
     async with kept_up(Application(with_settings)) as opened:
         yield opened

@@ -1,0 +1,85 @@
+"""The place where a gateway of a test works: how it is configured, and what lies in its workspace."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.broker import Broker
+from tests.support.model_server import ModelServer
+
+
+def with_model(model: ModelServer | str, **more: Any) -> dict[str, Any]:
+    """Configure a gateway for a model server, or for the address of one."""
+    url = model if isinstance(model, str) else model.url
+    return {"model.name": "openai/stub", "model.api_base": url, **more}
+
+
+def on(broker: Broker | str, name: str, *, partitions: int = 1, **more: Any) -> dict[str, Any]:
+    """Configure a gateway for a broker, or for the address of one; ``name`` begins its queues' names."""
+    url = broker if isinstance(broker, str) else broker.url
+    return {"broker.url": url, "broker.name": name, "broker.partitions": partitions, **more}
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, in a folder that is made where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@contextmanager
+def at_rest(workspace: Path, stem: str) -> Iterator[None]:
+    """Let no daemon write a key's transcript, which it does under the lock, while it is looked at."""
+    with (workspace / "state" / "keys" / f"{stem}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def transcript(workspace: Path, stem: str) -> Path:
+    """Return where the active session of a chat is stored."""
+    return workspace / "sessions" / f"{stem}.jsonl"
+
+
+def archives(workspace: Path, stem: str) -> list[Path]:
+    """Return the files of the ended sessions of a chat, oldest first."""
+    folder = workspace / "sessions" / "archive" / stem
+    # Their names begin with the time of the end; the ULID behind it has that of the beginning.
+    return sorted(folder.glob("*.jsonl"), key=lambda path: path.name[-32:])
+
+
+def head_of(path: Path) -> dict[str, Any]:
+    """Return line 1 of a transcript."""
+    head: dict[str, Any] = json.loads(path.read_bytes().partition(b"\n")[0])
+    assert head["_type"] == "metadata"
+    return head
+
+
+def is_named(workspace: Path, stem: str) -> bool:
+    """Say whether the background has named the active session of a chat."""
+    path = transcript(workspace, stem)
+    return path.exists() and bool(head_of(path)["metadata"].get("name"))
+
+
+def lines_of(workspace: Path, stem: str) -> list[dict[str, Any]]:
+    """Return the message lines of a chat, ended sessions first; fails on those that are not legal."""
+    return [
+        line for path in [*archives(workspace, stem), transcript(workspace, stem)] for line in _lines(path)
+    ]
+
+
+def contents(workspace: Path, stem: str) -> list[str]:
+    """Return what stands in the lines of a chat."""
+    return [line["content"] for line in lines_of(workspace, stem)]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    assert data.endswith(b"\n"), f"{path} has a torn tail"
+    head, *lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
+    assert head["_type"] == "metadata"
+    assert all("role" in line for line in lines)
+    return lines
