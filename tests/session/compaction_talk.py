@@ -51,6 +51,16 @@ def filled(text: str, tokens: int) -> str:
     return text.ljust(4 * tokens, ".")
 
 
+def planned(lines: list[dict[str, Any]], rules: CompactionRules | None = None, **more: Any) -> Plan | None:
+    rules = rules or CompactionRules(window=2_000, keep_recent_tokens=100)
+    return plan(lines, **{"start": 0, "history_start": 0, "rules": rules, **more})
+
+
+def sure(made: Plan | None) -> Plan:
+    assert made is not None
+    return made
+
+
 def shown(made: Plan) -> str:
     """Everything that the summariser gets to read of a plan, before it is escaped for the tags."""
     return "\n".join([made.previous, *flat(made.lines), *flat(made.prefix)])

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from session.errors import (
-    BadAnswer,
-    ModelAway,
-    ModelRefused,
-    NotNow,
-    SessionError,
-)
+from session.errors import BadAnswer, ModelAway, ModelRefused, NotNow, SessionError
 from session.memory.consolidation import BACK_OFF_S
 from session.models.model import Answer, Echo
 from tests.session.memory_lines import MARK

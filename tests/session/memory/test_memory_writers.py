@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from session.errors import (
-    NotNow,
-    StoreError,
-)
+from session.errors import NotNow, StoreError
 from session.models.model import Answer, Prompt
 from session.transcript.key import SessionKey
 from tests.session.memory_lines import MARK, user

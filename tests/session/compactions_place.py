@@ -14,7 +14,7 @@ from typing import Any
 from session.compaction import CompactionRules, Compactor
 from session.compaction.compactions import Compactions
 from session.context.context import ChangingParts
-from session.errors import ContextTooLong
+from session.errors import ContextTooLong, ModelAway
 from session.models.model import Answer, Meter, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage
 from session.models.tokens import estimate_messages
 from session.store.store import Session, Store
@@ -25,6 +25,13 @@ from session.turn.turn import Reply, Request, StopSwitch, TurnContext, TurnLimit
 from tests.session.compaction_talk import RULES, STRUCTURED, facts_of, filled
 
 KEY = SessionKey("cli:ada")
+AWAY = ModelAway("503", cause="unreachable")
+PRESETS = ("overlay", "budget", "archive", "annabelle")
+QUICK = {"annabelle": {"max_chars": 4_000, "min_turns": 3, "cooldown_s": 0.0}}
+
+
+def call(n: int) -> list[ToolCall]:
+    return [ToolCall(f"c{n}", "look", f'{{"n": "{n:04}"}}')]
 
 
 class Talker:
@@ -114,7 +121,7 @@ class Chat:
         self.began = datetime.now(UTC)
         self.seconds = 0.0  # since then: what a test does takes none by itself
         self.compactor = Compactor(self.model, clock=lambda: self.seconds)
-        self.bounds = Compactions(
+        self.compactions = Compactions(
             self.compactor,
             rules=self._rules,
             left=self._left,
@@ -128,7 +135,7 @@ class Chat:
             zone=UTC,
             clock=self._clock,
             turn_context=self._around,
-            compactions=self.bounds,
+            compactions=self.compactions,
         )
         self.count = 0
         self.key = KEY
@@ -161,7 +168,7 @@ class Chat:
         async with self.store.open(self.key) as session:
             reply = await self.turns.run(session, asked, stop=stop or StopSwitch(), meter=Meter())
         if settle:
-            await self.bounds.settled(self.key)
+            await self.compactions.settled(self.key)
         return reply
 
     async def until_it_sums_up(self) -> asyncio.Event:
@@ -169,7 +176,7 @@ class Chat:
         hold = self.model.hold = asyncio.Event()
         while not self.model.summaries:
             await self.say(settle=False)
-            while self.bounds._tasks and not self.model.summaries:  # one more turn might wait for it
+            while self.compactions._tasks and not self.model.summaries:  # one more turn might wait for it
                 await asyncio.sleep(0)
         return hold
 
@@ -206,7 +213,7 @@ async def chat(
     rules = replace(RULES[preset], **fixed | numbers)
     place = Chat(folder, rules, model=model)
     async with asyncio.TaskGroup() as group:
-        background = group.create_task(place.bounds.run())
+        background = group.create_task(place.compactions.run())
         await asyncio.sleep(0)
         yield place
         background.cancel()

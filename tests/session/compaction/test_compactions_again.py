@@ -18,7 +18,7 @@ from session.transcript import archive
 from session.transcript.transcript import make_line
 from session.turn.turn import Request
 from session.turn.turn_compaction import TurnCompaction
-from tests.session.bounds_place import KEY, Chat, chat
+from tests.session.compactions_place import KEY, Chat, chat
 
 BEHIND = ("overlay", "budget", "annabelle")
 QUICK = {"annabelle": {"max_chars": 4_000, "min_turns": 3, "cooldown_s": 0.0}}
@@ -41,7 +41,7 @@ async def test_a_turn_that_was_asked_before_a_compaction_begins_no_other(tmp_pat
         turn = asyncio.create_task(place.say())
         await place.model.asked.wait()
         hold.set()
-        await place.bounds.settled(KEY)
+        await place.compactions.settled(KEY)
         compacted = await place.kinds()
         place.model.answers.set()
         await turn
@@ -56,8 +56,8 @@ async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: 
     """Between the turn and its summary a person may have made the conversation shorter."""
     async with chat(tmp_path) as place:
         for _ in range(AT_ONCE):
-            await place.bounds._gate.acquire()
-        while not place.bounds._tasks:
+            await place.compactions._gate.acquire()
+        while not place.compactions._tasks:
             await place.say(settle=False)
         async with place.store.open(KEY) as session:
             at = place.turns.now()
@@ -72,8 +72,8 @@ async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: 
                 await session.append([make_line("system", "S", at, kind="overlay", first_kept=4)])
         before = await place.lines()
         for _ in range(AT_ONCE):
-            place.bounds._gate.release()
-        await place.bounds.settled(KEY)
+            place.compactions._gate.release()
+        await place.compactions.settled(KEY)
 
         assert place.model.summaries == []
         assert await place.lines() == before
@@ -100,10 +100,10 @@ async def test_a_turn_that_would_wait_for_it_takes_the_one_that_has_just_ended(t
 
             async def store() -> None:
                 hold.set()
-                await place.bounds.settled(KEY)
+                await place.compactions.settled(KEY)
                 await session.append([line])
 
-            prompt = await TurnCompaction(place.bounds, session, asking, Meter()).prompt(line, store)
+            prompt = await TurnCompaction(place.compactions, session, asking, Meter()).prompt(line, store)
 
         assert len(place.model.summaries) == 1
         assert await place.kinds() == ["overlay"]
@@ -196,7 +196,7 @@ async def until_it_leaves(place: Chat) -> None:
     """Talk until a session has ended behind a turn, and what it owes to memory is on its way."""
     while not place.leaving.is_set():
         await place.say(settle=False)
-        while place.bounds._tasks and not place.leaving.is_set():
+        while place.compactions._tasks and not place.leaving.is_set():
             await asyncio.sleep(0)
 
 
@@ -210,7 +210,7 @@ async def test_what_an_archive_owes_to_memory_is_seen_to_once(tmp_path: Path) ->
         assert place.left == []
 
         place.leaves.set()
-        await place.bounds.settled(KEY)
+        await place.compactions.settled(KEY)
         assert len(place.left) == 1
 
 
@@ -219,7 +219,7 @@ async def test_what_could_not_be_seen_to_is_by_the_next_turn(tmp_path: Path) -> 
     async with chat(tmp_path, "annabelle", **QUICK["annabelle"]) as place:
         place.left_fails = [StoreError("full"), StoreError("full")]
         await until_it_leaves(place)
-        await place.bounds.settled(KEY)
+        await place.compactions.settled(KEY)
         assert place.left == []
         with pytest.raises(StoreError):
             await place.say(id="again")
@@ -239,7 +239,7 @@ async def test_a_session_that_ends_before_its_archive_was_seen_to_sees_to_both(t
         for _ in range(2):
             await place.say(settle=False)
         async with place.store.open(KEY) as session:
-            assert await place.bounds.asked(session, "", "c") is not None
+            assert await place.compactions.asked(session, "", "c") is not None
         gate.set()
 
         ended = [one.session_id for one in archive.of_stem(place.store.layout, "cli_ada")]
