@@ -28,10 +28,14 @@ from session.models.model import Answer, CostMeter, Meter, Model, Prompt, Usage
 
 log = structlog.get_logger("compaction")
 
-MIN_CHARS = 2_000  # of conversation in one request, below which no smaller one is tried
+# With less conversation than this no smaller request is tried.
+MIN_CHARS = 2_000
 MAX_RESTING = 1_000
 WORDS_PER_TOKEN = 0.6
-SPARE = 0.8  # of the summary model's window; the rest is for what the estimate may be wrong by
+# This part of the summary model's window is used; the rest is for the error of the estimate.
+USED_OF_WINDOW = 0.8
+# Characters of the instructions and the form in a request.
+INSTRUCTIONS_CHARS = 4_000
 NOTHING = "(nothing was said)"
 SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 
@@ -212,9 +216,8 @@ class _Work:
 
     def _limit(self, previous: str) -> int:
         """Return how many characters of conversation fit into a request beside the previous summary."""
-        room = (self._window - self._output) * SPARE * self._rules.chars_per_token
-        overhead = 4_000  # instructions and form
-        return max(int(room) - overhead - len(previous), MIN_CHARS)
+        fitting = int((self._window - self._output) * USED_OF_WINDOW * self._rules.chars_per_token)
+        return max(fitting - INSTRUCTIONS_CHARS - len(previous), MIN_CHARS)
 
     async def _ask(self, task: Task, conversation: str, previous: str) -> Answer:
         words = int(self._output * WORDS_PER_TOKEN)

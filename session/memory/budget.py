@@ -17,7 +17,8 @@ from session.models.model import CostMeter
 
 log = structlog.get_logger("budget")
 
-HOUR, DAY = 60, 24 * 60  # minutes
+# In minutes, by which calls are counted.
+HOUR, DAY = 60, 24 * 60
 
 
 class Budget:

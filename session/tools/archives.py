@@ -21,12 +21,14 @@ from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript
 
 PAGE_BYTES = 32 * 1024
-RESULT_CHARS = 2000  # shown of a tool's result, and of the arguments of a call
+# So much is shown of a tool's result, and of the arguments of a call.
+RESULT_CHARS = 2_000
 
 _NEXT = "[More follows. For the next page call session_archive_read with {arguments}]"
 _END = "[This is the end of the archive.]"
 _DAMAGED = " Some of the file is damaged; what could not be read is left out."
-_MARGIN_BYTES = 1024  # for the words around the lines
+# Of a page this is for its first and last line.
+_MARGIN_BYTES = 1024
 
 
 class SessionArchiveRead:
@@ -94,20 +96,20 @@ class SessionArchiveRead:
     ) -> tuple[list[str], int, dict[str, int] | None]:
         """Return the rows of a page, the last line on it, and the arguments of the next one."""
         withdrawn, rows = _withdrawn(transcript), list[str]()
-        room = self._page_bytes - _MARGIN_BYTES
+        left = self._page_bytes - _MARGIN_BYTES
         for number in range(line, len(transcript.messages) + 1):
             skipped = offset if number == line else 0
             row = "" if number - 1 in withdrawn else self._row(transcript.messages[number - 1], number)
             row = row[skipped:]
             size = len(row.encode()) + 1
-            if size > room and rows:
+            if size > left and rows:
                 return rows, number - 1, {"line": number}
-            if size > room:
-                part = row.encode()[:room].decode("utf-8", "ignore")
+            if size > left:
+                part = row.encode()[:left].decode("utf-8", "ignore")
                 return [part], number, {"line": number, "offset": skipped + len(part)}
             if row:
                 rows.append(row)
-                room -= size
+                left -= size
         return rows, len(transcript.messages), None
 
     def _row(self, raw: bytes, number: int) -> str:
@@ -119,7 +121,7 @@ class SessionArchiveRead:
         stamp = f", {self._time(at)}" if at is not None else ""
         text = with_references(plain_text(line.get("content")), line)
         if line["role"] == "tool":
-            text = _bounded(text)
+            text = _shortened(text)
         calls = [f"[{number} calls]: {call}" for call in _calls(line)]
         rows = [f"[{number} {_who(line)}{stamp}]: {text}"] if text or not calls else []
         return "\n".join([*rows, *calls]).encode("utf-8", "replace").decode()
@@ -129,14 +131,14 @@ class SessionArchiveRead:
 
 
 def _withdrawn(transcript: Transcript) -> set[int]:
-    """Return the places of the lines that a record took back."""
-    places: set[int] = set()
+    """Return the indexes of the lines that a record took back."""
+    indexes: set[int] = set()
     for at in transcript.index.records:
         line = decode(transcript.messages[at])
         since = line.get("from")
         if line.get("kind") == "undo" and type(since) is int and 0 <= since < at:
-            places.update(range(since, at))
-    return places
+            indexes.update(range(since, at))
+    return indexes
 
 
 def _who(line: Mapping[str, Any]) -> str:
@@ -158,7 +160,7 @@ def _calls(line: Mapping[str, Any]) -> list[str]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
             arguments = plain_text(function.get("arguments"))
-            found.append(f"{_name(function.get('name'))} {_bounded(arguments)}".rstrip())
+            found.append(f"{_name(function.get('name'))} {_shortened(arguments)}".rstrip())
     return found
 
 
@@ -166,7 +168,7 @@ def _name(value: object) -> str:
     return " ".join(value.split())[:100] if isinstance(value, str) else ""
 
 
-def _bounded(text: str) -> str:
+def _shortened(text: str) -> str:
     if len(text) <= RESULT_CHARS:
         return text
     return f"{text[:RESULT_CHARS]} […, {len(text)} characters in all]"

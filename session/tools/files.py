@@ -134,10 +134,10 @@ def _page(data: bytes, *, first: int, limit: int | None) -> str:
     if first > max(len(lines), 1):
         raise ToolError(f"the file has {len(lines)} lines")
     asked = lines[first - 1 :][:limit]
-    room, taken = MAX_RESULT_BYTES - _NOTE_ROOM, 0
+    left, taken = MAX_RESULT_BYTES - _NOTE_ROOM, 0
     for line in asked:
-        room -= len(line.encode()) + 1
-        if room < 0:
+        left -= len(line.encode()) + 1
+        if left < 0:
             break
         taken += 1
     # One line alone over the limit is cut by the toolbox.
