@@ -65,7 +65,7 @@ class Compactor:
         model: who is asked.
         small: the name of the model for background work; empty: the configured one.
         take: counts a call of the background; raises NotNow where its budget or the day's money is used up.
-        purse: pays for what is no turn's; None: it costs nothing.
+        cost_meter: pays for what is no turn's; None: it costs nothing.
         clock: seconds that never go back.
     """
 
@@ -75,10 +75,10 @@ class Compactor:
         *,
         small: str = "",
         take: Callable[[], Awaitable[None]] | None = None,
-        purse: CostMeter | None = None,
+        cost_meter: CostMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._purse = purse
+        self._cost_meter = cost_meter
         self._model = model
         self._small = small
         self._take = take
@@ -128,8 +128,8 @@ class Compactor:
             count=self._payer(key, meter),
         )
         try:
-            if self._purse is not None and meter is None and not background:
-                await self._purse.afford()
+            if self._cost_meter is not None and meter is None and not background:
+                await self._cost_meter.afford()
             text = await work.text(plan, focus)
         except NotNow as error:
             out_of: CompactionFailure = "cost" if error.reason == "cost" else "budget"
@@ -143,13 +143,13 @@ class Compactor:
         return _summary(plan, rules, text, work.spent.usage)
 
     def _payer(self, key: str, meter: Meter | None) -> Callable[[Usage], None]:
-        """Say where the cost of a request goes: to the turn that waits for it, else to the purse."""
+        """Say where the cost of a request goes: to the turn that waits for it, else to the cost meter."""
 
         def count(usage: Usage) -> None:
             if meter is not None:
                 meter.add(usage.prompt, usage.completion, usage.cost_usd)
-            elif self._purse is not None:
-                self._purse.pay(key, usage)
+            elif self._cost_meter is not None:
+                self._cost_meter.pay(key, usage)
 
         return count
 

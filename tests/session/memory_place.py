@@ -215,7 +215,9 @@ async def place(
     store = Store(workspace, zone=UTC, clock=clock)
     scopes = Scopes(workspace, kind=kind)
     bounds = MemoryRules(**{"window": 10, **rules})
-    memory = MemoryNotes(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock, purse=purse)
+    memory = MemoryNotes(
+        scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock, cost_meter=purse
+    )
     jobs = Watched(memory, store=store, state=workspace / "state", clock=clock, sleep=clock.sleep)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:

@@ -67,11 +67,11 @@ class Place(Rig):
         super().__init__(folder, self.summing, WorkerRules())
         self.bounds_rules: CompactionRules = replace(RULES[preset], window=100_000, **numbers)
         self.left: list[str] = []
-        self.purse = Spending(
+        self.cost_meter = Spending(
             folder / "usage", disk=self.store, clock=self.clock, durable=False, per_day_usd=1.0
         )
         self.bounds = Compactions(
-            Compactor(self.model, purse=self.purse),
+            Compactor(self.model, cost_meter=self.cost_meter),
             rules=self._rules,
             left=self._left,
             now=self._now,
@@ -236,7 +236,7 @@ async def test_a_failure_is_said_and_changes_nothing(tmp_path: Path) -> None:
 async def test_on_a_day_whose_money_is_spent_it_is_refused_as_a_message_is(tmp_path: Path) -> None:
     """Asked again under its id it says the same; where nothing would leave it says that, as always."""
     async with place(tmp_path) as here:
-        here.purse.pay(ADA, Usage(1, 1, 2.0))
+        here.cost_meter.pay(ADA, Usage(1, 1, 2.0))
         await here.put("/compact", "c0")
         assert await here.texts(1) == [commands.NOTHING_TO_COMPACT]
         await here.talk(6)

@@ -142,11 +142,11 @@ async def test_the_cost_is_metered_also_where_it_fails() -> None:
     assert summary.usage == Usage(100, 10, 0.5)
 
 
-async def test_what_no_turn_waits_for_is_paid_by_the_purse() -> None:
+async def test_what_no_turn_waits_for_is_paid_by_the_cost_meter() -> None:
     """Each request once, also where it fails; that of a turn is the turn's, and made on any day."""
-    purse, meter = Counted(), Meter()
+    cost_meter, meter = Counted(), Meter()
     steps = [Answer(text, usage=Usage(100, 10, 0.5)) for text in (STRUCTURED, "", STRUCTURED, STRUCTURED)]
-    compactor = Compactor(Script(steps), purse=purse)
+    compactor = Compactor(Script(steps), cost_meter=cost_meter)
     rules = CompactionRules(keep_recent_tokens=0)
     made = leaving(LONG, rules)
 
@@ -154,19 +154,19 @@ async def test_what_no_turn_waits_for_is_paid_by_the_purse() -> None:
     with pytest.raises(NotCompacted):
         await compactor.summarise(made, rules, key=KEY, asked=True)
     await compactor.summarise(made, rules, key=KEY, asked=True)
-    assert purse.paid == [(KEY, Usage(100, 10, 0.5))] * 3
+    assert cost_meter.paid == [(KEY, Usage(100, 10, 0.5))] * 3
 
-    purse.until = datetime.fromisoformat(AT)
+    cost_meter.until = datetime.fromisoformat(AT)
     with pytest.raises(NotCompacted) as caught:
         await compactor.summarise(made, rules, key=KEY, asked=True)
     assert (caught.value.reason, compactor.rests_s(KEY)) == ("cost", 0.0)
     await compactor.summarise(made, rules, key=KEY, meter=meter)
     assert meter.usage == Usage(100, 10, 0.5)
-    assert len(purse.paid) == 3
+    assert len(cost_meter.paid) == 3
 
 
 class Counted:
-    """A purse that keeps what it paid, and is closed when the test says so."""
+    """A cost meter that keeps what it paid, and is closed when the test says so."""
 
     def __init__(self) -> None:
         self.paid: list[tuple[str, Usage]] = []
