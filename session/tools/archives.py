@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from session.disk.layout import Layout
 from session.errors import StoreError, ToolError
 from session.models.model import ToolSpec
-from session.tools import ToolPlace
+from session.tools import ToolPlace, parameters
 from session.transcript import archive
 from session.transcript.attachments import with_references
 from session.transcript.history import is_record
@@ -39,13 +39,10 @@ class SessionArchiveRead:
         "session_archive_read",
         "Read the earlier part of this conversation word for word, where its summary lacks a detail. "
         "Gives one page; each page says how to ask for the next.",
-        {
-            "type": "object",
-            "properties": {
-                "line": {"type": "integer", "minimum": 1, "description": "Line to begin at, 1 by default"},
-                "offset": {"type": "integer", "minimum": 0, "description": "Characters of it to pass over"},
-            },
-        },
+        parameters(
+            line={"type": "integer", "minimum": 1, "description": "Line to begin at, 1 by default"},
+            offset={"type": "integer", "minimum": 0, "description": "Characters of it to pass over"},
+        ),
     )
 
     def __init__(self, layout: Layout, *, zone: tzinfo, page_bytes: int = PAGE_BYTES) -> None:

@@ -75,12 +75,16 @@ async def test_without_a_summary_what_does_not_fit_is_said(tmp_path: Path) -> No
         assert await place.kinds() == []
 
 
+async def until_a_summary_finds_it_away(place: Chat) -> None:
+    place.model.sums_up = lambda prompt: AWAY
+    while place.compactor.rests_s(KEY) == 0:
+        await place.say()
+
+
 async def test_an_outage_is_not_told_as_too_long(tmp_path: Path) -> None:
     """The letter waits for the model, as every other does."""
     async with chat(tmp_path) as place:
-        place.model.sums_up = lambda prompt: AWAY
-        while place.compactor.rests_s(KEY) == 0:
-            await place.say()
+        await until_a_summary_finds_it_away(place)
         place.model.refuses = lambda prompt: AWAY
         for _ in range(2):
             with pytest.raises(ModelAway):
@@ -91,9 +95,7 @@ async def test_an_outage_is_not_told_as_too_long(tmp_path: Path) -> None:
 async def test_after_an_outage_a_request_that_does_not_fit_is_compacted_at_once(tmp_path: Path) -> None:
     """The model answers again, and says itself that it is too long: no cooldown stands in its way."""
     async with chat(tmp_path) as place:
-        place.model.sums_up = lambda prompt: AWAY
-        while place.compactor.rests_s(KEY) == 0:
-            await place.say()
+        await until_a_summary_finds_it_away(place)
         place.model.sums_up = lambda prompt: None
         place.model.takes_tokens = place.rules.window
         reply = await place.say("x" * 3_000)

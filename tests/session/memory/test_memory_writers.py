@@ -11,7 +11,7 @@ from session.errors import NotNow, StoreError
 from session.models.model import Answer, Prompt
 from session.transcript.key import SessionKey
 from tests.session.memory_lines import MARK, user
-from tests.session.memory_place import ADA, BOB, place, saved, talk
+from tests.session.memory_place import ADA, BOB, Place, place, saved, talk
 
 # -- several writers -------------------------------------------------------------------------------------
 
@@ -164,13 +164,19 @@ async def test_files_are_private(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
 
 
+async def holding(house: Place, name: str, data: bytes) -> Path:
+    """Put a file into the memory of a chat, and return the folder."""
+    folder = (await house.scope(ADA)).memory
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(data)
+    return folder
+
+
 async def test_history_of_others_only_grows(tmp_path: Path) -> None:
     """A HISTORY.md that nanobot or a person wrote keeps every byte."""
     async with place(tmp_path) as house:
         await house.said(ADA, talk(10))
-        folder = (await house.scope(ADA)).memory
-        folder.mkdir(parents=True)
-        (folder / "HISTORY.md").write_bytes(b"[2025-01-01 10:00] Old \xff entry.")
+        folder = await holding(house, "HISTORY.md", b"[2025-01-01 10:00] Old \xff entry.")
         await house.memory.consolidate(ADA)
 
         assert (
@@ -184,9 +190,7 @@ async def test_bytes_that_no_model_can_keep(tmp_path: Path) -> None:
     """A MEMORY.md that is no UTF-8 is kept beside the new one."""
     async with place(tmp_path) as house:
         await house.said(ADA, talk(10))
-        folder = (await house.scope(ADA)).memory
-        folder.mkdir(parents=True)
-        (folder / "MEMORY.md").write_bytes(b"caf\xe9")
+        folder = await holding(house, "MEMORY.md", b"caf\xe9")
         await house.memory.consolidate(ADA)
 
         copies = list(folder.glob("MEMORY.md.corrupt-*"))

@@ -56,6 +56,21 @@ def rows_in(path: Path) -> list[dict[str, object]]:
     return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line]
 
 
+def newer(workspace: Path) -> Path:
+    """Return the day's file below ``usage/``, as a newer version writes it."""
+    path = workspace / "usage" / "2027-01-01.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b'{"v":2}\n')
+    return path
+
+
+def in_the_way(workspace: Path) -> Path:
+    """Return a file that has the name of the folder ``usage/``, which so cannot be made."""
+    path = workspace / "usage"
+    path.write_text("in the way")
+    return path
+
+
 async def test_a_turn_counts_at_once_and_after_a_restart(tmp_path: Path) -> None:
     async with daemon(tmp_path) as one:
         one.spending.record("cli:ada", "cli:ada", ONE)
@@ -178,10 +193,9 @@ async def test_files_older_than_they_are_kept_go_with_the_first_line_of_a_day(tm
 
 
 async def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "2027-01-01.jsonl"
-    path.write_bytes(b'{"v":2}\n')
+    path = newer(tmp_path)
 
-    async with daemon(tmp_path) as one:
+    async with daemon(path.parent) as one:
         with pytest.raises(NewerFormat):
             await one.spending.refresh()
     assert path.read_bytes() == b'{"v":2}\n'
@@ -189,8 +203,8 @@ async def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: 
 
 async def test_a_disk_that_refuses_costs_no_count(tmp_path: Path) -> None:
     """What could not be written is counted, and written when the disk takes lines again."""
-    folder = tmp_path / "usage"
-    folder.write_text("in the way")
+    folder = in_the_way(tmp_path)
+
     async with daemon(folder) as one:
         one.spending.record("a:1", "a:1", ONE)
         await one.spending.refresh()
@@ -326,25 +340,20 @@ async def test_what_is_counted_while_a_visit_only_reads_is_written_at_the_close(
         await reading
 
 
-async def test_the_close_gives_up_where_a_newer_version_writes(tmp_path: Path) -> None:
-    """It began to while this daemon ran; whatever is closed after this is closed all the same."""
-    path = tmp_path / "2027-01-01.jsonl"
-    path.write_bytes(b'{"v":2}\n')
-    async with daemon(tmp_path) as one:
-        one.spending.record("a:1", "a:1", ONE)
-        await one.spending.aclose()
+@pytest.mark.parametrize("refusing", [newer, in_the_way])
+async def test_the_close_gives_up_where_nothing_can_be_written(
+    tmp_path: Path, refusing: Callable[[Path], Path]
+) -> None:
+    """A newer version began to write meanwhile, or the disk refuses: all else is closed all the same."""
+    path = refusing(tmp_path)
+    before = path.read_bytes()
 
-    assert path.read_bytes() == b'{"v":2}\n'
-
-
-async def test_the_close_gives_up_where_the_disk_refuses(tmp_path: Path) -> None:
-    folder = tmp_path / "usage"
-    folder.write_text("in the way")
-    async with daemon(folder) as one:
+    async with daemon(tmp_path / "usage") as one:
         one.spending.record("a:1", "a:1", ONE)
         await one.spending.aclose()
 
         assert one.spending.today().turns == 1
+    assert path.read_bytes() == before
 
 
 async def test_without_a_limit_no_call_looks_at_the_disk(tmp_path: Path) -> None:
