@@ -68,8 +68,10 @@ class SessionArchiveRead:
         total = len(transcript.messages)
         if line > total:
             raise ToolError(f"the archive has {total} lines, numbered from 1")
-        rows, last, following = self._page(transcript, line, offset)
-        head = f"The earlier part of this conversation, ended {self._time(found.ended_at)}: "
+        rows, last, following = page_of(
+            transcript, line, offset, zone=self._zone, page_bytes=self._page_bytes
+        )
+        head = f"The earlier part of this conversation, ended {_time(found.ended_at, self._zone)}: "
         head += f"lines {line} to {last} of {total}." + (_DAMAGED if transcript.damaged else "")
         end = _END if following is None else _NEXT.format(arguments=json.dumps(following))
         return "\n".join([head, "", *rows, "", end])
@@ -88,43 +90,46 @@ class SessionArchiveRead:
             raise ToolError("the archive is not one of this conversation")
         return found, transcript
 
-    def _page(
-        self, transcript: Transcript, line: int, offset: int
-    ) -> tuple[list[str], int, dict[str, int] | None]:
-        """Return the rows of a page, the last line on it, and the arguments of the next one."""
-        withdrawn, rows = _withdrawn(transcript), list[str]()
-        left = self._page_bytes - _MARGIN_BYTES
-        for number in range(line, len(transcript.messages) + 1):
-            skipped = offset if number == line else 0
-            row = "" if number - 1 in withdrawn else self._row(transcript.messages[number - 1], number)
-            row = row[skipped:]
-            size = len(row.encode()) + 1
-            if size > left and rows:
-                return rows, number - 1, {"line": number}
-            if size > left:
-                part = row.encode()[:left].decode("utf-8", "ignore")
-                return [part], number, {"line": number, "offset": skipped + len(part)}
-            if row:
-                rows.append(row)
-                left -= size
-        return rows, len(transcript.messages), None
 
-    def _row(self, raw: bytes, number: int) -> str:
-        """Write a line as flat text; empty where it is a record that says nothing to a reader."""
-        line = decode(raw)
-        if is_record(line) and line["kind"] not in ("compact", "overlay"):
-            return ""
-        at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
-        stamp = f", {self._time(at)}" if at is not None else ""
-        text = with_references(plain_text(line.get("content")), line)
-        if line["role"] == "tool":
-            text = _shortened(text)
-        calls = [f"[{number} calls]: {call}" for call in _calls(line)]
-        rows = [f"[{number} {_who(line)}{stamp}]: {text}"] if text or not calls else []
-        return "\n".join([*rows, *calls]).encode("utf-8", "replace").decode()
+def page_of(
+    transcript: Transcript, line: int, offset: int, *, zone: tzinfo, page_bytes: int
+) -> tuple[list[str], int, dict[str, int] | None]:
+    """Return the rows of a page, the last line on it, and the arguments of the next one."""
+    withdrawn, rows = _withdrawn(transcript), list[str]()
+    left = page_bytes - _MARGIN_BYTES
+    for number in range(line, len(transcript.messages) + 1):
+        skipped = offset if number == line else 0
+        row = "" if number - 1 in withdrawn else row_of(transcript.messages[number - 1], number, zone)
+        row = row[skipped:]
+        size = len(row.encode()) + 1
+        if size > left and rows:
+            return rows, number - 1, {"line": number}
+        if size > left:
+            part = row.encode()[:left].decode("utf-8", "ignore")
+            return [part], number, {"line": number, "offset": skipped + len(part)}
+        if row:
+            rows.append(row)
+            left -= size
+    return rows, len(transcript.messages), None
 
-    def _time(self, at: datetime) -> str:
-        return f"{at.astimezone(self._zone):%Y-%m-%d %H:%M}"
+
+def row_of(raw: bytes, number: int, zone: tzinfo) -> str:
+    """Write a line as flat text; empty where it is a record that says nothing to a reader."""
+    line = decode(raw)
+    if is_record(line) and line["kind"] not in ("compact", "overlay"):
+        return ""
+    at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+    stamp = f", {_time(at, zone)}" if at is not None else ""
+    text = with_references(plain_text(line.get("content")), line)
+    if line["role"] == "tool":
+        text = _shortened(text)
+    calls = [f"[{number} calls]: {call}" for call in _calls(line)]
+    rows = [f"[{number} {_who(line)}{stamp}]: {text}"] if text or not calls else []
+    return "\n".join([*rows, *calls]).encode("utf-8", "replace").decode()
+
+
+def _time(at: datetime, zone: tzinfo) -> str:
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
 def _withdrawn(transcript: Transcript) -> set[int]:

@@ -27,16 +27,6 @@ HALF = CompactionRules(window=2_000, keep_recent_tokens=200, summary_window=100_
 PAGE = "<!DOCTYPE html><html><body>502 Bad Gateway</body></html>"
 
 
-class Seconds:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def leaving(lines: list[dict[str, Any]], rules: CompactionRules) -> Plan:
     """The plan of what leaves these lines, which something does."""
     return sure(planned(lines, rules))

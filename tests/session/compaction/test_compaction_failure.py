@@ -14,7 +14,8 @@ from session.errors import BadAnswer, ModelRefused, NotCompacted, NotNow
 from session.models.model import Answer, Meter, Usage
 from session.testing import Script
 from tests.session.compaction_talk import AT, STRUCTURED, filled, user
-from tests.session.summary_asking import AWAY, KEY, LONG, PAGE, Seconds, leaving, summarised
+from tests.session.summary_asking import AWAY, KEY, LONG, PAGE, leaving, summarised
+from tests.support.clock import Clock
 
 # -- failure ---------------------------------------------------------------------------------------------
 
@@ -25,9 +26,9 @@ from tests.session.summary_asking import AWAY, KEY, LONG, PAGE, Seconds, leaving
 )
 async def test_a_failure_starts_a_cooldown_and_writes_one_line_to_the_log(step: Any, reason: str) -> None:
     """For its conversation alone; when it has passed the next try is made."""
-    clock, rules = Seconds(), CompactionRules(keep_recent_tokens=0, cooldown_s=120)
+    clock, rules = Clock(), CompactionRules(keep_recent_tokens=0, cooldown_s=120)
     model = Script([step, STRUCTURED, STRUCTURED])
-    compactor, made = Compactor(model, clock=clock), leaving(LONG, rules)
+    compactor, made = Compactor(model, clock=clock.monotonic), leaving(LONG, rules)
 
     with structlog.testing.capture_logs() as logged, pytest.raises(NotCompacted) as caught:
         await compactor.summarise(made, rules, key=KEY)
@@ -36,14 +37,14 @@ async def test_a_failure_starts_a_cooldown_and_writes_one_line_to_the_log(step: 
         ("compaction.failed", KEY, reason)
     ]
 
-    clock.now = 119.0
+    clock.forward(119)
     assert compactor.rests_s(KEY) == 1.0
     with structlog.testing.capture_logs() as logged, pytest.raises(NotCompacted) as caught:
         await compactor.summarise(made, rules, key=KEY)
     assert (caught.value.reason, logged, len(model.prompts)) == ("resting", [], 1)
     assert (await compactor.summarise(made, rules, key="telegram:2")).text == STRUCTURED
 
-    clock.now = 120.0
+    clock.forward(1)
     assert (await compactor.summarise(made, rules, key=KEY)).text == STRUCTURED
     assert compactor.rests_s(KEY) == 0.0
 
@@ -51,7 +52,7 @@ async def test_a_failure_starts_a_cooldown_and_writes_one_line_to_the_log(step: 
 async def test_a_person_who_asks_does_not_wait_for_the_cooldown() -> None:
     """``/compact`` tries at once, and where it succeeds the cooldown is over."""
     rules = CompactionRules(keep_recent_tokens=0)
-    compactor, made = Compactor(Script([AWAY, STRUCTURED]), clock=Seconds()), leaving(LONG, rules)
+    compactor, made = Compactor(Script([AWAY, STRUCTURED]), clock=Clock().monotonic), leaving(LONG, rules)
 
     with pytest.raises(NotCompacted):
         await compactor.summarise(made, rules, key=KEY)

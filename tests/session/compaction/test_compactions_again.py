@@ -15,6 +15,7 @@ from session.context.request import Asking
 from session.errors import StoreError
 from session.models.model import Meter
 from session.transcript import archive
+from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from session.turn.turn import Request
 from session.turn.turn_compaction import TurnCompaction
@@ -55,9 +56,12 @@ async def test_a_turn_that_was_asked_before_a_compaction_begins_no_other(tmp_pat
 async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: Path, what: str) -> None:
     """Between the turn and its summary a person may have made the conversation shorter."""
     async with chat(tmp_path) as place:
-        for _ in range(AT_ONCE):
-            await place.compactions._gate.acquire()
-        while not place.compactions._tasks:
+        others = place.model.hold = asyncio.Event()
+        for number in range(AT_ONCE):
+            place.key = SessionKey(f"cli:other-{number}")
+            await place.until_it_sums_up(number + 1)
+        place.key = KEY
+        while not place.behind():
             await place.say(settle=False)
         async with place.store.open(KEY) as session:
             at = place.turns.now()
@@ -71,11 +75,10 @@ async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: 
             else:
                 await session.append([make_line("system", "S", at, kind="overlay", first_kept=4)])
         before = await place.lines()
-        for _ in range(AT_ONCE):
-            place.compactions._gate.release()
+        others.set()
         await place.compactions.settled(KEY)
 
-        assert place.model.summaries == []
+        assert len(place.model.summaries) == AT_ONCE
         assert await place.lines() == before
 
 
@@ -146,12 +149,12 @@ async def test_annabelle_rests_for_two_minutes(tmp_path: Path, consolidated: boo
         if consolidated:
             async with place.store.open(KEY) as session:
                 await session.checkpoint(last_consolidated=3)
-        place.seconds += 118
+        place.clock.forward(118)
         for _ in range(12):
             await place.say()
         assert len(place.model.summaries) == 1
 
-        place.seconds += 3
+        place.clock.forward(3)
         await place.say()
         assert len(place.model.summaries) == 2
 
@@ -160,7 +163,7 @@ class Waiting(Compactions):
     """Begins compactions that wait for a test, and do nothing."""
 
     def __init__(self, place: Chat) -> None:
-        super().__init__(place.compactor, rules=place._rules, left=place._left, now=place.turns.now)
+        super().__init__(place.compactor, rules=place.rules_now, left=place.note_left, now=place.turns.now)
         self.begun = asyncio.Event()
         self.times = 0
         self.ends = asyncio.Event()
@@ -175,19 +178,20 @@ class Waiting(Compactions):
 async def test_a_turn_that_ends_together_with_a_compaction_begins_the_next(tmp_path: Path) -> None:
     """The loop has not come to tell of its end yet, and nothing else would begin another."""
     async with chat(tmp_path) as place, place.store.open(KEY) as session:
-        bounds = Waiting(place)
-        background = asyncio.create_task(bounds.run())
+        compactions = Waiting(place)
+        background = asyncio.create_task(compactions.run())
         await asyncio.sleep(0)
-        bounds.after_turn(session, due=lambda: True)
-        await bounds.begun.wait()
+        compactions.after_turn(session, due=lambda: True)
+        await compactions.begun.wait()
 
-        asyncio.get_running_loop().call_soon(bounds.ends.set)
-        await bounds.ends.wait()  # behind the compaction, in the same pass of the loop
-        bounds.after_turn(session, due=lambda: True)
-        assert await bounds.settled(KEY)
+        asyncio.get_running_loop().call_soon(compactions.ends.set)
+        # Woken behind the compaction, in the same pass of the loop.
+        await compactions.ends.wait()
+        compactions.after_turn(session, due=lambda: True)
+        assert await compactions.settled(KEY)
 
-        assert bounds.times == 2
-        assert not await bounds.settled(KEY)
+        assert compactions.times == 2
+        assert not await compactions.settled(KEY)
         background.cancel()
         await asyncio.wait([background])
 
@@ -196,8 +200,9 @@ async def until_it_leaves(place: Chat) -> None:
     """Talk until a session has ended behind a turn, and what it owes to memory is on its way."""
     while not place.leaving.is_set():
         await place.say(settle=False)
-        while place.compactions._tasks and not place.leaving.is_set():
-            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            while place.behind() and not place.leaving.is_set():
+                await asyncio.sleep(0)
 
 
 async def test_what_an_archive_owes_to_memory_is_seen_to_once(tmp_path: Path) -> None:

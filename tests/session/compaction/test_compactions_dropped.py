@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ async def test_without_a_summary_nothing_changes(tmp_path: Path, what: str) -> N
         assert len(place.model.summaries) == 1
         assert await place.kinds() == []
 
-        place.seconds += 121
+        place.clock.forward(121)
         place.model.sums_up = lambda prompt: None
         await place.say()
         assert await place.kinds() == ["overlay"]
@@ -132,9 +133,10 @@ async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: 
         if what == "clear":
             await place.store.clear(KEY)
         if what == "edited":
+            # An edit by hand comes later than the write before it.
             written = path.stat()
             path.write_bytes(path.read_bytes().replace(b"fact-0001", b"fact-0000"))
-            os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns + 10**9))  # by hand, so not at once
+            os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns + 10**9))
         before = path.read_bytes() if path.exists() else b""
         ended = len(archive.of_stem(place.store.layout, "cli_ada"))
 
@@ -164,7 +166,7 @@ async def test_another_process_that_took_the_key_is_left_alone(tmp_path: Path, p
     """A summary that comes back to a key that is no longer ours is not stored."""
     async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
         hold = await place.until_it_sums_up()
-        other = Store(tmp_path, zone=place.store._zone)
+        other = Store(tmp_path, zone=UTC)
         async with other.open(KEY) as session:
             await session.append([make_line("user", "there", place.turns.now(), message_id="t")])
             before = session.path.read_bytes()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from session.background.job_files import BackgroundJob, JobFiles
 from session.errors import BadAnswer
 from session.memory import title_prompt
 from session.memory.titles import SessionTitles
 from session.models.model import Answer, Prompt
+from session.store.session import SessionJob
+from session.store.store import Session, Store
+from session.transcript.key import SessionKey
 from tests.session.memory_place import ADA, BOB, place
 from tests.session.title_place import BAD, NAMING, TALKED, ended, exchange, name_of
 
@@ -71,29 +79,34 @@ async def test_a_session_that_ended_meanwhile_is_named_where_it_lies(tmp_path: P
         assert await name_of(house) is None
 
 
+class EndsFirst(Store):
+    """A store in which the first change of an open session finds that it has just ended."""
+
+    @asynccontextmanager
+    async def open(self, key: SessionKey) -> AsyncIterator[Session]:
+        async with super().open(key) as session:
+            change = session.change
+
+            async def behind_an_ending(job: SessionJob[Any]) -> Any:
+                session.change = change  # type: ignore[method-assign]
+                await session.end()
+                return await change(job)
+
+            session.change = behind_an_ending  # type: ignore[method-assign]
+            yield session
+
+
 async def test_a_session_that_ends_before_its_name_is_written_is_named_where_it_lies(tmp_path: Path) -> None:
     """It was the active one at the last look, and its ending came first to the files."""
     async with place(tmp_path) as house:
         await house.said(ADA, exchange("a", "b", "m"))
+        session_id = (await house.store.look(ADA)).session_id
         house.model.wrote = [Answer("Old one")]
-        async with house.store.open(ADA) as session:
-            handle = house.store._handles.get(ADA)
-            assert handle is not None
+        store = EndsFirst(tmp_path, zone=UTC, clock=house.clock)
+        await SessionTitles(house.memory, store).name(ADA, session_id)
+        await store.aclose()
 
-            async def waiting(count: int) -> None:
-                while len(handle.turn._waiters or ()) < count:
-                    await asyncio.sleep(0)
-
-            await handle.turn.acquire()
-            chronicle = SessionTitles(house.memory, house.store)
-            naming = asyncio.ensure_future(chronicle.name(ADA, session.session_id))
-            await waiting(1)
-            ending = asyncio.ensure_future(session.end())
-            await waiting(2)
-            handle.turn.release()
-            await asyncio.gather(ending, naming)
-
-        assert [one.get("name") for one in ended(tmp_path)] == ["Old one"]
+        assert [old.get("name") for old in ended(tmp_path)] == ["Old one"]
         assert await name_of(house) is None
 
 
@@ -132,20 +145,35 @@ async def test_a_process_that_ends_with_its_first_exchange_leaves_the_name_to_th
         assert list((tmp_path / "state/jobs").glob("*.json")) == []
 
 
-async def test_a_process_that_ends_looks_at_its_jobs_only_where_they_change(tmp_path: Path) -> None:
-    """A job that ends while the others are written down takes itself out of the list."""
+async def test_a_job_that_ends_while_a_process_leaves_its_jobs_behind_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes itself out of the list while the others are written down in a thread."""
+    writing, written, asked = threading.Event(), threading.Event(), asyncio.Event()
+    keep = JobFiles.keep
 
-    class OfTheLoop(dict[Any, Any]):
-        def __iter__(self) -> Any:
-            asyncio.get_running_loop()
-            return super().__iter__()
+    def held(files: JobFiles, job: BackgroundJob) -> None:
+        writing.set()
+        assert written.wait(20)
+        keep(files, job)
 
-    async with place(tmp_path) as house:
-        await house.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
-        house.jobs._due = OfTheLoop(house.jobs._due)
-        await house.jobs.aclose()
+    async def named(_: Prompt) -> Answer:
+        await asked.wait()
+        return Answer("Trains")
 
-        assert len(list((tmp_path / "state/jobs").glob("*.json"))) == 1
+    async with place(tmp_path, run=True) as house, asyncio.timeout(30):
+        house.model.wrote = [named, named]
+        for key in (ADA, BOB):
+            await house.turn(key, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        monkeypatch.setattr(JobFiles, "keep", held)
+        closing = asyncio.create_task(house.jobs.aclose())
+        assert await asyncio.to_thread(writing.wait, 20)
+        asked.set()
+        await house.jobs.settled()
+        written.set()
+        await closing
+
+        assert [await name_of(house, key) for key in (ADA, BOB)] == ["Trains", "Trains"]
 
 
 @pytest.mark.parametrize("answer", [*BAD, Answer("y" * 241), Answer("'*'")])

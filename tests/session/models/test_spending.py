@@ -18,6 +18,7 @@ from session.disk.threads import DiskThreads
 from session.errors import NewerFormat, NotNow
 from session.models.model import Totals, Usage
 from session.models.spending import KEPT_DAYS, DayFiles, Spending, SpendingRow
+from tests.support.clock import Clock
 
 T = TypeVar("T")
 NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -30,11 +31,11 @@ class Daemon:
     def __init__(
         self, folder: Path, now: datetime, *, durable: bool = True, per_day_usd: float = 0.0
     ) -> None:
-        self.now = now
+        self.clock = Clock(now)
         self.hop = DiskThreads()
         self.visits = 0
         self.spending = Spending(
-            folder, disk=self, clock=lambda: self.now, durable=durable, per_day_usd=per_day_usd
+            folder, disk=self, clock=self.clock, durable=durable, per_day_usd=per_day_usd
         )
 
     def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
@@ -166,16 +167,17 @@ async def test_a_day_and_an_hour_end(tmp_path: Path) -> None:
     async with daemon(tmp_path, datetime(2027, 1, 1, 23, 30, tzinfo=UTC)) as one:
         one.spending.record("a:1", "a:1", ONE)
         await one.spending.refresh()
-        one.now += timedelta(minutes=45)
+        one.clock.forward(minutes=45)
         assert one.spending.today() == Totals()
         assert len(one.spending.within_hour("a:1")) == 1
 
-        async with daemon(tmp_path, one.now) as again:  # the last hour began in the file of yesterday
+        # The last hour began in the file of yesterday.
+        async with daemon(tmp_path, one.clock.now) as again:
             await again.spending.refresh()
             assert again.spending.today() == Totals()
             assert len(again.spending.within_hour("a:1")) == 1
 
-        one.now += timedelta(minutes=15)
+        one.clock.forward(minutes=15)
         assert one.spending.within_hour("a:1") == []
 
 
@@ -304,7 +306,7 @@ async def test_the_limit_of_a_day_is_reached_by_turns_and_calls_of_all_daemons(t
         assert one.spending.closed_until() == midnight
         assert [(line["event"], line["cost_usd"]) for line in logs] == [("usage.limit_reached", 1.0)]
 
-        one.now = midnight
+        one.clock.now = midnight
         await one.spending.afford()
         assert one.spending.closed_until() is None
 

@@ -12,6 +12,7 @@ from session.errors import BadAnswer, ModelAway
 from session.models.model import Answer, Usage
 from session.turn.turn import INTERRUPTED
 from tests.session.turn_place import CALLS, House, call, house, roles
+from tests.support.until import until
 
 
 async def test_a_turn_stores_question_and_answer_with_their_id(tmp_path: Path) -> None:
@@ -51,8 +52,7 @@ async def test_a_question_is_stored_while_a_slow_model_still_thinks(tmp_path: Pa
     stored = asyncio.Event()
 
     async def slow() -> Answer:
-        while House.on_disk(tmp_path) != ["user"]:
-            await asyncio.sleep(0.005)
+        await until(lambda: House.on_disk(tmp_path) == ["user"])
         stored.set()
         return Answer("late")
 

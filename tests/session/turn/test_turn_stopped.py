@@ -16,6 +16,7 @@ from session.models.model import Answer, OnDelta, Prompt
 from session.tools import Toolbox, ToolPlace
 from session.turn.turn import INTERRUPTED, STOPPED, StopSwitch, TurnLimits
 from tests.session.turn_place import Counter, House, Model, call, house, roles
+from tests.support.until import until
 
 
 async def test_a_stopped_turn_keeps_the_text_so_far_and_says_so(tmp_path: Path) -> None:
@@ -101,13 +102,13 @@ async def test_an_answer_that_is_stored_as_the_time_runs_out_is_the_reply(tmp_pa
     disk = threading.Event()
 
     async def answer() -> Answer:
-        h.store.beside(disk.wait)  # what is stored from now on comes behind it
+        # What is stored from now on comes behind this.
+        h.store.beside(disk.wait)
         return Answer("just in time")
 
     async with house(tmp_path, answer, turn_timeout_s=0.05) as h:
         turn = asyncio.create_task(h.run())
-        while not (turn.cancelling() or turn.done()):
-            await asyncio.sleep(0.005)
+        await until(lambda: turn.cancelling() or turn.done())
         disk.set()
         reply = await turn
 
@@ -123,7 +124,8 @@ async def test_the_time_of_a_turn_counts_from_when_the_model_can_be_asked(tmp_pa
     async with asyncio.timeout(30):
         await model.loading.wait()
 
-    await asyncio.sleep(0.4)  # a time that counted already is over now
+    # A time that counted already is over now.
+    await asyncio.sleep(0.4)
     h.turns.limits = TurnLimits()
     model.loaded.set()
     reply = await turn
