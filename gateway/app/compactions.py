@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.settings import Settings
-from session.compaction import CompactionRules, Compactor
 from session.compaction.compactions import Compactions
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.models.model import CostMeter, Model
 from session.models.windows import window_of
 from session.transcript.line import stamp

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from durable import BoundedDict
-from session.compaction import nearest_cut
+from session.compaction.cuts import nearest_cut
 from session.context.scopes import Reader, Scope, Scopes
 from session.disk.layout import Seen, seen
 from session.errors import (

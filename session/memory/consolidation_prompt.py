@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from session.compaction import call_ids, legal_cuts
+from session.compaction.cuts import call_ids, legal_cuts
 from session.compaction.flat import MAX_RESULT_CHARS, capped
 from session.errors import BadAnswer
 from session.models.errorpage import is_error_page

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from session.compaction import CompactionRules, CountBasis, Due, Estimate, due, estimate_request, measure
 from session.compaction.compactions import Compactions, Occasion
+from session.compaction.counting import CountBasis, Estimate, estimate_request
+from session.compaction.due import Due, due, measure
+from session.compaction.rules import CompactionRules
 from session.compaction.snapshot import apart
 from session.context.request import Asking, compact_line, sent_from
 from session.errors import ContextTooLong, NotCompacted

@@ -9,8 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from session.compaction import CompactionRules, Plan, plan
 from session.compaction.flat import flat
+from session.compaction.plan import Plan, plan
+from session.compaction.rules import CompactionRules
 from session.transcript.history import visible
 from session.transcript.line import make_line
 

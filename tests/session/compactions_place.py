@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from session.compaction import CompactionRules, Compactor
 from session.compaction.compactions import Compactions
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.context.context import ChangingParts
 from session.errors import ContextTooLong, ModelAway
 from session.models.model import Answer, Meter, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from session.compaction import CompactionRules, Compactor, Plan, Summary
+from session.compaction.compactor import Compactor, Summary
+from session.compaction.plan import Plan
+from session.compaction.rules import CompactionRules
 from session.errors import ModelAway
 from session.testing import Script
 from tests.session.compaction_talk import RULES, STRUCTURED, calls, filled, planned, result, said, sure, user

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from gateway.turns.worker import LetterRules as WorkerRules
-from session.compaction import CompactionRules, Compactor
 from session.compaction.compactions import Compactions
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.errors import ContextTooLong, ModelAway
 from session.models.model import Answer, OnDelta, Prompt, Usage
 from session.models.spending import COST_SAID, Spending

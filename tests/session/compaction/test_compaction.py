@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction import CompactionRules, legal_cuts
+from session.compaction.cuts import legal_cuts
 from session.compaction.files import FileLists
 from session.compaction.flat import flat
+from session.compaction.rules import CompactionRules
 from tests.session.compaction_talk import (
     RULES,
     Talk,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from session.compaction import CompactionRules, Compactor, Summary
-from session.compaction.compactor import NOTHING
+from session.compaction.compactor import NOTHING, Compactor, Summary
 from session.compaction.files import without_lists
+from session.compaction.rules import CompactionRules
 from session.errors import ContextTooLong, NotCompacted
 from session.models.model import Prompt
 from session.testing import Script

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction import CompactionRules
 from session.compaction.audit import ALWAYS_CHARS, audited, most_chars
+from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, NotCompacted
 from session.models.model import Answer, ToolCall
 from session.testing import Script

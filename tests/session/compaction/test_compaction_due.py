@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction import (
-    CompactionRules,
-    CountBasis,
-    Counted,
-    Counts,
-    Load,
-    due,
-    estimate_request,
-    measure,
-)
+from session.compaction.counting import CountBasis, Counted, Counts, estimate_request
+from session.compaction.due import Load, due, measure
+from session.compaction.rules import CompactionRules
 from session.models.model import ToolSpec, Usage
 from session.models.windows import UNKNOWN, in_table, window_of
 from tests.session.compaction_talk import AT, filled, record, said, user

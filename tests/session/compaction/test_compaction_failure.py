@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
-from session.compaction import CompactionRules, Compactor
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, ModelRefused, NotCompacted, NotNow
 from session.models.model import Answer, Meter, Usage
 from session.testing import Script
