@@ -236,7 +236,8 @@ def test_compacting_in_the_middle_of_a_turn_loses_nothing(
             house.exchange(weights, tools=tools)
         at = len(house.lines)
         house.exchange(sizes, tools=running)
-        house.lines.pop()  # the answer has not been written yet
+        # The answer has not been written yet.
+        house.lines.pop()
         told = house.told()
 
         house.compact(running_from=at)

@@ -147,8 +147,10 @@ def test_later_ones_are_what_was_counted_and_an_estimate_of_what_came_since() ->
 @pytest.mark.parametrize(
     "stale",
     [
-        CountBasis(HERE.session_id, HERE.model, 0, 4),  # an overlay, an undo or a compact line came
-        CountBasis(HERE.session_id, HERE.model, 2, -1),  # consolidation moved the beginning
+        # An overlay, an undo or a compact line came.
+        CountBasis(HERE.session_id, HERE.model, 0, 4),
+        # Consolidation moved the beginning.
+        CountBasis(HERE.session_id, HERE.model, 2, -1),
         CountBasis(HERE.session_id, "anthropic/claude-opus-4-5", 0, -1),
         CountBasis("01ARZ3NDEKTSV4RRFFQ69G5FAX", HERE.model, 0, -1),
     ],

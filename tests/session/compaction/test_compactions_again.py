@@ -128,9 +128,8 @@ async def test_annabelle_compacts_from_eight_turns_on(tmp_path: Path) -> None:
 async def test_annabelle_compacts_over_twenty_thousand_characters(tmp_path: Path) -> None:
     """However many turns they are."""
     async with chat(tmp_path, "annabelle", **annabelle()) as place:
-        place.model.tokens = (
-            480  # with its question 2,000 characters a turn, and the newest has no answer yet
-        )
+        # With its question 2,000 characters a turn; the newest has no answer yet.
+        place.model.tokens = 480
         for _ in range(10):
             await place.say()
         assert place.model.summaries == []

@@ -143,7 +143,8 @@ async def test_a_slow_model_gets_further_at_every_try(
 ) -> None:
     """What came within the time is kept, so that a first comparison of many texts ends some day."""
     hurried = Embeddings(words, tmp_path, limit_s=1)
-    await hurried.open()  # what the disk takes for that is no part of the second
+    # What the disk takes for that is no part of the second that follows.
+    await hurried.open()
     texts = [f"text number {n}" for n in range(2 * BATCH - 1)]
     stuck = asyncio.Event()
 
@@ -235,7 +236,8 @@ async def test_litellm_that_fails_costs_one_request_and_no_more_than_the_limit(
     await service.aclose()
 
     assert similarity is None
-    assert took_s < 25  # not the minute of the server
+    # The server would take a minute.
+    assert took_s < 25
     assert len(server.embedded) == 1
     assert [line["event"] for line in logged] == ["embeddings.failed"]
     assert KEY not in str(logged)

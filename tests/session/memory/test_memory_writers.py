@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,31 @@ async def test_another_process_is_not_overwritten(tmp_path: Path) -> None:
 
         assert (await two.memory.consolidate(ADA)).messages == 0
         assert two.model.seen == []
+
+
+async def test_the_notes_of_a_scope_are_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """Two chats share it: while one's are taken elsewhere the other's wait, and a kill lets go of it."""
+    async with place(tmp_path, kind="workspace") as house:
+        for key in (ADA, BOB):
+            await house.said(key, talk(10))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.session.scope_holder", str(tmp_path)),
+            cwd=Path(__file__).parents[3],
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(60):
+                assert await process.stdout.readline() == b"asked\n"
+            with pytest.raises(NotNow) as raised:
+                await house.memory.consolidate(BOB)
+        finally:
+            process.kill()
+            await process.wait()
+
+        assert raised.value.reason == "busy"
+        assert house.model.seen == []
+        assert (await house.memory.consolidate(BOB)).messages > 0
 
 
 async def test_an_edit_by_hand_during_the_call_is_kept(tmp_path: Path) -> None:
