@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.settings import Settings
-from session.compaction import CompactionRules, Compactor
 from session.compaction.compactions import Compactions
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.models.model import CostMeter, Model
 from session.models.windows import window_of
 from session.transcript.line import stamp
@@ -20,7 +21,7 @@ def build_bounds(
     model: Model,
     *,
     take: Callable[[], Awaitable[None]],
-    purse: CostMeter,
+    cost_meter: CostMeter,
     left: Callable[[str, str], Awaitable[bool]],
 ) -> Compactions:
     """Build it; the model's window is looked up when it is first needed.
@@ -29,7 +30,7 @@ def build_bounds(
         settings: the configuration.
         model: writes the summaries.
         take: counts a model call of the background.
-        purse: pays for what is no turn's.
+        cost_meter: pays for what is no turn's.
         left: makes the consolidation of an ended session durable (key and ULID).
     """
     known: list[CompactionRules] = []
@@ -40,7 +41,7 @@ def build_bounds(
         return known[0]
 
     return Compactions(
-        Compactor(model, small=settings.model.small, take=take, purse=purse),
+        Compactor(model, small=settings.model.small, take=take, cost_meter=cost_meter),
         rules=rules,
         left=left,
         now=lambda: stamp(datetime.now(UTC), settings.zone),

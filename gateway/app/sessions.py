@@ -62,14 +62,14 @@ class SessionServices:
             model=self.model,
             rules=memory_rules(settings),
             zone=settings.zone,
-            purse=self._spending,
+            cost_meter=self._spending,
         )
         self.jobs = Background(self.memory, store=self.store, files=JobFiles(settings.workspace / "state"))
         self.bounds = build_bounds(
             settings,
             self.model,
             take=self.memory.budget.take,
-            purse=self._spending,
+            cost_meter=self._spending,
             left=self.jobs.left,
         )
         self._library = Library(settings.workspace)

@@ -10,16 +10,19 @@ from session.models.errorpage import is_error_page
 from session.models.model import Answer
 from session.transcript.repair import plain_text
 
-MOST = 0.7  # of the length of what it sums up
-ADDED = 0.3  # of the new part's, where the summary so far is kept whole
-ALWAYS_CHARS = 600  # so short a summary need not be 30 % shorter: about one line below each heading
+# A summary may have this part of the length of what it sums up.
+MOST = 0.7
+# Beside a summary so far, which may be kept whole, it may have this part of the new messages' length.
+ADDED = 0.3
+# A summary with about one line below each heading is believed however little it sums up.
+ALWAYS_CHARS = 600
 _THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _FENCED = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
 _WRAPPED = re.compile(r"\A<summary>(.*)</summary>\Z", re.DOTALL)
 
 
 def audited(answer: Answer, *, new_chars: int, previous_chars: int, headings: bool) -> str:
-    """Return the summary that an answer holds, without what some models wrap around it.
+    """Return the summary that an answer holds, without what some models wrap it in.
 
     Args:
         answer: as it came.
@@ -36,8 +39,8 @@ def audited(answer: Answer, *, new_chars: int, previous_chars: int, headings: bo
     if answer.finish == "length":
         raise BadAnswer("the summary was cut off")
     text = _THOUGHTS.sub("", plain_text(answer.text)).strip()
-    for around in (_FENCED, _WRAPPED):
-        if inner := around.match(text):
+    for wrapping in (_FENCED, _WRAPPED):
+        if inner := wrapping.match(text):
             text = inner[1].strip()
     if not text:
         raise BadAnswer("the summary is empty")

@@ -92,7 +92,7 @@ class Compactions:
         self._group: asyncio.TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gate = asyncio.Semaphore(AT_ONCE)
-        # Sessions whose archive is in memory's hands, or about to be.
+        # Sessions whose archive was handed to memory, or is just being handed to it.
         self._followed: BoundedDict[str, None] = BoundedDict(KNOWN_MAX)
         # Conversations whose last summary failed because the model was away.
         self._away: BoundedDict[str, None] = BoundedDict(KNOWN_MAX)
@@ -207,13 +207,14 @@ class Compactions:
             return make_line("system", summary.text, self._now(), kind="compact", **told)
 
         ended = await session.change(
-            lambda *hands: roll_over(*hands, first_kept=first, record=record, still=still)
+            lambda *writers: roll_over(*writers, first_kept=first, record=record, still=still)
         )
         if ended is None:
             return False
         if session.transcript.inner.get("previous_session") == ended:
             await self.follow(session)
-        else:  # a person was quick, and has ended the new one
+        else:
+            # A person may have ended the new session meanwhile: then nothing leads to the archive any more.
             await self._left(session.key, ended)
         return True
 
@@ -228,7 +229,7 @@ class Compactions:
             forced: the provider counted more than we estimate.
         """
         key = session.key
-        # A task that has ended stands here until the loop runs its callback: it does not count as running.
+        # A task that has ended stays in the table until the loop runs its callback: it does not count.
         before = self._tasks.get(key)
         runs = before is not None and not before.done()
         if self._group is None or runs or self._compactor.rests_s(key) > 0:

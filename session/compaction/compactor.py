@@ -28,10 +28,14 @@ from session.models.model import Answer, CostMeter, Meter, Model, Prompt, Usage
 
 log = structlog.get_logger("compaction")
 
-MIN_CHARS = 2_000  # of conversation in one request, below which no smaller one is tried
+# With less conversation than this no smaller request is tried.
+MIN_CHARS = 2_000
 MAX_RESTING = 1_000
 WORDS_PER_TOKEN = 0.6
-SPARE = 0.8  # of the summary model's window; the rest is for what the estimate may be wrong by
+# This part of the summary model's window is used; the rest is for the error of the estimate.
+USED_OF_WINDOW = 0.8
+# Characters of the instructions and the form in a request.
+INSTRUCTIONS_CHARS = 4_000
 NOTHING = "(nothing was said)"
 SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 
@@ -61,7 +65,7 @@ class Compactor:
         model: who is asked.
         small: the name of the model for background work; empty: the configured one.
         take: counts a call of the background; raises NotNow where its budget or the day's money is used up.
-        purse: pays for what is no turn's; None: it costs nothing.
+        cost_meter: pays for what is no turn's; None: it costs nothing.
         clock: seconds that never go back.
     """
 
@@ -71,10 +75,10 @@ class Compactor:
         *,
         small: str = "",
         take: Callable[[], Awaitable[None]] | None = None,
-        purse: CostMeter | None = None,
+        cost_meter: CostMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._purse = purse
+        self._cost_meter = cost_meter
         self._model = model
         self._small = small
         self._take = take
@@ -124,8 +128,8 @@ class Compactor:
             count=self._payer(key, meter),
         )
         try:
-            if self._purse is not None and meter is None and not background:
-                await self._purse.afford()
+            if self._cost_meter is not None and meter is None and not background:
+                await self._cost_meter.afford()
             text = await work.text(plan, focus)
         except NotNow as error:
             out_of: CompactionFailure = "cost" if error.reason == "cost" else "budget"
@@ -139,13 +143,13 @@ class Compactor:
         return _summary(plan, rules, text, work.spent.usage)
 
     def _payer(self, key: str, meter: Meter | None) -> Callable[[Usage], None]:
-        """Say where the cost of a request goes: to the turn that waits for it, else to the purse."""
+        """Say where the cost of a request goes: to the turn that waits for it, else to the cost meter."""
 
         def count(usage: Usage) -> None:
             if meter is not None:
                 meter.add(usage.prompt, usage.completion, usage.cost_usd)
-            elif self._purse is not None:
-                self._purse.pay(key, usage)
+            elif self._cost_meter is not None:
+                self._cost_meter.pay(key, usage)
 
         return count
 
@@ -212,9 +216,8 @@ class _Work:
 
     def _limit(self, previous: str) -> int:
         """Return how many characters of conversation fit into a request beside the previous summary."""
-        room = (self._window - self._output) * SPARE * self._rules.chars_per_token
-        overhead = 4_000  # instructions and form
-        return max(int(room) - overhead - len(previous), MIN_CHARS)
+        fitting = int((self._window - self._output) * USED_OF_WINDOW * self._rules.chars_per_token)
+        return max(fitting - INSTRUCTIONS_CHARS - len(previous), MIN_CHARS)
 
     async def _ask(self, task: Task, conversation: str, previous: str) -> Answer:
         words = int(self._output * WORDS_PER_TOKEN)

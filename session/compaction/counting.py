@@ -36,7 +36,7 @@ class Counted:
 
     tokens: int
     local: int
-    standing: CountBasis
+    basis: CountBasis
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +45,33 @@ class Estimate:
 
     tokens: int
     local: int
-    standing: CountBasis
+    basis: CountBasis
 
     def counted(self, usage: Usage | None) -> Counted | None:
         """Keep what the provider counted for this request; None where it counted nothing."""
         if usage is None or usage.prompt <= 0:
             return None
-        return Counted(usage.prompt, self.local, self.standing)
+        return Counted(usage.prompt, self.local, self.basis)
 
 
 def estimate_request(
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
     *,
-    standing: CountBasis,
+    basis: CountBasis,
     last: Counted | None,
     chars_per_token: float = CHARS_PER_TOKEN,
 ) -> Estimate:
     """Estimate a request that is about to be made.
 
-    The last count is trusted only where the standing is the same and nothing was taken away since: then it
+    The last count is trusted only where its basis is still the same and nothing was taken away since: then it
     stands for what was sent before, and only what is more now is estimated. Otherwise all is estimated.
     """
     local = estimate_messages(messages, chars_per_token=chars_per_token)
     local += estimate_tools(tools, chars_per_token=chars_per_token)
-    if last is None or last.standing != standing or local < last.local:
-        return Estimate(local, local, standing)
-    return Estimate(last.tokens + local - last.local, local, standing)
+    if last is None or last.basis != basis or local < last.local:
+        return Estimate(local, local, basis)
+    return Estimate(last.tokens + local - last.local, local, basis)
 
 
 class Counts:
@@ -88,7 +88,7 @@ class Counts:
         """Keep a count; the sessions that were longest without one are forgotten."""
         if counted is None:
             return
-        self._counts[counted.standing.session_id] = counted
+        self._counts[counted.basis.session_id] = counted
 
     def forget(self, session_id: str) -> None:
         """Trust no count of a session any more."""

@@ -15,14 +15,14 @@ def legal_cuts(lines: Sequence[Line]) -> Iterator[int]:
     one of our own records. A call whose result was lost stops waiting at the next assistant or user line.
     """
     pending: set[str] = set()
-    for place, line in enumerate(lines):
+    for at, line in enumerate(lines):
         role = line.get("role")
         if role == "user":
             pending.clear()
-            yield place
+            yield at
         elif role == "assistant":
             if not pending:
-                yield place
+                yield at
             pending = set(call_ids(line))
         elif role == "tool":
             pending.discard(str(line.get("tool_call_id")))
@@ -30,16 +30,16 @@ def legal_cuts(lines: Sequence[Line]) -> Iterator[int]:
 
 def next_cut(lines: Sequence[Line], index: int) -> int | None:
     """Return the first legal cut at ``index`` or after it; None where there is none."""
-    return next((place for place in legal_cuts(lines) if place >= index), None)
+    return next((at for at in legal_cuts(lines) if at >= index), None)
 
 
 def nearest_cut(lines: Sequence[Line], index: int) -> int:
     """Return the first legal cut at ``index`` or after it, else the last one before it, else 0."""
     before = 0
-    for place in legal_cuts(lines):
-        if place >= index:
-            return place
-        before = place
+    for at in legal_cuts(lines):
+        if at >= index:
+            return at
+        before = at
     return before
 
 

@@ -15,7 +15,8 @@ from session.transcript.line import read_time
 Line = Mapping[str, Any]
 Due = Literal["no", "later", "now"]
 
-COMING = 1  # the answer, which stands with all others beside the next message
+# The answer to the request that is made now: it is one more message beside the next one.
+COMING = 1
 
 
 @dataclass(frozen=True, slots=True)

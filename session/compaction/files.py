@@ -12,7 +12,8 @@ from session.compaction.flat import MODIFIED_FILES, READ_FILES, escaped
 
 Line = Mapping[str, Any]
 
-MAX_SHOWN = 200  # names of a list in the summary's text; the record holds them all
+# Of the names of a list so many stand in the summary's text; the record holds them all.
+MAX_SHOWN = 200
 _READING = frozenset({"read", "read_file"})
 _CHANGING = frozenset({"write", "edit", "write_file", "edit_file"})
 _PATHS = ("path", "file_path")

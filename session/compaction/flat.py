@@ -48,9 +48,9 @@ def flat(lines: Iterable[Line]) -> list[str]:
 
 def first_part(pieces: Sequence[str], max_chars: int) -> tuple[str, list[str]]:
     """Return as many pieces as fit, joined, and the rest, where one that is too long is continued."""
-    taken, room = 0, max_chars
-    while taken < len(pieces) and len(pieces[taken]) + 1 <= room:
-        room -= len(pieces[taken]) + 1
+    taken, left = 0, max_chars
+    while taken < len(pieces) and len(pieces[taken]) + 1 <= left:
+        left -= len(pieces[taken]) + 1
         taken += 1
     if taken or not pieces:
         return "\n".join(pieces[:taken]), list(pieces[taken:])

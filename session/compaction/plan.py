@@ -14,7 +14,8 @@ from session.transcript.history import summary_text
 
 Line = Mapping[str, Any]
 
-LEAST_CHARS = 200  # of a summary: no request is made for one that would have to be shorter
+# No request is made for a summary that would have to be shorter than this.
+LEAST_CHARS = 200
 FRAME_CHARS = len(summary_text(""))
 
 
@@ -85,33 +86,33 @@ def plan(
     if rules.strategy == "overlay":
         keep = min(rules.keep, sum(tokens) // 2) if forced else rules.keep
         most = _most(rules, len(tokens), forced=forced)
-        place = _by_tokens(live, tokens, running, keep=keep, most=most)
-        turn = _split_turn(live, tokens, place, keep=keep)
+        cut = _by_tokens(live, tokens, running, keep=keep, most=most)
+        split = _split_turn(live, tokens, cut, keep=keep)
     else:
-        turn = place = _by_turns(live, running, _turns(rules), forced=forced)
-    if place <= 0:
+        split = cut = _by_turns(live, running, _turns(rules), forced=forced)
+    if cut <= 0:
         return None
-    leaving = [line for _, line in live.lines[:place]]
+    leaving = [line for _, line in live.lines[:cut]]
     return Plan(
-        first_kept=live.lines[place][0] if place < len(live.lines) else start + len(lines),
+        first_kept=live.lines[cut][0] if cut < len(live.lines) else start + len(lines),
         previous=without_lists(live.summary),
-        lines=leaving[:turn],
-        prefix=leaving[turn:],
-        tokens_before=sum(tokens[:place]),
+        lines=leaving[:split],
+        prefix=leaving[split:],
+        tokens_before=sum(tokens[:cut]),
         compacted_turns=sum(1 for line in leaving if line["role"] == "user"),
         files=FileLists.of_record(live.record).plus(leaving),
-        kept=[index for index, _ in live.lines[place:]],
-        leaving_chars=sum(chars[:place]),
+        kept=[index for index, _ in live.lines[cut:]],
+        leaving_chars=sum(chars[:cut]),
         previous_chars=len(live.summary),
     )
 
 
 def _running(live: Region, running_from: int | None) -> int:
-    """Return the place at which the running turn begins; behind the last line where none is stored."""
-    places = (
+    """Return where the running turn begins; behind the last line if none of its lines is stored."""
+    begins = (
         i for i, (index, _) in enumerate(live.lines) if running_from is not None and index >= running_from
     )
-    return next(places, len(live.lines))
+    return next(begins, len(live.lines))
 
 
 def _turns(rules: CompactionRules) -> int:
@@ -138,21 +139,21 @@ def _by_tokens(live: Region, tokens: Sequence[int], running: int, *, keep: int, 
 
     Where no place is legal any more, the cut is the last one before. The end is one only while no turn runs.
     """
-    count = place = len(tokens)
+    count = cut = len(tokens)
     reached = 0
-    while place > 0 and reached < keep and count - place < most:
-        place -= 1
-        reached += tokens[place]
-    if place == count == running:
+    while cut > 0 and reached < keep and count - cut < most:
+        cut -= 1
+        reached += tokens[cut]
+    if cut == count == running:
         return count
-    return nearest_cut([line for _, line in live.lines], place)
+    return nearest_cut([line for _, line in live.lines], cut)
 
 
-def _split_turn(live: Region, tokens: Sequence[int], place: int, *, keep: int) -> int:
-    """Return where the turn begins that is cut in two, if it is larger than the keep; else ``place``."""
+def _split_turn(live: Region, tokens: Sequence[int], cut: int, *, keep: int) -> int:
+    """Return where the turn begins that is cut in two, if it is larger than the keep; else ``cut``."""
     roles = [line["role"] for _, line in live.lines]
-    if place >= len(roles) or roles[place] == "user" or "user" not in roles[:place]:
-        return place
-    opened = place - 1 - roles[:place][::-1].index("user")
-    closed = roles.index("user", place) if "user" in roles[place:] else len(roles)
-    return opened if sum(tokens[opened:closed]) >= keep else place
+    if cut >= len(roles) or roles[cut] == "user" or "user" not in roles[:cut]:
+        return cut
+    opened = cut - 1 - roles[:cut][::-1].index("user")
+    closed = roles.index("user", cut) if "user" in roles[cut:] else len(roles)
+    return opened if sum(tokens[opened:closed]) >= keep else cut

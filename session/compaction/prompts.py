@@ -168,7 +168,7 @@ def question(task: Task, conversation: str, *, previous: str, max_words: int) ->
 def _asked(task: Task, *, update: bool) -> str:
     if task.prefix:
         return _PREFIX_UPDATE if update else _PREFIX
-    what = _TASKS.get(task.preset)
-    if what is None:
+    asked = _TASKS.get(task.preset)
+    if asked is None:
         return _STRUCTURED_UPDATE if update else _STRUCTURED_FIRST
-    return f"{_UPDATE}\n{what}" if update else what
+    return f"{_UPDATE}\n{asked}" if update else asked

@@ -1,4 +1,4 @@
-"""The stretch of a session that is sent as history, and the summary that stands for all before it."""
+"""The part of a session that is sent as history, and the summary that stands for all before it."""
 
 from __future__ import annotations
 

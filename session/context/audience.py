@@ -8,7 +8,8 @@ from session.context.scopes import OWN_CHANNELS, Chat
 from session.transcript.key import split
 from session.transcript.transcript import Transcript, decode
 
-CHAT: Final = "chat"  # in line 1's metadata
+# The name of the field in line 1's metadata.
+CHAT: Final = "chat"
 _OWN_IDS: Final = tuple(f"{channel}:" for channel in sorted(OWN_CHANNELS) if channel)
 
 

@@ -72,7 +72,9 @@ class ContextParts:
                 context.date_and_time(now.astimezone(self._zone), self._zone_name),
                 context.chat(request.key, group=scope.group, sender=request.sender),
                 context.recent_sessions(self._ended(request.key, stem, active, now)),
-                context.playbooks([(book.name, book.body) for book in self._library.matched(request.text)]),
+                context.playbooks(
+                    [(found.name, found.body) for found in self._library.matched(request.text)]
+                ),
                 self._skills(tools),
             ]
 

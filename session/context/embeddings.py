@@ -113,33 +113,32 @@ class Embeddings:
         self._threads.close()
         self._vectors.close()
 
-    async def _compare(self, what: _Asked, question: str, texts: Sequence[str]) -> dict[str, float]:
+    async def _compare(self, wanted: _Asked, question: str, texts: Sequence[str]) -> dict[str, float]:
         name = self._embedder.name
         asked = list(dict.fromkeys([question, *texts]))
-        known = await self._threads.start(lambda: self._vectors.read(name, what.stem, asked))
-        await self._ask(what, [text for text in asked if text not in known], known)
-        # The server has another model under the same name now: its vectors cannot be compared with the old
-        # ones.
+        known = await self._threads.start(lambda: self._vectors.read(name, wanted.stem, asked))
+        await self._ask(wanted, [text for text in asked if text not in known], known)
+        # The server may have another model under this name now, whose vectors are not comparable.
         if _lengths(known) > 1:
-            await self._ask(what, asked, known)
+            await self._ask(wanted, asked, known)
         if _lengths(known) > 1:
             raise BadAnswer(f"{name}: vectors of several lengths")
         return await self._threads.start(
             lambda: {text: cosine(known[question], known[text]) for text in texts}
         )
 
-    async def _ask(self, what: _Asked, missing: Sequence[str], known: dict[str, Vector]) -> None:
+    async def _ask(self, wanted: _Asked, missing: Sequence[str], known: dict[str, Vector]) -> None:
         """Ask for vectors; each batch is kept at once, so that a slow model gets further at every turn."""
         name = self._embedder.name
         for start in range(0, len(missing), BATCH):
             texts = missing[start : start + BATCH]
             answer = await self._embedder.embed(texts)
-            what.meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
+            wanted.meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
             if len(answer.vectors) != len(texts):
                 raise BadAnswer(f"{name}: {len(answer.vectors)} vectors for {len(texts)} texts")
             found = dict(zip(texts, answer.vectors, strict=True))
             known.update(found)
-            self._threads.start(partial(self._vectors.write, name, what.stem, found, still=what.still))
+            self._threads.start(partial(self._vectors.write, name, wanted.stem, found, still=wanted.still))
 
     def _is_paused(self, stem: str) -> bool:
         now = self._clock()
@@ -147,7 +146,7 @@ class Embeddings:
 
     def _pause(self, who: str, error: str) -> None:
         now = self._clock()
-        self._paused = {one: until for one, until in self._paused.items() if until > now}
+        self._paused = {stem: until for stem, until in self._paused.items() if until > now}
         self._paused[who] = now + self._pause_s
         log.warning("embeddings.failed", model=self._embedder.name, error=error, pause_s=self._pause_s)
 

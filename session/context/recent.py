@@ -64,6 +64,7 @@ class RecentSessions:
             if known is not None and known[0] == now:
                 return known[1]
         ended = archive.of_stem(self._layout, stem)
+        # A folder may change twice within one tick of the file system's clock, and then looks the same.
         if time.time_ns() - now[2] > YOUNG_NS:
             with self._lock:
                 self._folders[folder] = (now, ended)

@@ -9,7 +9,8 @@ from typing import Any
 
 from session.transcript.repair import plain_text
 
-MAX_TEXT_CHARS = 2_000  # of one text that is compared: small models take 512 tokens, and refuse more
+# Of one text that is compared: small embedding models take 512 tokens, and refuse more.
+MAX_TEXT_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,14 @@ def chosen(
         are sent over every limit.
     """
     sent = _exchanges(older)[_always_from(older, rules) :]
-    room = rules.most - sum(map(len, sent))
+    left = rules.most - sum(map(len, sent))
     for exchange in _ranked(older, rules, similarity):
-        if len(exchange) <= room:
+        if len(exchange) <= left:
             sent.append(exchange)
-            room -= len(exchange)
+            left -= len(exchange)
         elif similarity is None:
             break
-    return sorted(place for exchange in sent for place in exchange)
+    return sorted(at for exchange in sent for at in exchange)
 
 
 def _ranked(
@@ -96,11 +97,11 @@ def _always_from(older: Sequence[Mapping[str, Any]], rules: Relevance) -> int:
 
 def _exchanges(older: Sequence[Mapping[str, Any]]) -> list[range]:
     """Part the messages before each user message; what stands before the first is a part, too."""
-    starts = [place for place, message in enumerate(older) if message["role"] == "user" or place == 0]
+    starts = [at for at, message in enumerate(older) if message["role"] == "user" or at == 0]
     return [range(start, stop) for start, stop in pairwise([*starts, len(older)])]
 
 
 def _texts(older: Sequence[Mapping[str, Any]], exchange: range) -> list[str]:
-    spoken = (older[place] for place in exchange if older[place]["role"] in ("user", "assistant"))
+    spoken = (older[at] for at in exchange if older[at]["role"] in ("user", "assistant"))
     texts = (comparable(message.get("content")) for message in spoken)
     return [text for text in texts if text]

@@ -43,7 +43,8 @@ class Request:
     """One message as the session package sees it.
 
     ``id`` is the inbound id, ``platform_id`` the platform's own, ``sender`` its stored form. ``chat`` is what
-    the message itself says of its chat, ``answer_to`` another chat that reads the answer.
+    the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
+    the person typed where ``text`` is something else.
     """
 
     id: str
@@ -57,12 +58,12 @@ class Request:
     cron_job_id: str | None = None
     attachments: Sequence[Attachment] = ()
     received_at: datetime | None = None
-    typed: str = ""  # where the text is not what was typed: what was
+    typed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What a turn has around it: what the model is told, its files, the tools on offer."""
+    """What a turn works with: what the model is told besides the history, its files, the tools on offer."""
 
     parts: Sequence[context.Part]
     files: Path
@@ -71,16 +72,20 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """What bounds a turn."""
+    """The limits of a turn, and what of the history its requests hold.
+
+    ``window`` limits how much of it is sent (mode ``last``), ``relevance`` chooses what (mode ``relevant``);
+    without both all is sent. ``summary_role`` says whose message the summary of an overlay is.
+    """
 
     turn_timeout_s: float = 600
     max_tool_rounds: int = 25
     max_output_tokens: int | None = None
     full_tool_results: int = 2
     changing_parts: context.ChangingParts = "end"
-    window: HistoryWindow | None = None  # how much of the history is sent (mode ``last``)
-    relevance: Relevance | None = None  # what of it is sent (mode ``relevant``); without both: all
-    summary_role: SummaryRole = "user"  # whose message the summary of an overlay is
+    window: HistoryWindow | None = None
+    relevance: Relevance | None = None
+    summary_role: SummaryRole = "user"
 
 
 class Asking:
@@ -90,7 +95,7 @@ class Asking:
         self,
         session: Session,
         request: Request,
-        around: TurnContext,
+        turn_context: TurnContext,
         *,
         model: Model,
         toolbox: Toolbox,
@@ -101,7 +106,7 @@ class Asking:
     ) -> None:
         self._session = session
         self._request = request
-        self._around = around
+        self._turn_context = turn_context
         self._model = model
         self._toolbox = toolbox
         self._limits = limits
@@ -110,7 +115,7 @@ class Asking:
         self._select: Select | None = None
         self.album = Album(workspace, model)
         self.summary_role = limits.summary_role
-        # The last request began as if the model had said something: some providers want the person to begin.
+        # Whether the last request began with a message of the assistant: some providers refuse that.
         self._spoken = False
 
     async def prompt(self, pending: Line | None) -> Prompt:
@@ -126,16 +131,16 @@ class Asking:
             if slow
             else self._messages(transcript, first, pending)
         )
-        tools = self._toolbox.specs(self._around.tools, self.place())
+        tools = self._toolbox.specs(self._turn_context.tools, self.place())
         return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
 
     def place(self) -> ToolPlace:
         """Say where a tool acts; a compaction within the turn leaves an archive behind."""
         session = self._session
-        return ToolPlace(self._around.files, self._request.key, session.stem, session.previous_archive)
+        return ToolPlace(self._turn_context.files, self._request.key, session.stem, session.previous_archive)
 
     def summary_as_user(self) -> bool:
-        """Let a summary be told by the person, since some providers want one to begin; False where it is."""
+        """Send summaries as messages of the person from now on; False where that changes nothing."""
         if not self._spoken or self.summary_role == "user":
             return False
         self.summary_role = "user"
@@ -177,7 +182,7 @@ class Asking:
         )
         self._spoken = bool(history) and history[0]["role"] == "assistant"
         opening = compact_line(transcript)
-        parts = [*self._around.parts, context.earlier([opening] if opening is not None else [])]
+        parts = [*self._turn_context.parts, context.earlier([opening] if opening is not None else [])]
         return context.request(parts, history, changing=limits.changing_parts)
 
     def _holds_files(self, transcript: Transcript, first: int) -> bool:

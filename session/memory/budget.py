@@ -17,14 +17,15 @@ from session.models.model import CostMeter
 
 log = structlog.get_logger("budget")
 
-HOUR, DAY = 60, 24 * 60  # minutes
+# In minutes, by which calls are counted.
+HOUR, DAY = 60, 24 * 60
 
 
 class Budget:
     """Counts calls by the minute in one file that all daemons of a workspace share.
 
-    Hour and day are the last 60 minutes and the last 24 hours, not those of a clock. A call that ``purse``
-    cannot pay is not made either; None: they cost nothing.
+    Hour and day are the last 60 minutes and the last 24 hours, not those of a clock. A call that
+    ``cost_meter`` cannot pay is not made either; None: they cost nothing.
     """
 
     def __init__(
@@ -34,9 +35,9 @@ class Budget:
         per_hour: int,
         per_day: int,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        purse: CostMeter | None = None,
+        cost_meter: CostMeter | None = None,
     ) -> None:
-        self._purse = purse
+        self._cost_meter = cost_meter
         self._path = path
         self._limits = {HOUR: per_hour, DAY: per_day}
         self._clock = clock
@@ -53,8 +54,8 @@ class Budget:
             NotNow: a cap is reached, or the day's money is spent; nothing was counted.
             StoreError: the count could not be written.
         """
-        if self._purse is not None:
-            await self._purse.afford()
+        if self._cost_meter is not None:
+            await self._cost_meter.afford()
         await start_thread(lambda: self._take(unasked), name="budget")
 
     async def load(self) -> None:
@@ -69,7 +70,7 @@ class Budget:
         until = self._reached_until
         if until is not None and until <= self._clock():
             until = self._reached_until = None
-        closed = self._purse.closed_until() if self._purse is not None else None
+        closed = self._cost_meter.closed_until() if self._cost_meter is not None else None
         return {
             "calls_last_hour": self._used[HOUR],
             "calls_last_day": self._used[DAY],

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from durable import BoundedDict
-from session.compaction import nearest_cut
+from session.compaction.cuts import nearest_cut
 from session.context.scopes import Reader, Scope, Scopes
 from session.disk.layout import Seen, seen
 from session.errors import (
@@ -81,7 +81,7 @@ class MemoryNotes:
 
     Args:
         notes: opens the two files of a scope's folder.
-        purse: pays for the calls; None: they cost nothing.
+        cost_meter: pays for the calls; None: they cost nothing.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MemoryNotes:
         zone: tzinfo,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         notes: Callable[[Path], Notes] = Notes,
-        purse: CostMeter | None = None,
+        cost_meter: CostMeter | None = None,
     ) -> None:
         state = scopes.workspace / "state"
         self.scopes = scopes
@@ -107,9 +107,9 @@ class MemoryNotes:
             per_hour=rules.calls_per_hour,
             per_day=rules.calls_per_day,
             clock=clock,
-            purse=purse,
+            cost_meter=cost_meter,
         )
-        self._purse = purse
+        self._cost_meter = cost_meter
         self.totals = {"messages": 0, "raw": 0, "failures": 0}
         self.zone = zone
         self._notes = notes
@@ -123,8 +123,8 @@ class MemoryNotes:
             ModelError: as of ``Model.ask``.
         """
         answer = await self.model.ask(prompt)
-        if self._purse is not None and answer.usage is not None:
-            self._purse.pay(key, answer.usage)
+        if self._cost_meter is not None and answer.usage is not None:
+            self._cost_meter.pay(key, answer.usage)
         return answer
 
     async def text(self, scope: Scope) -> str:

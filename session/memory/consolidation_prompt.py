@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from session.compaction import call_ids, legal_cuts
+from session.compaction.cuts import call_ids, legal_cuts
 from session.compaction.flat import MAX_RESULT_CHARS, capped
 from session.errors import BadAnswer
 from session.models.errorpage import is_error_page
@@ -79,7 +79,7 @@ def sendable(lines: Sequence[Line], *, start: int, stop: int) -> list[Line]:
         start: index of ``lines[0]`` in the session.
         stop: index in the session at which the slice ends.
     """
-    return [lines[place - start] for place in history.sendable(lines, start=start) if place < stop]
+    return [lines[at - start] for at in history.sendable(lines, start=start) if at < stop]
 
 
 def chunk_end(lines: Sequence[Line], *, zone: tzinfo, max_chars: int) -> int:
@@ -89,11 +89,11 @@ def chunk_end(lines: Sequence[Line], *, zone: tzinfo, max_chars: int) -> int:
     """
     cuts = set(legal_cuts(lines))
     total, fitting = 0, 0
-    for place, line in enumerate(lines):
-        if place in cuts and place > 0:
-            fitting = place
+    for at, line in enumerate(lines):
+        if at in cuts and at > 0:
+            fitting = at
             if total > max_chars:
-                return place
+                return at
         total += len(shown(line, zone)) + 1
         if total > max_chars and fitting:
             return fitting
@@ -173,7 +173,7 @@ def raw_entry(lines: Sequence[Line], *, count: int, zone: tzinfo, now: datetime)
 
 
 def digest(lines: Iterable[Line]) -> str:
-    """Return 8 hex digits that tell messages of a session from others at the same place."""
+    """Return 8 hex digits that tell messages of a session from others at the same at."""
     hashed = hashlib.sha256()
     for line in lines:
         hashed.update(dump(line) + b"\n")

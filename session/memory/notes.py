@@ -76,6 +76,7 @@ class Notes:
             return False
         old = self.history()
         line = str(mark).encode()
+        # After a crash between the two files the same paragraph comes again.
         if line in old:
             return False
         gap = b"" if not old or old.endswith(b"\n\n") else b"\n" if old.endswith(b"\n") else b"\n\n"

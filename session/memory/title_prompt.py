@@ -16,9 +16,12 @@ Line = Mapping[str, Any]
 
 MAX_SUMMARY_CHARS = 1_000
 MAX_NAME_CHARS = 60
-MOST_LINES = 4_000  # of a session that are looked at for its summary, from its end
-MAX_EXCHANGE_CHARS = 2_000  # of the question and of the answer that a name is made from
-_WORDY = 4  # an answer longer than so many times its limit is no summary and no name
+# So many of a session's last messages are looked at for its summary.
+MOST_LINES = 4_000
+# Of the question, and of the answer, from which a name is made.
+MAX_EXCHANGE_CHARS = 2_000
+# An answer that is longer than so many times its limit is no summary and no name.
+_WORDY = 4
 
 SUMMARY_INSTRUCTIONS = """\
 You keep the diary of an assistant. You are given a conversation that has ended. Say in two to four \

@@ -28,7 +28,7 @@ from session.transcript import archive
 from session.transcript.key import SessionKey
 from session.transcript.transcript import Transcript, decode, read_time
 
-log = structlog.get_logger("chronicle")
+log = structlog.get_logger("titles")
 
 AGAIN_S = 15.0
 # Among so many lines the first exchange of a session is looked for.
@@ -143,7 +143,7 @@ class SessionTitles:
         scope_state.failures[subject] = Failure(0, count, until.timestamp())
         await scope_state.save()
         self.totals["failures"] += 1
-        log.warning("chronicle.failed", subject=subject, tries=count, error=str(error))
+        log.warning("title.failed", subject=subject, tries=count, error=str(error))
         if count >= TRIES:
             return ""
         raise NotNow(f"the model's answer cannot be used: {error}", reason="failed", until=until) from error
@@ -223,12 +223,12 @@ class SessionTitles:
         def unnamed(transcript: Transcript) -> bool:
             return transcript.session_id == session_id and not transcript.inner.get("name")
 
-        def job(scribe: TranscriptWriter, _book: JournalFile, epoch: int, wait: Wait | None) -> bool:
+        def job(writer: TranscriptWriter, _journal: JournalFile, epoch: int, wait: Wait | None) -> bool:
             def once() -> bool:
-                with scribe.writing(epoch, wait) as (held, fd):
-                    found = fd is not None and unnamed(scribe.transcript)
+                with writer.writing(epoch, wait) as (held, fd):
+                    found = fd is not None and unnamed(writer.transcript)
                     if found:
-                        scribe.renew(held, fd, inner=merged(scribe.transcript.inner, {"name": name}))
+                        writer.renew(held, fd, inner=merged(writer.transcript.inner, {"name": name}))
                     return found
 
             return again(once)

@@ -26,7 +26,8 @@ class Assembly:
         self._reasoning: list[str] = []
         self._thinking: list[dict[str, Any]] = []
         self._calls: list[dict[str, str]] = []
-        self._at: dict[int, dict[str, str]] = {}  # by the provider's index
+        # By the index that the provider gives to a call.
+        self._at: dict[int, dict[str, str]] = {}
         self._refusal = ""
 
     def add(self, chunk: Chunk) -> str:
@@ -94,6 +95,7 @@ class Assembly:
         function = fragment.function
         call_id, index = fragment.id or "", fragment.index or 0
         call = self._at.get(index)
+        # Some providers give the same index to every call: another id begins another call.
         if call is None or (call_id and call["id"] and call_id != call["id"]):
             call = self._at[index] = {"id": "", "name": "", "arguments": ""}
             self._calls.append(call)

@@ -29,7 +29,8 @@ _CREDENTIALS = re.compile(
     re.IGNORECASE,
 )
 _QUOTA = re.compile(r"credit balance|insufficient[ _](quota|credit|funds|balance)", re.IGNORECASE)
-_CODE = re.compile(r"[A-Za-z][A-Za-z_.-]{1,60}")  # a word of an interface, not of a message
+# A provider's error code is one word; whatever has spaces is a message and may hold text of people.
+_CODE = re.compile(r"[A-Za-z][A-Za-z_.-]{1,60}")
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-.*]{8,}")
 _TYPES = {"rate_limit": 429, "overloaded": 503, "server_error": 503, "unavailable": 503, "timeout": 503}
 _HINTS: dict[AwayCause, str] = {
@@ -49,8 +50,8 @@ def classified(
     chain = list(_chain(error))
     ours = _meant(chain, model=model, secrets=secrets, now=now or datetime.now(UTC))
     status, code = _status(chain), _code(chain)
-    what = f"status {status}" if status else type(chain[-1]).__name__
-    ours.brief = f"{model}: {what}, {code}" if _CODE.fullmatch(code) else f"{model}: {what}"
+    kind = f"status {status}" if status else type(chain[-1]).__name__
+    ours.brief = f"{model}: {kind}, {code}" if _CODE.fullmatch(code) else f"{model}: {kind}"
     return ours
 
 

@@ -25,11 +25,13 @@ from session.models.similarity import unit_vectors
 CONNECT_S = 10.0
 EMBEDDING_THREADS = 4
 _ENVIRONMENT = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the price map of the package, not of the network
+    # LiteLLM would load its price map from the network at each start.
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-    "LITELLM_MODE": "PRODUCTION",  # reads no .env of the folder that it is started in
+    # In any other mode LiteLLM reads the .env of the folder that the gateway is started in.
+    "LITELLM_MODE": "PRODUCTION",
 }
-# A server of one's own asks for no key; the client insists on one.
+# A server at home asks for no key, but the OpenAI client refuses to start without one.
 _DUMMY_KEY = "none"
 _loading = threading.Lock()
 _library: Any = None
@@ -146,12 +148,14 @@ class LiteLLM:
         try:
             return await self._request(model, prompt, written, forced)
         except ModelRefused:
+            # Some providers refuse to be told which tool to call: the model may choose then.
             return await self._request(model, prompt, written, "auto")
 
     async def _request(self, model: str, prompt: Prompt, written: _Written, choice: Any) -> Answer:
         arguments = self._arguments(model, prompt, choice)
         answer = Assembly()
         try:
+            # The client's own limit is on silence: a server that writes a byte now and then would never end.
             async with asyncio.timeout(self._timeout_s), _streamed(arguments) as stream:
                 async for chunk in _pieces(stream):
                     if text := answer.add(chunk):
@@ -217,7 +221,7 @@ class LiteLLMEmbedder:
             name: as LiteLLM writes it, ``provider/model``.
             api_base: the server's address, empty for the provider's own.
             api_key: as of ``LiteLLM``.
-            timeout_s: how long the server may be silent; whoever asks bounds the whole.
+            timeout_s: how long the server may be silent; the caller limits the whole.
         """
         self.name = f"{name} {api_base}".strip()
         self._model = name
@@ -294,7 +298,7 @@ def _access(api_base: str, api_key: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def _streamed(arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
-    """Open the stream and close its connection in the end, however that comes."""
+    """Open the stream, and close its connection in the end: a server writes on into one that is left open."""
     stream = await _library.acompletion(**arguments)
     try:
         yield stream
@@ -303,7 +307,7 @@ async def _streamed(arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
 
 
 def _ended(stream: Any, answer: Assembly) -> bool:
-    """Say whether the provider gave a reason to end, or a count; LiteLLM hands on made-up ones as well."""
+    """Say whether the provider itself ended the answer, by a reason or a count: LiteLLM makes up both."""
     if _is_wrapped(stream):
         return bool(stream.received_finish_reason or stream.intermittent_finish_reason)
     return bool(answer.finish or answer.usage)
@@ -341,6 +345,7 @@ async def _import() -> None:
 def _load() -> None:
     """Import and quieten LiteLLM."""
     global _library  # noqa: PLW0603 - one import per process
+    # Two threads that import LiteLLM at once meet modules that are half made.
     with _loading:
         if _library is not None:
             return
@@ -352,11 +357,11 @@ def _load() -> None:
         library.suppress_debug_info = True
         library.telemetry = False
         library.num_retries = None
-        # An embedding that names no number of retries gets this one.
+        # LiteLLM retries an embedding so often unless the call itself names a number.
         library.DEFAULT_MAX_RETRIES = 0
         for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
             logger = logging.getLogger(name)
-            # The library's own handler would go around the log of the process.
+            # The library's own handler writes to stderr beside the log of the process.
             logger.handlers.clear()
             logger.setLevel(logging.WARNING)
         asyncio.run(_rehearse(library))

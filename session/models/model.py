@@ -10,9 +10,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from session.errors import ModelAway
 
-Message = Mapping[str, Any]  # provider shape: role, content, tool_calls | tool_call_id, name
+# In the shape of OpenAI's chat completions: role, content, tool_calls or tool_call_id, name.
+Message = Mapping[str, Any]
 OnDelta = Callable[[str], None]
-PartKind = Literal["image", "pdf"]  # what else than text a message may hold
+# The parts of a message that are not text.
+PartKind = Literal["image", "pdf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,16 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request: messages oldest first, the tools on offer, and whether one of them is forced by name."""
+    """One request: messages oldest first, the tools on offer, and the name of the one that is forced, if any.
+
+    ``model`` is empty for the configured one; background work names the small one.
+    """
 
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     force_tool: str = ""
     max_tokens: int | None = None
-    model: str = ""  # empty: the configured one; background work names the small one
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 from session.models.model import Vector
 
-_SPARE = 0.01  # by which a stored vector's length may miss 1
+# Four bytes a number round a vector's length: so far from 1 it may be.
+_SPARE = 0.01
 
 
 def unit_vectors(data: object, count: int) -> list[Vector]:
@@ -22,8 +23,9 @@ def unit_vectors(data: object, count: int) -> list[Vector]:
     items = list(data) if isinstance(data, list | tuple) else []
     if len(items) != count:
         raise ValueError(f"{len(items)} vectors for {count} texts")
-    places = [_field(item, "index") for item in items]
-    if sorted(place for place in places if isinstance(place, int)) == list(range(count)):
+    # Providers may answer in another order, and then say by an index which text each vector is of.
+    indexes = [_field(item, "index") for item in items]
+    if sorted(index for index in indexes if isinstance(index, int)) == list(range(count)):
         items.sort(key=lambda item: int(_field(item, "index")))
     vectors = [_unit(_field(item, "embedding")) for item in items]
     if len({len(vector) for vector in vectors}) > 1:
@@ -31,9 +33,9 @@ def unit_vectors(data: object, count: int) -> list[Vector]:
     return vectors
 
 
-def cosine(one: Vector, other: Vector) -> float:
+def cosine(left: Vector, right: Vector) -> float:
     """Compare two vectors of length 1, and of the same number of dimensions."""
-    return float(sum(map(mul, one, other)))
+    return float(sum(map(mul, left, right)))
 
 
 def to_bytes(vector: Vector) -> bytes:

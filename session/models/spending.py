@@ -113,7 +113,7 @@ class Spending:
         self._files = DayFiles(folder)
         self._days: dict[date, Totals] = {}
         self._people: dict[str, deque[datetime]] = {}
-        # Counted when the model was asked, not written yet.
+        # Rows that count already, and are not on disk yet.
         self._pending: list[SpendingRow] = []
         self._visit: asyncio.Future[_Exchange] | None = None
         self._swept = clock()
@@ -123,7 +123,7 @@ class Spending:
         self._record(SpendingRow(self._clock().astimezone(UTC), key, person, usage))
 
     def pay(self, key: str, usage: Usage) -> None:
-        """Count what a call cost that is no turn of anybody's; see ``Purse``."""
+        """Count what a call cost that is no turn of anybody's; see ``CostMeter``."""
         self._record(SpendingRow(self._clock().astimezone(UTC), key, "", usage, turn=False))
 
     def _record(self, row: SpendingRow) -> None:
@@ -150,7 +150,7 @@ class Spending:
         except StoreError as error:
             log.warning("usage.unread", error=str(error), hint=error.hint)
         finally:
-            # One that had ended already is taken without a pass of the loop.
+            # The callback of a visit that had ended before runs only in the next pass of the loop.
             self._end(visit)
 
     async def aclose(self) -> None:
@@ -158,7 +158,7 @@ class Spending:
         while self._pending and self._durable:
             # A visit that began with nothing pending only reads.
             visit = self._visit or self._start()
-            # Logged where the visit ends.
+            # What failed is logged where the visit ends.
             with contextlib.suppress(NewerFormat):
                 await self.refresh()
             if visit.exception() is not None or visit.result().error is not None:
@@ -192,7 +192,7 @@ class Spending:
         return until
 
     async def afford(self) -> None:
-        """See that a call may still be paid today; see ``Purse``."""
+        """See that a call may still be paid today; see ``CostMeter``."""
         if not self.limited:
             return
         await self.refresh()
@@ -226,6 +226,7 @@ class Spending:
             log.warning("usage.unwritten", error=str(error))
             return
         done = visit.result()
+        # What was counted while the disk was busy stays for the next visit.
         del self._pending[: done.written]
         for row in done.found:
             self._take(row)
@@ -291,6 +292,7 @@ class DayFiles:
         if not path.exists():
             self._create(path, today)
         lines = [row.to_bytes() for row in rows if row.at.date() == day]
+        # Several daemons write here: one write with O_APPEND is not mixed with those of others.
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
@@ -307,7 +309,7 @@ class DayFiles:
         durable.make_folder(path.parent)
         temp = path.with_name(f".{path.name}.{ULID()}.tmp")
         with (
-            # Another daemon was quicker.
+            # Another daemon may create it at the same moment: its file stays.
             contextlib.suppress(FileExistsError),
             durable.replacing(path, temp=temp, new=True) as fd,
         ):
@@ -332,6 +334,7 @@ class DayFiles:
             data = _all_from(fd, start)
         finally:
             os.close(fd)
+        # A line without its end may be in the middle of another daemon's write: it is read the next time.
         keep = data.rfind(b"\n") + 1
         rows = [row for raw in data[:keep].split(b"\n") if (row := _read_row(raw, day)) is not None]
         self._read_to[day] = start + keep

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from session.models.model import Message, ToolSpec
 
 CHARS_PER_TOKEN = 4.0
-IMAGE_CHARS = 4_800  # what one picture weighs: about 1,200 tokens with the large providers
+# The large providers take about 1,200 tokens for a picture.
+IMAGE_CHARS = 4_800
 
 
 def estimate(text: str, *, chars_per_token: float = CHARS_PER_TOKEN) -> int:

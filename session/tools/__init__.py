@@ -43,6 +43,12 @@ class ToolPlace:
     previous: str | None = None
 
 
+def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the JSON Schema of a tool's arguments: each by its name, then which of them must be there."""
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    return {**schema, "required": list(required)} if required else schema
+
+
 class Tool(Protocol):
     """One thing that a model can have done: a description of it, and ``run``."""
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from session.disk.layout import Layout
 from session.errors import StoreError, ToolError
 from session.models.model import ToolSpec
-from session.tools import ToolPlace
+from session.tools import ToolPlace, parameters
 from session.transcript import archive
 from session.transcript.attachments import with_references
 from session.transcript.history import is_record
@@ -21,12 +21,14 @@ from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript
 
 PAGE_BYTES = 32 * 1024
-RESULT_CHARS = 2000  # shown of a tool's result, and of the arguments of a call
+# So much is shown of a tool's result, and of the arguments of a call.
+RESULT_CHARS = 2_000
 
 _NEXT = "[More follows. For the next page call session_archive_read with {arguments}]"
 _END = "[This is the end of the archive.]"
 _DAMAGED = " Some of the file is damaged; what could not be read is left out."
-_MARGIN_BYTES = 1024  # for the words around the lines
+# Of a page this is for its first and last line.
+_MARGIN_BYTES = 1024
 
 
 class SessionArchiveRead:
@@ -37,13 +39,10 @@ class SessionArchiveRead:
         "session_archive_read",
         "Read the earlier part of this conversation word for word, where its summary lacks a detail. "
         "Gives one page; each page says how to ask for the next.",
-        {
-            "type": "object",
-            "properties": {
-                "line": {"type": "integer", "minimum": 1, "description": "Line to begin at, 1 by default"},
-                "offset": {"type": "integer", "minimum": 0, "description": "Characters of it to pass over"},
-            },
-        },
+        parameters(
+            line={"type": "integer", "minimum": 1, "description": "Line to begin at, 1 by default"},
+            offset={"type": "integer", "minimum": 0, "description": "Characters of it to pass over"},
+        ),
     )
 
     def __init__(self, layout: Layout, *, zone: tzinfo, page_bytes: int = PAGE_BYTES) -> None:
@@ -69,8 +68,10 @@ class SessionArchiveRead:
         total = len(transcript.messages)
         if line > total:
             raise ToolError(f"the archive has {total} lines, numbered from 1")
-        rows, last, following = self._page(transcript, line, offset)
-        head = f"The earlier part of this conversation, ended {self._time(found.ended_at)}: "
+        rows, last, following = page_of(
+            transcript, line, offset, zone=self._zone, page_bytes=self._page_bytes
+        )
+        head = f"The earlier part of this conversation, ended {_time(found.ended_at, self._zone)}: "
         head += f"lines {line} to {last} of {total}." + (_DAMAGED if transcript.damaged else "")
         end = _END if following is None else _NEXT.format(arguments=json.dumps(following))
         return "\n".join([head, "", *rows, "", end])
@@ -89,54 +90,57 @@ class SessionArchiveRead:
             raise ToolError("the archive is not one of this conversation")
         return found, transcript
 
-    def _page(
-        self, transcript: Transcript, line: int, offset: int
-    ) -> tuple[list[str], int, dict[str, int] | None]:
-        """Return the rows of a page, the last line on it, and the arguments of the next one."""
-        withdrawn, rows = _withdrawn(transcript), list[str]()
-        room = self._page_bytes - _MARGIN_BYTES
-        for number in range(line, len(transcript.messages) + 1):
-            skipped = offset if number == line else 0
-            row = "" if number - 1 in withdrawn else self._row(transcript.messages[number - 1], number)
-            row = row[skipped:]
-            size = len(row.encode()) + 1
-            if size > room and rows:
-                return rows, number - 1, {"line": number}
-            if size > room:
-                part = row.encode()[:room].decode("utf-8", "ignore")
-                return [part], number, {"line": number, "offset": skipped + len(part)}
-            if row:
-                rows.append(row)
-                room -= size
-        return rows, len(transcript.messages), None
 
-    def _row(self, raw: bytes, number: int) -> str:
-        """Write a line as flat text; empty where it is a record that says nothing to a reader."""
-        line = decode(raw)
-        if is_record(line) and line["kind"] not in ("compact", "overlay"):
-            return ""
-        at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
-        stamp = f", {self._time(at)}" if at is not None else ""
-        text = with_references(plain_text(line.get("content")), line)
-        if line["role"] == "tool":
-            text = _bounded(text)
-        calls = [f"[{number} calls]: {call}" for call in _calls(line)]
-        rows = [f"[{number} {_who(line)}{stamp}]: {text}"] if text or not calls else []
-        return "\n".join([*rows, *calls]).encode("utf-8", "replace").decode()
+def page_of(
+    transcript: Transcript, line: int, offset: int, *, zone: tzinfo, page_bytes: int
+) -> tuple[list[str], int, dict[str, int] | None]:
+    """Return the rows of a page, the last line on it, and the arguments of the next one."""
+    withdrawn, rows = _withdrawn(transcript), list[str]()
+    left = page_bytes - _MARGIN_BYTES
+    for number in range(line, len(transcript.messages) + 1):
+        skipped = offset if number == line else 0
+        row = "" if number - 1 in withdrawn else row_of(transcript.messages[number - 1], number, zone)
+        row = row[skipped:]
+        size = len(row.encode()) + 1
+        if size > left and rows:
+            return rows, number - 1, {"line": number}
+        if size > left:
+            part = row.encode()[:left].decode("utf-8", "ignore")
+            return [part], number, {"line": number, "offset": skipped + len(part)}
+        if row:
+            rows.append(row)
+            left -= size
+    return rows, len(transcript.messages), None
 
-    def _time(self, at: datetime) -> str:
-        return f"{at.astimezone(self._zone):%Y-%m-%d %H:%M}"
+
+def row_of(raw: bytes, number: int, zone: tzinfo) -> str:
+    """Write a line as flat text; empty where it is a record that says nothing to a reader."""
+    line = decode(raw)
+    if is_record(line) and line["kind"] not in ("compact", "overlay"):
+        return ""
+    at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+    stamp = f", {_time(at, zone)}" if at is not None else ""
+    text = with_references(plain_text(line.get("content")), line)
+    if line["role"] == "tool":
+        text = _shortened(text)
+    calls = [f"[{number} calls]: {call}" for call in _calls(line)]
+    rows = [f"[{number} {_who(line)}{stamp}]: {text}"] if text or not calls else []
+    return "\n".join([*rows, *calls]).encode("utf-8", "replace").decode()
+
+
+def _time(at: datetime, zone: tzinfo) -> str:
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
 def _withdrawn(transcript: Transcript) -> set[int]:
-    """Return the places of the lines that a record took back."""
-    places: set[int] = set()
+    """Return the indexes of the lines that a record took back."""
+    indexes: set[int] = set()
     for at in transcript.index.records:
         line = decode(transcript.messages[at])
         since = line.get("from")
         if line.get("kind") == "undo" and type(since) is int and 0 <= since < at:
-            places.update(range(since, at))
-    return places
+            indexes.update(range(since, at))
+    return indexes
 
 
 def _who(line: Mapping[str, Any]) -> str:
@@ -158,7 +162,7 @@ def _calls(line: Mapping[str, Any]) -> list[str]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
             arguments = plain_text(function.get("arguments"))
-            found.append(f"{_name(function.get('name'))} {_bounded(arguments)}".rstrip())
+            found.append(f"{_name(function.get('name'))} {_shortened(arguments)}".rstrip())
     return found
 
 
@@ -166,7 +170,7 @@ def _name(value: object) -> str:
     return " ".join(value.split())[:100] if isinstance(value, str) else ""
 
 
-def _bounded(text: str) -> str:
+def _shortened(text: str) -> str:
     if len(text) <= RESULT_CHARS:
         return text
     return f"{text[:RESULT_CHARS]} […, {len(text)} characters in all]"

@@ -26,6 +26,7 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 10 * 1024 * 1024
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK a pipe in the folder would hold the thread until somebody writes into it.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TEMP_PREFIX, _TEMP_SUFFIX = ".chat-gateway-", ".tmp"
 _TEMP_LIFE_S = 3600

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from session.errors import ToolError
 from session.models.model import ToolSpec
-from session.tools import MAX_RESULT_BYTES, ToolPlace
+from session.tools import MAX_RESULT_BYTES, ToolPlace, parameters
 from session.tools.beneath import (
     MAX_FILE_BYTES,
     below,
@@ -34,15 +34,12 @@ class Read:
     spec: ClassVar[ToolSpec] = ToolSpec(
         "read",
         "Read a text file. Long files come in parts; the result says how to ask for the next.",
-        {
-            "type": "object",
-            "properties": {
-                "path": _PATH,
-                "offset": {"type": "integer", "minimum": 1, "description": "First line, from 1"},
-                "limit": {"type": "integer", "minimum": 1, "description": "How many lines"},
-            },
-            "required": ["path"],
-        },
+        parameters(
+            "path",
+            path=_PATH,
+            offset={"type": "integer", "minimum": 1, "description": "First line, from 1"},
+            limit={"type": "integer", "minimum": 1, "description": "How many lines"},
+        ),
     )
 
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
@@ -59,11 +56,9 @@ class Write:
     spec: ClassVar[ToolSpec] = ToolSpec(
         "write",
         "Write a text file, replacing what it held; missing folders are made.",
-        {
-            "type": "object",
-            "properties": {"path": _PATH, "content": {"type": "string", "description": "The whole text"}},
-            "required": ["path", "content"],
-        },
+        parameters(
+            "path", "content", path=_PATH, content={"type": "string", "description": "The whole text"}
+        ),
     )
 
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
@@ -83,16 +78,15 @@ class Edit:
     spec: ClassVar[ToolSpec] = ToolSpec(
         "edit",
         "Replace a passage of a text file. The old passage must stand there once, exactly as given.",
-        {
-            "type": "object",
-            "properties": {
-                "path": _PATH,
-                "old": {"type": "string", "description": "The passage as it stands, lines and spaces too"},
-                "new": {"type": "string", "description": "What comes in its place; empty removes it"},
-                "all": {"type": "boolean", "description": "Replace it wherever it stands"},
-            },
-            "required": ["path", "old", "new"],
-        },
+        parameters(
+            "path",
+            "old",
+            "new",
+            path=_PATH,
+            old={"type": "string", "description": "The passage as it stands, lines and spaces too"},
+            new={"type": "string", "description": "What comes in its place; empty removes it"},
+            all={"type": "boolean", "description": "Replace it wherever it stands"},
+        ),
     )
 
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
@@ -117,7 +111,7 @@ class Ls:
     spec: ClassVar[ToolSpec] = ToolSpec(
         "ls",
         "List a folder: one name a line, folders end with /, files with their size in bytes.",
-        {"type": "object", "properties": {"path": {**_PATH, "description": "Folder, . for the top"}}},
+        parameters(path={**_PATH, "description": "Folder, . for the top"}),
     )
 
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
@@ -134,10 +128,10 @@ def _page(data: bytes, *, first: int, limit: int | None) -> str:
     if first > max(len(lines), 1):
         raise ToolError(f"the file has {len(lines)} lines")
     asked = lines[first - 1 :][:limit]
-    room, taken = MAX_RESULT_BYTES - _NOTE_ROOM, 0
+    left, taken = MAX_RESULT_BYTES - _NOTE_ROOM, 0
     for line in asked:
-        room -= len(line.encode()) + 1
-        if room < 0:
+        left -= len(line.encode()) + 1
+        if left < 0:
             break
         taken += 1
     # One line alone over the limit is cut by the toolbox.

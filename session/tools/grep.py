@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from session.errors import ToolError
 from session.library.patterns import PatternResult, Searcher
 from session.models.model import ToolSpec
-from session.tools import ToolPlace
+from session.tools import ToolPlace, parameters
 from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, threaded
 
 LIMIT_S = 5.0
@@ -27,15 +27,12 @@ class Grep:
     spec: ClassVar[ToolSpec] = ToolSpec(
         "grep",
         "Search text files for a regular expression (Python's); gives path, number and text of each line.",
-        {
-            "type": "object",
-            "properties": {
-                "pattern": {"type": "string", "description": "Regular expression, searched in each line"},
-                "path": {"type": "string", "description": "File or folder, . for all files (the default)"},
-                "ignore_case": {"type": "boolean", "description": "Capitals do not matter"},
-            },
-            "required": ["pattern"],
-        },
+        parameters(
+            "pattern",
+            pattern={"type": "string", "description": "Regular expression, searched in each line"},
+            path={"type": "string", "description": "File or folder, . for all files (the default)"},
+            ignore_case={"type": "boolean", "description": "Capitals do not matter"},
+        ),
     )
 
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from session.errors import ToolError
 from session.library.library import Library, Skill
 from session.models.model import ToolSpec
-from session.tools import ToolPlace
+from session.tools import ToolPlace, parameters
 from session.tools.beneath import MAX_FILE_BYTES
 from session.transcript.attachments import open_beneath
 
@@ -25,14 +25,11 @@ class SkillRead:
     spec: ClassVar[ToolSpec] = ToolSpec(
         "skill_read",
         "Read the instructions of a skill, or a file that lies beside them.",
-        {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "description": "The skill's name as listed"},
-                "path": {"type": "string", "description": "A file of the skill; left out: its instructions"},
-            },
-            "required": ["name"],
-        },
+        parameters(
+            "name",
+            name={"type": "string", "description": "The skill's name as listed"},
+            path={"type": "string", "description": "A file of the skill; left out: its instructions"},
+        ),
     )
 
     def __init__(self, library: Library) -> None:

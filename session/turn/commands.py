@@ -181,7 +181,7 @@ class Commands:
         try:
             chosen = aim.session if aim is not None else await _choose(session, rest)
             swap = await session.change(
-                lambda *hands: switch_session.reopen(*hands, session_id=chosen, by=id_)
+                lambda *writers: switch_session.reopen(*writers, session_id=chosen, by=id_)
             )
         except NotChosen as error:
             return str(error)

@@ -23,6 +23,7 @@ class StopSwitch:
     def pull(self) -> None:
         """End the guarded block; one that is entered later does not begin."""
         self.pulled = True
+        # A second cancellation would interrupt what the turn still has to store.
         if self._task is not None and not self._sent:
             self._sent = True
             self._task.cancel()
@@ -40,5 +41,6 @@ class StopSwitch:
     ) -> None:
         task, self._task = self._task, None
         assert task is not None
+        # A drain may have cancelled the task besides: then it ends as cancelled, and its turn is resumed.
         if self._sent and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TurnStopped from error

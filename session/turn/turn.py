@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
@@ -25,11 +25,12 @@ from session.models.model import Answer, Meter, Model, ToolCall, Usage, Warms
 from session.store.store import Exchange, Session
 from session.tools import Toolbox
 from session.transcript import transcript
-from session.transcript.attachments import Attachment, stored
+from session.transcript.attachments import Attachment
 from session.transcript.history import SummaryRole
 from session.transcript.index import usage_of
 from session.turn.stop import StopSwitch, TurnStopped
 from session.turn.turn_compaction import TurnCompaction
+from session.turn.turn_lines import TurnLines, calls_of
 
 __all__ = [
     "INTERRUPTED",
@@ -51,16 +52,21 @@ STOPPED = "not run: the turn was stopped"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a letter ended. ``silent``: nothing is sent; ``seq``: its place among the key's replies."""
+    """How a letter ended.
+
+    ``kind`` is ``reply`` or ``notice``, ``reason`` that of a notice. ``silent``: nothing is sent. ``seq`` is
+    its number among the key's replies, ``files`` go out with it, and ``usage`` sums up all requests of the
+    turn that was run for it.
+    """
 
     text: str = ""
-    kind: str = "reply"  # reply | notice
-    reason: str = ""  # of a notice
+    kind: str = "reply"
+    reason: str = ""
     silent: bool = False
     repeated: bool = False
     seq: int = 0
-    files: Sequence[Attachment] = ()  # that go out with it
-    usage: Usage | None = None  # of the turn that was run for it, all requests together
+    files: Sequence[Attachment] = ()
+    usage: Usage | None = None
 
 
 class Watcher(Protocol):
@@ -175,6 +181,7 @@ class _Turn:
         self._session = session
         self._request = request
         self._watcher = watcher
+        self._lines = TurnLines(request, turns.now)
         self._user: dict[str, Any] | None = None
         self._partial: list[str] = []
         self._rounds = 0
@@ -203,7 +210,7 @@ class _Turn:
         if exchange is not None and exchange.tail:
             await self._resume(exchange)
         else:
-            self._user = self._user_line()
+            self._user = self._lines.user()
             if careful:
                 await self._store()
         while True:
@@ -216,7 +223,8 @@ class _Turn:
                     f"the model asked for tools in more than {self._rounds} rounds",
                     hint="raise model.max_tool_rounds, or use a stronger model",
                 )
-            await self._store(self._assistant(answer))
+            # The calls are on disk before a tool runs: after a crash they tell what may have been done.
+            await self._store(self._lines.assistant(answer))
             await self._run_calls(answer.tool_calls)
 
     async def close_stopped(self) -> None:
@@ -224,15 +232,17 @@ class _Turn:
         exchange = self._session.find(self._request.id)
         self._user = None
         if exchange is None or not exchange.tail:
-            lines = [self._user_line()]
+            lines = [self._lines.user()]
         elif exchange.final is not None:
             return
         else:
             calls = self._open_calls(exchange)
             # The first call may still run in its thread, and end: nobody knows its outcome.
             said = [INTERRUPTED, *[STOPPED] * len(calls)]
-            lines = [self._result(call, text, is_error=True) for call, text in zip(calls, said, strict=False)]
-        lines.append(self._line("assistant", "".join(self._partial), stopped=True, final=True))
+            lines = [
+                self._lines.result(call, text, is_error=True) for call, text in zip(calls, said, strict=False)
+            ]
+        lines.append(self._lines.stopped("".join(self._partial)))
         await self._store(*lines)
 
     def stored_answer(self) -> str | None:
@@ -243,41 +253,6 @@ class _Turn:
 
     # -- stored lines ------------------------------------------------------------------------------
 
-    def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
-        at = self._turns.now()
-        return transcript.make_line(role, content, at, message_id=self._request.id, **fields)
-
-    def _user_line(self) -> dict[str, Any]:
-        request = self._request
-        sender = dict(request.sender) or None
-        return self._line(
-            "user",
-            request.text,
-            platform_id=request.platform_id,
-            sender=sender,
-            group=True if request.chat == "group" else None,
-            attachments=stored(request.attachments),
-            typed=request.typed or None,
-        )
-
-    def _assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
-        usage = answer.usage and {
-            "prompt": answer.usage.prompt,
-            "completion": answer.usage.completion,
-            "cost_usd": answer.usage.cost_usd,
-        }
-        calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.tool_calls
-        ]
-        content = answer.text if answer.text or not calls else None
-        return self._line(
-            "assistant", content, tool_calls=calls or None, **dict(answer.extra), usage=usage, **fields
-        )
-
-    def _result(self, call: ToolCall, text: str, *, is_error: bool) -> dict[str, Any]:
-        return self._line("tool", text, tool_call_id=call.id, name=call.name, is_error=is_error or None)
-
     async def _store(self, *lines: dict[str, Any]) -> None:
         user, self._user = self._user, None
         if user is None and not lines:
@@ -285,6 +260,7 @@ class _Turn:
         try:
             await self._session.append([user, *lines] if user else lines)
         except Exception:
+            # The question is not on disk: the next append has to bring it.
             self._user = user
             raise
 
@@ -331,6 +307,7 @@ class _Turn:
             return await self._turns.model.ask(prompt, self._delta)
         finally:
             timer.cancel()
+            # An append that has begun cannot be called back, and the answer's line must follow it.
             for store in storing:
                 await store
 
@@ -348,7 +325,7 @@ class _Turn:
             raise BadAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._tools_used)) or None
         self._answer = answer.text
-        await self._store(self._assistant(answer, final=True, tools_used=used))
+        await self._store(self._lines.assistant(answer, final=True, tools_used=used))
         return answer.text
 
     # -- tools -------------------------------------------------------------------------------------
@@ -359,8 +336,11 @@ class _Turn:
             self._tools_used.append(call.name)
             if self._watcher is not None:
                 self._watcher.tool(call.name)
-            result = await self._turns.toolbox.run(call, self._asking.place(), self._context.tools)
-            await self._store(self._result(call, result.text, is_error=result.is_error))
+            await self._run_call(call)
+
+    async def _run_call(self, call: ToolCall) -> None:
+        result = await self._turns.toolbox.run(call, self._asking.place(), self._context.tools)
+        await self._store(self._lines.result(call, result.text, is_error=result.is_error))
 
     async def _resume(self, exchange: Exchange) -> None:
         """Go on after the last stored line: settle the calls that have no result yet."""
@@ -372,11 +352,11 @@ class _Turn:
                 self.meter.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
         for call in self._open_calls(exchange):
             tool = self._turns.toolbox.get(call.name)
+            # A tool may have acted before the crash: only one that may act twice is run again.
             if tool is not None and not tool.repeatable:
-                await self._store(self._result(call, INTERRUPTED, is_error=True))
+                await self._store(self._lines.result(call, INTERRUPTED, is_error=True))
             else:
-                result = await self._turns.toolbox.run(call, self._asking.place(), self._context.tools)
-                await self._store(self._result(call, result.text, is_error=result.is_error))
+                await self._run_call(call)
 
     def _open_calls(self, exchange: Exchange) -> list[ToolCall]:
         waiting: dict[str, ToolCall] = {}
@@ -386,12 +366,3 @@ class _Turn:
             elif line.get("role") == "tool":
                 waiting.pop(str(line.get("tool_call_id")), None)
         return list(waiting.values())
-
-
-def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:
-    """Read the tool calls of a stored assistant line."""
-    calls = []
-    for call in line.get("tool_calls") or []:
-        function = call.get("function") or {}
-        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), str(function.get("arguments"))))
-    return calls

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from session.compaction import CompactionRules, CountBasis, Due, Estimate, due, estimate_request, measure
 from session.compaction.compactions import Compactions, Occasion
+from session.compaction.counting import CountBasis, Estimate, estimate_request
+from session.compaction.due import Due, due, measure
+from session.compaction.rules import CompactionRules
 from session.compaction.snapshot import apart
 from session.context.request import Asking, compact_line, sent_from
 from session.errors import ContextTooLong, NotCompacted
@@ -30,9 +32,9 @@ class TurnCompaction:
         self._estimate: Estimate | None = None
         self._failed = False
         self._forced = False
-        self._seen = _standing(session.transcript)
+        self._seen = _count_basis(session.transcript)
         self._later = False
-        # the provider counted more than we would have believed
+        # Whether only the provider's count says that a compaction is due.
         self._counted = False
 
     async def prompt(self, pending: Mapping[str, Any] | None, store: Callable[[], Awaitable[None]]) -> Prompt:
@@ -90,13 +92,13 @@ class TurnCompaction:
             self._compactions.after_turn(self._session, due=self._stands, forced=self._counted)
 
     async def _built(self, pending: Mapping[str, Any] | None) -> Prompt:
-        # Before the request is built: what is stored meanwhile may not be in it.
-        self._seen = _standing(self._session.transcript)
+        # Taken before the request is built: what is stored meanwhile may not be in the request.
+        self._seen = _count_basis(self._session.transcript)
         return await self._asking.prompt(pending)
 
     def _stands(self) -> bool:
         """Say whether nothing took messages out of the history since the last request was built."""
-        return _standing(self._session.transcript) == self._seen
+        return _count_basis(self._session.transcript) == self._seen
 
     async def _compacted(self, rules: CompactionRules) -> bool:
         compactions, session = self._compactions, self._session
@@ -146,7 +148,7 @@ class TurnCompaction:
         weighed = estimate_request(
             prompt.messages,
             prompt.tools,
-            standing=_standing(transcript, prompt.model),
+            basis=_count_basis(transcript, prompt.model),
             last=self._compactions.counts.get(transcript.session_id),
             chars_per_token=rules.chars_per_token,
         )
@@ -166,7 +168,7 @@ class TurnCompaction:
         return weighed, due(rules, request=weighed.tokens, load=load)
 
 
-def _standing(transcript: Transcript, model: str = "") -> CountBasis:
+def _count_basis(transcript: Transcript, model: str = "") -> CountBasis:
     """Name what must stay as it is for the provider's count to hold, and for what is due to be so."""
     record = -1
     for at in reversed(transcript.index.records):

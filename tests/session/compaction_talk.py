@@ -9,8 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from session.compaction import CompactionRules, Plan, plan
 from session.compaction.flat import flat
+from session.compaction.plan import Plan, plan
+from session.compaction.rules import CompactionRules
 from session.transcript.history import visible
 from session.transcript.line import make_line
 
@@ -49,6 +50,16 @@ def record(kind: str, content: str = "", **fields: Any) -> dict[str, Any]:
 def filled(text: str, tokens: int) -> str:
     """A text of so many tokens that begins with ``text``."""
     return text.ljust(4 * tokens, ".")
+
+
+def planned(lines: list[dict[str, Any]], rules: CompactionRules | None = None, **more: Any) -> Plan | None:
+    rules = rules or CompactionRules(window=2_000, keep_recent_tokens=100)
+    return plan(lines, **{"start": 0, "history_start": 0, "rules": rules, **more})
+
+
+def sure(made: Plan | None) -> Plan:
+    assert made is not None
+    return made
 
 
 def shown(made: Plan) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from session.models.spending import Spending
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
+from tests.support import clock
 
 ADA = SessionKey("telegram:1")
 BOB = SessionKey("telegram:2")
@@ -29,28 +30,13 @@ START = datetime(2026, 1, 31, 9, 15, tzinfo=UTC)
 Step = Answer | Exception | Callable[[Prompt], Any]
 
 
-class Clock:
-    """A clock that stands still until it is moved; ``sleep`` ends when it has been moved far enough."""
+class Clock(clock.Clock):
+    """The clock of the tests, which stands at the first message of ``talk`` until it is moved."""
 
     def __init__(self) -> None:
-        self.now = START
-        self._moved = asyncio.Event()
+        super().__init__(START)
 
-    def __call__(self) -> datetime:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-        self._moved.set()
-        self._moved = asyncio.Event()
-
-    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
-        """Sleep from this call on: a task that runs it may be begun when the clock has moved already."""
-        return self._until(self.now + timedelta(seconds=seconds))
-
-    async def _until(self, instant: datetime) -> None:
-        while self.now < instant:
-            await self._moved.wait()
+    advance = clock.Clock.forward
 
 
 class Scripted:
@@ -62,7 +48,8 @@ class Scripted:
     def __init__(self, *steps: Step) -> None:
         self.steps = list(steps)
         self.seen: list[Prompt] = []
-        self.prose: list[Prompt] = []  # requests for a summary or a name, which are no steps
+        # Requests for a summary or a name, which are no steps.
+        self.prose: list[Prompt] = []
         self.wrote: list[Step] = []
         self._changed = asyncio.Condition()
 
@@ -215,8 +202,10 @@ async def place(
     model = model or Scripted(*steps)
     store = Store(workspace, zone=UTC, clock=clock)
     scopes = Scopes(workspace, kind=kind)
-    bounds = MemoryRules(**{"window": 10, **rules})
-    memory = MemoryNotes(scopes, store=store, model=model, rules=bounds, zone=UTC, clock=clock, purse=purse)
+    memory_rules = MemoryRules(**{"window": 10, **rules})
+    memory = MemoryNotes(
+        scopes, store=store, model=model, rules=memory_rules, zone=UTC, clock=clock, cost_meter=purse
+    )
     files = files or JobFiles(workspace / "state")
     jobs = Watched(memory, store=store, files=files, clock=clock, sleep=clock.sleep)
     task = asyncio.ensure_future(jobs.run()) if run else None

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from gateway.turns.worker import LetterRules as WorkerRules
-from session.compaction import CompactionRules, Compactor
 from session.compaction.compactions import Compactions
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.errors import ContextTooLong, ModelAway
 from session.models.model import Answer, OnDelta, Prompt, Usage
 from session.models.spending import COST_SAID, Spending
@@ -67,11 +68,11 @@ class Place(Rig):
         super().__init__(folder, self.summing, WorkerRules())
         self.bounds_rules: CompactionRules = replace(RULES[preset], window=100_000, **numbers)
         self.left: list[str] = []
-        self.purse = Spending(
+        self.cost_meter = Spending(
             folder / "usage", disk=self.store, clock=self.clock, durable=False, per_day_usd=1.0
         )
         self.bounds = Compactions(
-            Compactor(self.model, purse=self.purse),
+            Compactor(self.model, cost_meter=self.cost_meter),
             rules=self._rules,
             left=self.session_left,
             now=self._now,
@@ -227,7 +228,7 @@ async def test_a_failure_is_said_and_changes_nothing(tmp_path: Path) -> None:
 async def test_on_a_day_whose_money_is_spent_it_is_refused_as_a_message_is(tmp_path: Path) -> None:
     """Asked again under its id it says the same; where nothing would leave it says that, as always."""
     async with place(tmp_path) as here:
-        here.purse.pay(ADA, Usage(1, 1, 2.0))
+        here.cost_meter.pay(ADA, Usage(1, 1, 2.0))
         await here.put("/compact", "c0")
         assert await here.texts(1) == [commands.NOTHING_TO_COMPACT]
         await here.talk(6)

@@ -10,8 +10,8 @@ from session.store.store import Session
 from session.tools import Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.turn.turn import Request, TurnContext, Turns
-from tests.session.bounds_place import Look, chat, limits
 from tests.session.compaction_talk import facts_of
+from tests.session.compactions_place import Look, chat, limits
 
 NAME = "session_archive_read"
 
@@ -30,7 +30,7 @@ async def test_what_a_summary_left_out_can_be_read_at_once(tmp_path: Path) -> No
             zone=UTC,
             clock=lambda: datetime.now(UTC),
             turn_context=around,
-            compactions=place.bounds,
+            compactions=place.compactions,
         )
         while not place.model.summaries:
             offered = [spec.name for spec in place.model.prompts[-1].tools] if place.count else ["look"]

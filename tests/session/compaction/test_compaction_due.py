@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction import (
-    CompactionRules,
-    CountBasis,
-    Counted,
-    Counts,
-    Load,
-    due,
-    estimate_request,
-    measure,
-)
+from session.compaction.counting import CountBasis, Counted, Counts, estimate_request
+from session.compaction.due import Load, due, measure
+from session.compaction.rules import CompactionRules
 from session.models.model import ToolSpec, Usage
 from session.models.windows import UNKNOWN, in_table, window_of
 from tests.session.compaction_talk import AT, filled, record, said, user
@@ -134,28 +127,30 @@ def test_the_first_request_is_estimated_locally() -> None:
     """All messages and the descriptions of the tools."""
     tool = ToolSpec("look", "y" * 34, {})
 
-    assert estimate_request(sized(10, 20), [], standing=HERE, last=None).tokens == 30
-    assert estimate_request(sized(10, 20), [tool], standing=HERE, last=None).tokens == 40
-    assert estimate_request(sized(10), [], standing=HERE, last=None, chars_per_token=3.5).tokens == 12
+    assert estimate_request(sized(10, 20), [], basis=HERE, last=None).tokens == 30
+    assert estimate_request(sized(10, 20), [tool], basis=HERE, last=None).tokens == 40
+    assert estimate_request(sized(10), [], basis=HERE, last=None, chars_per_token=3.5).tokens == 12
 
 
 def test_later_ones_are_what_was_counted_and_an_estimate_of_what_came_since() -> None:
     """The provider counted 100 for what looked like 30: the next one has 100 and what is new."""
-    first = estimate_request(sized(10, 20), [], standing=HERE, last=None)
+    first = estimate_request(sized(10, 20), [], basis=HERE, last=None)
     last = first.counted(Usage(prompt=100, completion=7))
 
-    second = estimate_request(sized(10, 20, 5), [], standing=HERE, last=last)
+    second = estimate_request(sized(10, 20, 5), [], basis=HERE, last=last)
 
     assert (second.tokens, second.local) == (105, 35)
-    third = estimate_request(sized(10, 20, 5, 8), [], standing=HERE, last=second.counted(Usage(prompt=111)))
+    third = estimate_request(sized(10, 20, 5, 8), [], basis=HERE, last=second.counted(Usage(prompt=111)))
     assert third.tokens == 119
 
 
 @pytest.mark.parametrize(
     "stale",
     [
-        CountBasis(HERE.session_id, HERE.model, 0, 4),  # an overlay, an undo or a compact line came
-        CountBasis(HERE.session_id, HERE.model, 2, -1),  # consolidation moved the beginning
+        # An overlay, an undo or a compact line came.
+        CountBasis(HERE.session_id, HERE.model, 0, 4),
+        # Consolidation moved the beginning.
+        CountBasis(HERE.session_id, HERE.model, 2, -1),
         CountBasis(HERE.session_id, "anthropic/claude-opus-4-5", 0, -1),
         CountBasis("01ARZ3NDEKTSV4RRFFQ69G5FAX", HERE.model, 0, -1),
     ],
@@ -164,19 +159,19 @@ def test_a_stale_count_is_never_trusted(stale: CountBasis) -> None:
     """Whatever was counted before the history, the model or the session changed, all is estimated anew."""
     last = Counted(120_000, 30, HERE)
 
-    assert estimate_request(sized(10, 20, 5), [], standing=stale, last=last).tokens == 35
+    assert estimate_request(sized(10, 20, 5), [], basis=stale, last=last).tokens == 35
 
 
 def test_a_count_of_more_than_is_sent_now_is_not_trusted() -> None:
     """Where something was left out since (a long result cut short), the count says nothing."""
     last = Counted(120_000, 31, HERE)
 
-    assert estimate_request(sized(10, 20), [], standing=HERE, last=last).tokens == 30
+    assert estimate_request(sized(10, 20), [], basis=HERE, last=last).tokens == 30
 
 
 def test_a_provider_that_counts_nothing_is_not_believed() -> None:
     """No usage, or none of the prompt: the next request is estimated whole."""
-    first = estimate_request(sized(10), [], standing=HERE, last=None)
+    first = estimate_request(sized(10), [], basis=HERE, last=None)
 
     assert first.counted(None) is None
     assert first.counted(Usage()) is None

@@ -17,6 +17,7 @@ from session.models.model import Embedder, Meter
 from session.store.vectors import FILE, Vectors
 from session.testing import EmbedderContract, WordEmbedder
 from tests.session.conftest import KEY
+from tests.support.clock import Clock
 from tests.support.model_server import ModelServer
 from tests.support.model_server import Vectors as Scripted
 
@@ -53,14 +54,6 @@ class TestLiteLLM(EmbedderContract):
         self.server.vectors.append(scripted[what])
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 async def words() -> WordEmbedder:
     return WordEmbedder()
@@ -73,7 +66,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def embeddings(tmp_path: Path, words: WordEmbedder, clock: Clock) -> AsyncIterator[Embeddings]:
-    service = Embeddings(words, tmp_path, limit_s=30, pause_s=60, clock=clock)
+    service = Embeddings(words, tmp_path, limit_s=30, pause_s=60, clock=clock.monotonic)
     yield service
     await service.aclose()
 
@@ -124,12 +117,12 @@ async def test_a_model_that_failed_is_left_alone_for_a_while(
 
     with capture_logs() as logged:
         assert await embeddings.similarity("ada", QUESTION, TEXTS, Meter()) is None
-        clock.now = 59
+        clock.forward(59)
         assert await embeddings.similarity("bob", QUESTION, TEXTS, Meter()) is None
     assert [line["event"] for line in logged] == ["embeddings.failed"]
     assert len(words.asked) == 1
 
-    clock.now = 60
+    clock.forward(1)
     assert await embeddings.similarity("bob", QUESTION, TEXTS, Meter()) is not None
 
 
@@ -150,7 +143,8 @@ async def test_a_slow_model_gets_further_at_every_try(
 ) -> None:
     """What came within the time is kept, so that a first comparison of many texts ends some day."""
     hurried = Embeddings(words, tmp_path, limit_s=1)
-    await hurried.open()  # what the disk takes for that is no part of the second
+    # What the disk takes for that is no part of the second that follows.
+    await hurried.open()
     texts = [f"text number {n}" for n in range(2 * BATCH - 1)]
     stuck = asyncio.Event()
 
@@ -242,7 +236,8 @@ async def test_litellm_that_fails_costs_one_request_and_no_more_than_the_limit(
     await service.aclose()
 
     assert similarity is None
-    assert took_s < 25  # not the minute of the server
+    # The server would take a minute.
+    assert took_s < 25
     assert len(server.embedded) == 1
     assert [line["event"] for line in logged] == ["embeddings.failed"]
     assert KEY not in str(logged)

@@ -111,7 +111,8 @@ def test_overlay_and_withdrawn_exchanges() -> None:
     lines = [line for name in names for line in exchange(name)]
     lines.append({"role": "system", "kind": "overlay", "content": "gist", "first_kept": 2})
     lines += exchange("h")
-    lines.append({"role": "system", "kind": "undo", "from": 6})  # d to h
+    # Withdraws d to h.
+    lines.append({"role": "system", "kind": "undo", "from": 6})
     lines += [line for name in "ijk" for line in exchange(name)]
     lines.append({"role": "user", "content": "new", "message_id": "m"})
     older = before_turn(lines, last_consolidated=0, running_id="m")

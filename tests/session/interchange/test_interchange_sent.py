@@ -14,7 +14,7 @@ from session.interchange.conversation import Conversation
 from session.interchange.formats import FORMATS
 from session.transcript.history import SUMMARY_HEAD, SUMMARY_TAIL
 from session.transcript.withdrawal import last_exchange
-from tests.session.bounds_place import KEY, Chat, chat
+from tests.session.compactions_place import KEY, Chat, chat
 
 NEW = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
 HEADER = {"type": "header", "chatId": "8304042211", "agentId": "annabelle", "version": 1}

@@ -7,10 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from session.compaction import legal_cuts, nearest_cut, next_cut
-from session.errors import (
-    ContextTooLong,
-)
+from session.compaction.cuts import legal_cuts, nearest_cut, next_cut
+from session.errors import ContextTooLong
 from session.models.model import Answer, Prompt
 from session.transcript.line import make_line
 from tests.session.memory_lines import MARK, user

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from session.errors import (
-    BadAnswer,
-    ModelAway,
-    ModelRefused,
-    NotNow,
-    SessionError,
-)
+from session.errors import BadAnswer, ModelAway, ModelRefused, NotNow, SessionError
 from session.memory.consolidation import BACK_OFF_S
 from session.models.model import Answer, Echo
 from tests.session.memory_lines import MARK
@@ -113,7 +107,8 @@ async def test_third_failure_keeps_the_messages_raw(tmp_path: Path) -> None:
         for wait in BACK_OFF_S:
             with pytest.raises(NotNow):
                 await house.memory.consolidate(ADA)
-            with pytest.raises(NotNow):  # too early: not asked
+            # Too early: the model is not asked.
+            with pytest.raises(NotNow):
                 await house.memory.consolidate(ADA)
             house.clock.advance(wait)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
-from session.errors import (
-    NotNow,
-    StoreError,
-)
+from session.errors import NotNow, StoreError
 from session.models.model import Answer, Prompt
 from session.transcript.key import SessionKey
 from tests.session.memory_lines import MARK, user
-from tests.session.memory_place import ADA, BOB, place, saved, talk
+from tests.session.memory_place import ADA, BOB, Place, place, saved, talk
 
 # -- several writers -------------------------------------------------------------------------------------
 
@@ -57,6 +55,31 @@ async def test_another_process_is_not_overwritten(tmp_path: Path) -> None:
 
         assert (await two.memory.consolidate(ADA)).messages == 0
         assert two.model.seen == []
+
+
+async def test_the_notes_of_a_scope_are_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """Two chats share it: while one's are taken elsewhere the other's wait, and a kill lets go of it."""
+    async with place(tmp_path, kind="workspace") as house:
+        for key in (ADA, BOB):
+            await house.said(key, talk(10))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.session.scope_holder", str(tmp_path)),
+            cwd=Path(__file__).parents[3],
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(60):
+                assert await process.stdout.readline() == b"asked\n"
+            with pytest.raises(NotNow) as raised:
+                await house.memory.consolidate(BOB)
+        finally:
+            process.kill()
+            await process.wait()
+
+        assert raised.value.reason == "busy"
+        assert house.model.seen == []
+        assert (await house.memory.consolidate(BOB)).messages > 0
 
 
 async def test_an_edit_by_hand_during_the_call_is_kept(tmp_path: Path) -> None:
@@ -167,13 +190,19 @@ async def test_files_are_private(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
 
 
+async def holding(house: Place, name: str, data: bytes) -> Path:
+    """Put a file into the memory of a chat, and return the folder."""
+    folder = (await house.scope(ADA)).memory
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(data)
+    return folder
+
+
 async def test_history_of_others_only_grows(tmp_path: Path) -> None:
     """A HISTORY.md that nanobot or a person wrote keeps every byte."""
     async with place(tmp_path) as house:
         await house.said(ADA, talk(10))
-        folder = (await house.scope(ADA)).memory
-        folder.mkdir(parents=True)
-        (folder / "HISTORY.md").write_bytes(b"[2025-01-01 10:00] Old \xff entry.")
+        folder = await holding(house, "HISTORY.md", b"[2025-01-01 10:00] Old \xff entry.")
         await house.memory.consolidate(ADA)
 
         assert (
@@ -187,9 +216,7 @@ async def test_bytes_that_no_model_can_keep(tmp_path: Path) -> None:
     """A MEMORY.md that is no UTF-8 is kept beside the new one."""
     async with place(tmp_path) as house:
         await house.said(ADA, talk(10))
-        folder = (await house.scope(ADA)).memory
-        folder.mkdir(parents=True)
-        (folder / "MEMORY.md").write_bytes(b"caf\xe9")
+        folder = await holding(house, "MEMORY.md", b"caf\xe9")
         await house.memory.consolidate(ADA)
 
         copies = list(folder.glob("MEMORY.md.corrupt-*"))

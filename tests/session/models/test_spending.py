@@ -18,6 +18,7 @@ from session.disk.threads import DiskThreads
 from session.errors import NewerFormat, NotNow
 from session.models.model import Totals, Usage
 from session.models.spending import KEPT_DAYS, DayFiles, Spending, SpendingRow
+from tests.support.clock import Clock
 
 T = TypeVar("T")
 NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -30,11 +31,11 @@ class Daemon:
     def __init__(
         self, folder: Path, now: datetime, *, durable: bool = True, per_day_usd: float = 0.0
     ) -> None:
-        self.now = now
+        self.clock = Clock(now)
         self.hop = DiskThreads()
         self.visits = 0
         self.spending = Spending(
-            folder, disk=self, clock=lambda: self.now, durable=durable, per_day_usd=per_day_usd
+            folder, disk=self, clock=self.clock, durable=durable, per_day_usd=per_day_usd
         )
 
     def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
@@ -54,6 +55,21 @@ async def daemon(folder: Path, now: datetime = NOON, **more: Any) -> AsyncIterat
 
 def rows_in(path: Path) -> list[dict[str, object]]:
     return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line]
+
+
+def newer(workspace: Path) -> Path:
+    """Return the day's file below ``usage/``, as a newer version writes it."""
+    path = workspace / "usage" / "2027-01-01.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b'{"v":2}\n')
+    return path
+
+
+def in_the_way(workspace: Path) -> Path:
+    """Return a file that has the name of the folder ``usage/``, which so cannot be made."""
+    path = workspace / "usage"
+    path.write_text("in the way")
+    return path
 
 
 async def test_a_turn_counts_at_once_and_after_a_restart(tmp_path: Path) -> None:
@@ -151,16 +167,17 @@ async def test_a_day_and_an_hour_end(tmp_path: Path) -> None:
     async with daemon(tmp_path, datetime(2027, 1, 1, 23, 30, tzinfo=UTC)) as one:
         one.spending.record("a:1", "a:1", ONE)
         await one.spending.refresh()
-        one.now += timedelta(minutes=45)
+        one.clock.forward(minutes=45)
         assert one.spending.today() == Totals()
         assert len(one.spending.within_hour("a:1")) == 1
 
-        async with daemon(tmp_path, one.now) as again:  # the last hour began in the file of yesterday
+        # The last hour began in the file of yesterday.
+        async with daemon(tmp_path, one.clock.now) as again:
             await again.spending.refresh()
             assert again.spending.today() == Totals()
             assert len(again.spending.within_hour("a:1")) == 1
 
-        one.now += timedelta(minutes=15)
+        one.clock.forward(minutes=15)
         assert one.spending.within_hour("a:1") == []
 
 
@@ -178,10 +195,9 @@ async def test_files_older_than_they_are_kept_go_with_the_first_line_of_a_day(tm
 
 
 async def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "2027-01-01.jsonl"
-    path.write_bytes(b'{"v":2}\n')
+    path = newer(tmp_path)
 
-    async with daemon(tmp_path) as one:
+    async with daemon(path.parent) as one:
         with pytest.raises(NewerFormat):
             await one.spending.refresh()
     assert path.read_bytes() == b'{"v":2}\n'
@@ -189,8 +205,8 @@ async def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: 
 
 async def test_a_disk_that_refuses_costs_no_count(tmp_path: Path) -> None:
     """What could not be written is counted, and written when the disk takes lines again."""
-    folder = tmp_path / "usage"
-    folder.write_text("in the way")
+    folder = in_the_way(tmp_path)
+
     async with daemon(folder) as one:
         one.spending.record("a:1", "a:1", ONE)
         await one.spending.refresh()
@@ -290,7 +306,7 @@ async def test_the_limit_of_a_day_is_reached_by_turns_and_calls_of_all_daemons(t
         assert one.spending.closed_until() == midnight
         assert [(line["event"], line["cost_usd"]) for line in logs] == [("usage.limit_reached", 1.0)]
 
-        one.now = midnight
+        one.clock.now = midnight
         await one.spending.afford()
         assert one.spending.closed_until() is None
 
@@ -326,25 +342,20 @@ async def test_what_is_counted_while_a_visit_only_reads_is_written_at_the_close(
         await reading
 
 
-async def test_the_close_gives_up_where_a_newer_version_writes(tmp_path: Path) -> None:
-    """It began to while this daemon ran; whatever is closed after this is closed all the same."""
-    path = tmp_path / "2027-01-01.jsonl"
-    path.write_bytes(b'{"v":2}\n')
-    async with daemon(tmp_path) as one:
-        one.spending.record("a:1", "a:1", ONE)
-        await one.spending.aclose()
+@pytest.mark.parametrize("refusing", [newer, in_the_way])
+async def test_the_close_gives_up_where_nothing_can_be_written(
+    tmp_path: Path, refusing: Callable[[Path], Path]
+) -> None:
+    """A newer version began to write meanwhile, or the disk refuses: all else is closed all the same."""
+    path = refusing(tmp_path)
+    before = path.read_bytes()
 
-    assert path.read_bytes() == b'{"v":2}\n'
-
-
-async def test_the_close_gives_up_where_the_disk_refuses(tmp_path: Path) -> None:
-    folder = tmp_path / "usage"
-    folder.write_text("in the way")
-    async with daemon(folder) as one:
+    async with daemon(tmp_path / "usage") as one:
         one.spending.record("a:1", "a:1", ONE)
         await one.spending.aclose()
 
         assert one.spending.today().turns == 1
+    assert path.read_bytes() == before
 
 
 async def test_without_a_limit_no_call_looks_at_the_disk(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
 from session.testing import Script
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult
-from session.tools.archives import PAGE_BYTES, RESULT_CHARS, SessionArchiveRead
+from session.tools.archives import PAGE_BYTES, RESULT_CHARS, SessionArchiveRead, page_of, row_of
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
 from session.transcript.loading import WHOLE_BYTES
+from session.transcript.transcript import dump, parse
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
 
 ADA, EVE = SessionKey("telegram:1"), SessionKey("telegram:2")
@@ -180,16 +181,14 @@ async def test_pages_follow_one_another_without_gap_or_repeat(world: World) -> N
 @given(texts=st.lists(st.text(max_size=300), min_size=1, max_size=12), page_bytes=st.integers(1040, 1400))
 def test_nothing_is_lost_between_pages(texts: list[str], page_bytes: int) -> None:
     """Whatever the texts and the bound, the characters of the pages are those of the lines."""
-    from session.tools.archives import SessionArchiveRead as Tool
-    from session.transcript.transcript import dump, parse
-
     raw = [dump(line("user", text)) for text in texts]
     transcript = parse(b"".join(one + b"\n" for one in raw), stem="cli_x")
-    tool = Tool(Store(Path("/nowhere"), zone=UTC).layout, zone=UTC, page_bytes=page_bytes)
     at, shown, calls = {"line": 1, "offset": 0}, "", 0
 
     while True:
-        rows, _, following = tool._page(transcript, at["line"], at.get("offset", 0))
+        rows, _, following = page_of(
+            transcript, at["line"], at.get("offset", 0), zone=UTC, page_bytes=page_bytes
+        )
         shown += "".join(rows)
         calls += 1
         if following is None:
@@ -197,7 +196,7 @@ def test_nothing_is_lost_between_pages(texts: list[str], page_bytes: int) -> Non
         assert (following["line"], following.get("offset", 0)) > (at["line"], at.get("offset", 0))
         at = following
 
-    assert shown == "".join(tool._row(one, number) for number, one in enumerate(raw, 1))
+    assert shown == "".join(row_of(one, number, UTC) for number, one in enumerate(raw, 1))
     assert calls < 5000
 
 

@@ -169,7 +169,8 @@ async def test_a_folder_swapped_for_a_link_does_not_open_the_outside(
         assert swapper.stdout is not None
         swapper.stdout.readline()
         results, writes = [], []
-        async with asyncio.timeout(60):  # the swapper may hit every call for a while
+        # The swapper may hit every call for a while.
+        async with asyncio.timeout(60):
             while len(results) < 300 or not any(result.text == "mine" for result in results):
                 results.append(await run(place, "read", path="real/x"))
             while len(writes) < 50 or all(result.is_error for result in writes):

@@ -7,14 +7,15 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from session.compaction import CompactionRules, Compactor
 from session.compaction.compactions import Compactions
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.context.context import ChangingParts
-from session.errors import ContextTooLong
+from session.errors import ContextTooLong, ModelAway
 from session.models.model import Answer, Meter, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage
 from session.models.tokens import estimate_messages
 from session.store.store import Session, Store
@@ -23,8 +24,16 @@ from session.transcript.history import HistoryWindow, SummaryRole
 from session.transcript.key import SessionKey
 from session.turn.turn import Reply, Request, StopSwitch, TurnContext, TurnLimits, Turns
 from tests.session.compaction_talk import RULES, STRUCTURED, facts_of, filled
+from tests.support.clock import Clock
 
 KEY = SessionKey("cli:ada")
+AWAY = ModelAway("503", cause="unreachable")
+PRESETS = ("overlay", "budget", "archive", "annabelle")
+QUICK = {"annabelle": {"max_chars": 4_000, "min_turns": 3, "cooldown_s": 0.0}}
+
+
+def call(n: int) -> list[ToolCall]:
+    return [ToolCall(f"c{n}", "look", f'{{"n": "{n:04}"}}')]
 
 
 class Talker:
@@ -36,16 +45,19 @@ class Talker:
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []
         self.summaries: list[Prompt] = []
-        self.tokens = 150  # of an answer
-        self.takes_tokens = 10**9  # what the provider takes
+        # Of each answer.
+        self.tokens = 150
+        # What the provider takes of a request.
+        self.takes_tokens = 10**9
         self.refuses: Callable[[Prompt], Exception | None] = lambda prompt: None
-        self.sums_up: Callable[[Prompt], Any] = lambda prompt: None  # something else than a good summary
+        self.sums_up: Callable[[Prompt], Any] = lambda prompt: None
         self.usage = True
         self.calls: list[list[ToolCall]] = []
         self.summing = asyncio.Event()
-        self.hold: asyncio.Event | None = None  # a summary waits for it
+        # A summary waits for this one, an answer for the other.
+        self.hold: asyncio.Event | None = None
+        self.answers: asyncio.Event | None = None
         self.asked = asyncio.Event()
-        self.answers: asyncio.Event | None = None  # an answer waits for it
         self._facts = 5_000
 
     def takes(self, part: PartKind) -> bool:
@@ -109,37 +121,34 @@ class Chat:
         self.store = store or Store(folder, zone=UTC)
         self.left: list[str] = []
         self.leaving = asyncio.Event()
-        self.leaves: asyncio.Event | None = None  # what an ended session owes to memory waits for it
+        # What an ended session owes to memory waits for it.
+        self.leaves: asyncio.Event | None = None
         self.left_fails: list[Exception] = []
-        self.began = datetime.now(UTC)
-        self.seconds = 0.0  # since then: what a test does takes none by itself
-        self.compactor = Compactor(self.model, clock=lambda: self.seconds)
-        self.bounds = Compactions(
+        self.clock = Clock(datetime.now(UTC))
+        self.compactor = Compactor(self.model, clock=self.clock.monotonic)
+        self.compactions = Compactions(
             self.compactor,
-            rules=self._rules,
-            left=self._left,
+            rules=self.rules_now,
+            left=self.note_left,
             now=lambda: self.turns.now(),
-            clock=self._clock,
+            clock=self.clock,
         )
         self.turns = Turns(
             model=self.model,
             toolbox=Toolbox([Look()]),
             limits=limits(rules),
             zone=UTC,
-            clock=self._clock,
+            clock=self.clock,
             turn_context=self._around,
-            compactions=self.bounds,
+            compactions=self.compactions,
         )
         self.count = 0
         self.key = KEY
 
-    def _clock(self) -> datetime:
-        return self.began + timedelta(seconds=self.seconds)
-
-    async def _rules(self) -> CompactionRules:
+    async def rules_now(self) -> CompactionRules:
         return self.rules
 
-    async def _left(self, key: str, session_id: str) -> bool:
+    async def note_left(self, key: str, session_id: str) -> bool:
         self.leaving.set()
         if self.leaves is not None:
             await self.leaves.wait()
@@ -161,16 +170,22 @@ class Chat:
         async with self.store.open(self.key) as session:
             reply = await self.turns.run(session, asked, stop=stop or StopSwitch(), meter=Meter())
         if settle:
-            await self.bounds.settled(self.key)
+            await self.compactions.settled(self.key)
         return reply
 
-    async def until_it_sums_up(self) -> asyncio.Event:
-        """Talk until a summary is asked for behind a turn, which waits for what is returned."""
-        hold = self.model.hold = asyncio.Event()
-        while not self.model.summaries:
+    def behind(self) -> bool:
+        """Say whether a compaction runs or waits behind the last turn."""
+        return any(task.get_name() == f"compaction {self.key}" for task in asyncio.all_tasks())
+
+    async def until_it_sums_up(self, summaries: int = 1) -> asyncio.Event:
+        """Talk until so many summaries are asked for behind turns; they wait for what is returned."""
+        hold = self.model.hold = self.model.hold or asyncio.Event()
+        while len(self.model.summaries) < summaries:
             await self.say(settle=False)
-            while self.bounds._tasks and not self.model.summaries:  # one more turn might wait for it
-                await asyncio.sleep(0)
+            # One more turn might wait for the compaction that has begun behind this one.
+            async with asyncio.timeout(30):
+                while self.behind() and len(self.model.summaries) < summaries:
+                    await asyncio.sleep(0)
         return hold
 
     async def lines(self) -> list[dict[str, Any]]:
@@ -206,7 +221,7 @@ async def chat(
     rules = replace(RULES[preset], **fixed | numbers)
     place = Chat(folder, rules, model=model)
     async with asyncio.TaskGroup() as group:
-        background = group.create_task(place.bounds.run())
+        background = group.create_task(place.compactions.run())
         await asyncio.sleep(0)
         yield place
         background.cancel()

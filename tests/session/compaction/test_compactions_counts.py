@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from session.models.model import Answer, OnDelta, Prompt, Usage
-from tests.session.bounds_place import Talker, chat
 from tests.session.compaction_talk import filled
+from tests.session.compactions_place import Talker, chat
 
 WINDOW = 10_000
 

@@ -15,10 +15,11 @@ from session.context.request import Asking
 from session.errors import StoreError
 from session.models.model import Meter
 from session.transcript import archive
+from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from session.turn.turn import Request
 from session.turn.turn_compaction import TurnCompaction
-from tests.session.bounds_place import KEY, Chat, chat
+from tests.session.compactions_place import KEY, Chat, chat
 
 BEHIND = ("overlay", "budget", "annabelle")
 QUICK = {"annabelle": {"max_chars": 4_000, "min_turns": 3, "cooldown_s": 0.0}}
@@ -41,7 +42,7 @@ async def test_a_turn_that_was_asked_before_a_compaction_begins_no_other(tmp_pat
         turn = asyncio.create_task(place.say())
         await place.model.asked.wait()
         hold.set()
-        await place.bounds.settled(KEY)
+        await place.compactions.settled(KEY)
         compacted = await place.kinds()
         place.model.answers.set()
         await turn
@@ -55,9 +56,12 @@ async def test_a_turn_that_was_asked_before_a_compaction_begins_no_other(tmp_pat
 async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: Path, what: str) -> None:
     """Between the turn and its summary a person may have made the conversation shorter."""
     async with chat(tmp_path) as place:
-        for _ in range(AT_ONCE):
-            await place.bounds._gate.acquire()
-        while not place.bounds._tasks:
+        others = place.model.hold = asyncio.Event()
+        for number in range(AT_ONCE):
+            place.key = SessionKey(f"cli:other-{number}")
+            await place.until_it_sums_up(number + 1)
+        place.key = KEY
+        while not place.behind():
             await place.say(settle=False)
         async with place.store.open(KEY) as session:
             at = place.turns.now()
@@ -71,11 +75,10 @@ async def test_what_waits_behind_others_looks_again_whether_it_is_due(tmp_path: 
             else:
                 await session.append([make_line("system", "S", at, kind="overlay", first_kept=4)])
         before = await place.lines()
-        for _ in range(AT_ONCE):
-            place.bounds._gate.release()
-        await place.bounds.settled(KEY)
+        others.set()
+        await place.compactions.settled(KEY)
 
-        assert place.model.summaries == []
+        assert len(place.model.summaries) == AT_ONCE
         assert await place.lines() == before
 
 
@@ -100,10 +103,10 @@ async def test_a_turn_that_would_wait_for_it_takes_the_one_that_has_just_ended(t
 
             async def store() -> None:
                 hold.set()
-                await place.bounds.settled(KEY)
+                await place.compactions.settled(KEY)
                 await session.append([line])
 
-            prompt = await TurnCompaction(place.bounds, session, asking, Meter()).prompt(line, store)
+            prompt = await TurnCompaction(place.compactions, session, asking, Meter()).prompt(line, store)
 
         assert len(place.model.summaries) == 1
         assert await place.kinds() == ["overlay"]
@@ -125,9 +128,8 @@ async def test_annabelle_compacts_from_eight_turns_on(tmp_path: Path) -> None:
 async def test_annabelle_compacts_over_twenty_thousand_characters(tmp_path: Path) -> None:
     """However many turns they are."""
     async with chat(tmp_path, "annabelle", **annabelle()) as place:
-        place.model.tokens = (
-            480  # with its question 2,000 characters a turn, and the newest has no answer yet
-        )
+        # With its question 2,000 characters a turn; the newest has no answer yet.
+        place.model.tokens = 480
         for _ in range(10):
             await place.say()
         assert place.model.summaries == []
@@ -146,12 +148,12 @@ async def test_annabelle_rests_for_two_minutes(tmp_path: Path, consolidated: boo
         if consolidated:
             async with place.store.open(KEY) as session:
                 await session.checkpoint(last_consolidated=3)
-        place.seconds += 118
+        place.clock.forward(118)
         for _ in range(12):
             await place.say()
         assert len(place.model.summaries) == 1
 
-        place.seconds += 3
+        place.clock.forward(3)
         await place.say()
         assert len(place.model.summaries) == 2
 
@@ -160,7 +162,7 @@ class Waiting(Compactions):
     """Begins compactions that wait for a test, and do nothing."""
 
     def __init__(self, place: Chat) -> None:
-        super().__init__(place.compactor, rules=place._rules, left=place._left, now=place.turns.now)
+        super().__init__(place.compactor, rules=place.rules_now, left=place.note_left, now=place.turns.now)
         self.begun = asyncio.Event()
         self.times = 0
         self.ends = asyncio.Event()
@@ -175,19 +177,20 @@ class Waiting(Compactions):
 async def test_a_turn_that_ends_together_with_a_compaction_begins_the_next(tmp_path: Path) -> None:
     """The loop has not come to tell of its end yet, and nothing else would begin another."""
     async with chat(tmp_path) as place, place.store.open(KEY) as session:
-        bounds = Waiting(place)
-        background = asyncio.create_task(bounds.run())
+        compactions = Waiting(place)
+        background = asyncio.create_task(compactions.run())
         await asyncio.sleep(0)
-        bounds.after_turn(session, due=lambda: True)
-        await bounds.begun.wait()
+        compactions.after_turn(session, due=lambda: True)
+        await compactions.begun.wait()
 
-        asyncio.get_running_loop().call_soon(bounds.ends.set)
-        await bounds.ends.wait()  # behind the compaction, in the same pass of the loop
-        bounds.after_turn(session, due=lambda: True)
-        assert await bounds.settled(KEY)
+        asyncio.get_running_loop().call_soon(compactions.ends.set)
+        # Woken behind the compaction, in the same pass of the loop.
+        await compactions.ends.wait()
+        compactions.after_turn(session, due=lambda: True)
+        assert await compactions.settled(KEY)
 
-        assert bounds.times == 2
-        assert not await bounds.settled(KEY)
+        assert compactions.times == 2
+        assert not await compactions.settled(KEY)
         background.cancel()
         await asyncio.wait([background])
 
@@ -196,8 +199,9 @@ async def until_it_leaves(place: Chat) -> None:
     """Talk until a session has ended behind a turn, and what it owes to memory is on its way."""
     while not place.leaving.is_set():
         await place.say(settle=False)
-        while place.bounds._tasks and not place.leaving.is_set():
-            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            while place.behind() and not place.leaving.is_set():
+                await asyncio.sleep(0)
 
 
 async def test_what_an_archive_owes_to_memory_is_seen_to_once(tmp_path: Path) -> None:
@@ -210,7 +214,7 @@ async def test_what_an_archive_owes_to_memory_is_seen_to_once(tmp_path: Path) ->
         assert place.left == []
 
         place.leaves.set()
-        await place.bounds.settled(KEY)
+        await place.compactions.settled(KEY)
         assert len(place.left) == 1
 
 
@@ -219,7 +223,7 @@ async def test_what_could_not_be_seen_to_is_by_the_next_turn(tmp_path: Path) -> 
     async with chat(tmp_path, "annabelle", **QUICK["annabelle"]) as place:
         place.left_fails = [StoreError("full"), StoreError("full")]
         await until_it_leaves(place)
-        await place.bounds.settled(KEY)
+        await place.compactions.settled(KEY)
         assert place.left == []
         with pytest.raises(StoreError):
             await place.say(id="again")
@@ -239,7 +243,7 @@ async def test_a_session_that_ends_before_its_archive_was_seen_to_sees_to_both(t
         for _ in range(2):
             await place.say(settle=False)
         async with place.store.open(KEY) as session:
-            assert await place.bounds.asked(session, "", "c") is not None
+            assert await place.compactions.asked(session, "", "c") is not None
         gate.set()
 
         ended = [one.session_id for one in archive.of_stem(place.store.layout, "cli_ada")]

@@ -1,0 +1,68 @@
+"""The lines that a turn writes into its transcript, and the tool calls that are read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from session.context.request import Request
+from session.models.model import Answer, ToolCall
+from session.transcript.attachments import stored
+from session.transcript.line import make_line
+
+
+class TurnLines:
+    """Builds the lines of one turn: each bears the id of its request and the time at which it is built."""
+
+    def __init__(self, request: Request, now: Callable[[], str]) -> None:
+        self._request = request
+        self._now = now
+
+    def user(self) -> dict[str, Any]:
+        """Build the line of the question."""
+        request = self._request
+        return self._line(
+            "user",
+            request.text,
+            platform_id=request.platform_id,
+            sender=dict(request.sender) or None,
+            group=True if request.chat == "group" else None,
+            attachments=stored(request.attachments),
+            typed=request.typed or None,
+        )
+
+    def assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
+        """Build the line of what the model answered, text or calls, with what it cost."""
+        usage = answer.usage and {
+            "prompt": answer.usage.prompt,
+            "completion": answer.usage.completion,
+            "cost_usd": answer.usage.cost_usd,
+        }
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.tool_calls
+        ]
+        content = answer.text if answer.text or not calls else None
+        return self._line(
+            "assistant", content, tool_calls=calls or None, **dict(answer.extra), usage=usage, **fields
+        )
+
+    def stopped(self, text: str) -> dict[str, Any]:
+        """Build the line that closes a stopped turn with the text so far."""
+        return self._line("assistant", text, stopped=True, final=True)
+
+    def result(self, call: ToolCall, text: str, *, is_error: bool) -> dict[str, Any]:
+        """Build the line of a call's result."""
+        return self._line("tool", text, tool_call_id=call.id, name=call.name, is_error=is_error or None)
+
+    def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
+        return make_line(role, content, self._now(), message_id=self._request.id, **fields)
+
+
+def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:
+    """Read the tool calls of a stored assistant line."""
+    calls = []
+    for call in line.get("tool_calls") or []:
+        function = call.get("function") or {}
+        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), str(function.get("arguments"))))
+    return calls
