@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
-
-import pytest
 
 from channels.base import Piece, Rendered
 from channels.cron.job import new_row
 from channels.cron.schedule import At
 from channels.message import Inbound
-from tests.channels.cron_place import (
+from tests.channels.cron.cron_place import (
     HOUR,
     MINUTE,
     NOON,
@@ -23,12 +20,6 @@ from tests.channels.cron_place import (
     hourly,
     ms,
 )
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
 
 # -- a slot --------------------------------------------------------------------------------------------
 

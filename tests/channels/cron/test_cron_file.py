@@ -16,7 +16,7 @@ from channels.cron.job import BadJob, Ran, due, new_row
 from channels.cron.jobs_file import CronFile, NoJob
 from channels.cron.schedule import Every
 from channels.errors import ChannelError
-from tests.channels.cron_file_place import NOON, Theirs, job, on_disk, put
+from tests.channels.cron.cron_file_place import NOON, Theirs, job, on_disk, put
 from tests.support import peers
 from tests.support.peers import Peer
 

@@ -14,27 +14,9 @@ import pytest
 
 from channels.base import Channel
 from channels.contract import Break, ChannelContract, FarSide, Shown
-from tests.channels.discord_account import SENDS, book
-from tests.channels.discord_place import CALM, Record, adapter, piece, running
+from tests.channels.discord.discord_place import CALM, SENDS, Record, adapter, book, piece, running
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
-@pytest.fixture
-def general(server: DiscordServer) -> Place:
-    return server.channel(server.guild("home"), "general")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
 
 # -- the contract --------------------------------------------------------------------------------
 
@@ -270,7 +252,7 @@ class Victim:
     async def alive(self) -> AsyncIterator[None]:
         """Run it until the context is left, then kill it."""
         known = len(self._server.gateway.connections)
-        command = [sys.executable, "-m", "tests.channels.discord_victim", *self._arguments]
+        command = [sys.executable, "-m", "tests.channels.discord.discord_victim", *self._arguments]
         self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         self._before = len(self.taken)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
@@ -15,26 +14,9 @@ from channels.errors import (
     CredentialsRefused,
     NewerFile,
 )
-from tests.channels.discord_place import Beats, Record, adapter, piece, running, table
+from tests.channels.discord.discord_place import Beats, Record, adapter, piece, running, table
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
-@pytest.fixture
-def general(server: DiscordServer) -> Place:
-    return server.channel(server.guild("home"), "general")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
 
 # -- the connection ------------------------------------------------------------------------------
 

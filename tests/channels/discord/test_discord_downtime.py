@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +12,10 @@ import structlog
 
 from channels.discord.ingress import MAX_WAITING, Tempo
 from channels.pairing import Pairing
-from tests.channels.discord_account import book
-from tests.channels.discord_place import CALM, Record, running
+from tests.channels.discord.discord_place import CALM, Record, book, running
 from tests.support.discord_gateway import GUILD_MESSAGES
 from tests.support.discord_server import REAL_LIMITS, DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
-@pytest.fixture
-def general(server: DiscordServer) -> Place:
-    return server.channel(server.guild("home"), "general")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
 
 
 @pytest.mark.parametrize("how", ["listed", "paired"])

@@ -62,12 +62,6 @@ def with_content() -> discord.Intents:
     return intents
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
 def addresses() -> Iterator[None]:
     """Both addresses of discord.py are of the whole process: put them back."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -13,23 +12,8 @@ import pytest
 
 from channels.base import Arrival
 from channels.errors import NewerFile
-from tests.channels.telegram_place import Ears, Place
-from tests.channels.telegram_polling import ADA, BOB
+from tests.channels.telegram.telegram_place import ADA, BOB, Ears, Place
 from tests.support.telegram_server import Fault, TelegramServer
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    async with TelegramServer() as running:
-        running.updates.conflict_delay_s = 0.0
-        yield running
-
-
-@pytest.fixture
-async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(server, tmp_path)
-    yield place
-    await place.stop()
 
 
 def gaps(server: TelegramServer) -> list[float]:

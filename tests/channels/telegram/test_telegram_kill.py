@@ -22,7 +22,13 @@ async def victim(server: TelegramServer, folder: Path) -> AsyncIterator[asyncio.
     """Run an adapter in a process of its own, and kill it when the context is left."""
     table = {"enabled": True, "token": server.token, "poll_timeout_s": 1, "request_timeout_s": 5.0}
     table |= {"base_url": server.base_url, "base_file_url": server.base_file_url}
-    command = ("-m", "tests.channels.telegram_victim", json.dumps(table), str(folder), str(folder / "out"))
+    command = (
+        "-m",
+        "tests.channels.telegram.telegram_victim",
+        json.dumps(table),
+        str(folder),
+        str(folder / "out"),
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )

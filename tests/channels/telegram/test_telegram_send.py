@@ -20,11 +20,10 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
-from tests.channels.telegram_place import Place
+from tests.channels.telegram.telegram_place import ADA, Place
 from tests.channels.ticking import Ticking
 from tests.support.telegram_server import TelegramServer
 
-ADA = 101
 FORUM = -1000000000123
 BOLD = ({"type": "bold", "offset": 0, "length": 2},)
 
@@ -34,13 +33,6 @@ async def server() -> AsyncIterator[TelegramServer]:
     async with TelegramServer() as running:
         running.write(ADA, "hello")
         yield running
-
-
-@pytest.fixture
-async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(server, tmp_path)
-    yield place
-    await place.stop()
 
 
 def piece(text: str = "hi", chat_id: object = ADA, **fields: Any) -> Piece:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import SecretStr
 
 from channels.base import Arrival, Piece, Pulse, Rendered, Site
@@ -17,8 +18,10 @@ from channels.discord.ingress import Tempo
 from channels.tables import DiscordTable as Table
 from tests.support.discord_server import DiscordServer
 
+SENDS = "/channels/*/messages"
 HURRY = Tempo(deadline_s=5.0, pause_s=0.02, longest_pause_s=0.1, defer_s=2.5, guilds_s=0.05)
-CALM = replace(HURRY, guilds_s=1.0)  # no server is told of later than the first sweep, and asks for another
+# No server is told of after the first sweep, where it would ask for another one.
+CALM = replace(HURRY, guilds_s=1.0)
 
 
 @dataclass
@@ -147,3 +150,10 @@ async def running(
 
 def piece(chat_id: str, text: str, nonce: str = "n1", **more: Any) -> Piece:
     return Piece(chat_id, Rendered(text), nonce, **more)
+
+
+def book(state: Path, server: DiscordServer) -> dict[str, Any]:
+    """Return what the cursor file holds of the bot."""
+    content: dict[str, Any] = orjson.loads((state / "discord.json").read_bytes())
+    found: dict[str, Any] = content["bots"][server.bot.id]
+    return found

@@ -17,6 +17,8 @@ from channels.telegram.adapter import Telegram
 from channels.telegram.ingress import Times
 from tests.support.telegram_server import TelegramServer
 
+ADA, BOB = 101, 102
+
 
 class Ears:
     """An ``emit``: ``begun`` and ``heard`` in order; what ``holds`` says is held up until ``free``."""
