@@ -171,12 +171,7 @@ class DiscordServer(People):
     # -- what the bot does ------------------------------------------------------------------------
 
     def accept(
-        self,
-        channel: Channel,
-        payload: dict[str, Any],
-        files: list[Upload],
-        *,
-        reply_to: str | None = None,
+        self, channel: Channel, payload: dict[str, Any], files: list[Upload], *, reply_to: str | None = None
     ) -> Message:
         """Store a message of the bot and tell everybody."""
         message = Message(self.snowflakes.next(), channel, self.bot, "", payload.get("nonce"))
@@ -188,12 +183,7 @@ class DiscordServer(People):
         return message
 
     def fill(
-        self,
-        message: Message,
-        payload: dict[str, Any],
-        files: list[Upload],
-        *,
-        via: str = "channel",
+        self, message: Message, payload: dict[str, Any], files: list[Upload], *, via: str = "channel"
     ) -> None:
         """Give a message of the bot what was sent, and note it in ``sent``."""
         message.content = text = str(payload.get("content") or "")

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from pydantic import SecretStr
 
+import durable
 from channels.base import Arrival, Piece, Pulse, Rendered, Site
 from channels.discord.adapter import Discord
 from channels.discord.ingress import Tempo
@@ -133,13 +134,11 @@ async def running(
     task = asyncio.create_task(channel.run(record.emit), name="run")
     try:
         if ready:
-            wait = asyncio.create_task(
-                server.until(lambda: len(server.gateway.connections) > before, within_s=30)
-            )
-            await asyncio.wait([wait, task], return_when=asyncio.FIRST_COMPLETED)
+            connected = server.until(lambda: len(server.gateway.connections) > before)
+            await durable.first_of(connected, asyncio.wait([task]), timeout_s=30)
             if task.done():
                 task.result()
-            await wait
+            assert len(server.gateway.connections) > before
             await pulse.until(lambda: pulse.up)
         yield Running(channel, record, pulse, task)
     finally:
