@@ -38,10 +38,11 @@ Sleep = Callable[[float], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How an adapter pauses, and how long its last word may take; a test brings its own."""
+    """How an adapter pauses, how long its last word may take, how late a poll may be."""
 
     sleep: Sleep = asyncio.sleep
     farewell_s: float = 1.0
+    grace_s: float = 10.0
 
 
 class TelegramIngress:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from channels.cron.by_hand import run_now
 from channels.cron.job import BadJob, new_row
 from channels.cron.schedule import Every
-from channels.cron.scheduler import run_now
 from tests.channels.cron.cron_place import (
     HOUR,
     MINUTE,

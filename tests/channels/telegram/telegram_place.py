@@ -95,7 +95,7 @@ class Watched(Pulse):
 class Place:
     """One bot, one state folder, and any number of adapters after each other."""
 
-    def __init__(self, server: TelegramServer, state: Path, **table: Any) -> None:
+    def __init__(self, server: TelegramServer, state: Path, *, grace_s: float = 10.0, **table: Any) -> None:
         fields: dict[str, Any] = {
             "poll_timeout_s": 1,
             "request_timeout_s": 5.0,
@@ -105,6 +105,7 @@ class Place:
         self.table = Table(enabled=True, **(fields | table))
         self.server = server
         self.state = state
+        self.grace_s = grace_s
         self.pulse = Watched()
         self.pauses = Pauses()
         self.began = datetime(2020, 1, 1, tzinfo=UTC)
@@ -114,7 +115,7 @@ class Place:
 
     def new(self, clock: Callable[[], float] | None = None) -> Telegram:
         """Build another adapter of the same bot."""
-        times = Times(sleep=self.pauses, farewell_s=30.0)
+        times = Times(sleep=self.pauses, farewell_s=30.0, grace_s=self.grace_s)
         more = {} if clock is None else {"clock": clock}
         return Telegram(
             self.table, Site(self.state, self.pulse, {}, self.began, self.mark_s), times=times, **more

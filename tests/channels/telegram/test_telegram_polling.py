@@ -75,8 +75,7 @@ async def test_a_poll_that_hangs_is_given_up_and_its_connection_replaced(
     server: TelegramServer, tmp_path: Path
 ) -> None:
     """Two stalls build the connection anew; sends go their way meanwhile."""
-    place = Place(server, tmp_path)
-    place.channel._wire.answer_s = 0.3
+    place = Place(server, tmp_path, grace_s=0.3)
     server.add_chat(ADA)
     fault = server.fail("getUpdates", how="hang", times=2)
     ears = Ears()
