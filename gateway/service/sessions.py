@@ -7,9 +7,11 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.app.awaited import awaited_at_once
 from session.disk.threads import start_thread
 from session.errors import NoSession
 from session.store import archived, switch_session
+from session.store.enclosed import UNKNOWN
 from session.store.fence import Fence
 from session.store.listing import SessionRow
 from session.transcript.key import SessionKey, split
@@ -160,7 +162,10 @@ class SessionService:
         worker = self._desk.house.worker
         begun = worker.lanes.begun(key) if worker is not None else None
         ids = [begun.inbound.id] if begun is not None else []
-        cleared = await self._desk.store.clear(SessionKey(key), ids=ids, of=of, everything=everything)
+        awaited = await awaited_at_once(self._desk.house.mailbox) if everything else UNKNOWN
+        cleared = await self._desk.store.clear(
+            SessionKey(key), ids=ids, of=of, everything=everything, awaited=awaited
+        )
         if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
             worker.lanes.stop(key)
         room = self._desk.house.room

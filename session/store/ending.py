@@ -12,7 +12,7 @@ from typing import Any
 from ulid import ULID
 
 from session.store.change import SessionChange, changing
-from session.store.enclosed import Named, let_go, named_in, named_in_files
+from session.store.enclosed import UNKNOWN, AwaitedFiles, Named, let_go, named_in, named_in_files
 from session.store.fence import Wait
 from session.store.journal_file import JournalFile
 from session.store.line1_fields import for_the_next
@@ -79,6 +79,7 @@ class Clearing:
     ids: Sequence[str]
     of: str | None
     everything: bool
+    awaited: AwaitedFiles = UNKNOWN
 
 
 def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *, wait: Wait) -> bool:
@@ -103,7 +104,7 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
                 for copy in originals_of(writer.path):
                     change.held.remove(copy)
                 change.remove()
-            let_go(writer.layout, files)
+            let_go(writer.layout, files, what.awaited, now=change.now)
             return change.fd is not None
 
     return again(once)

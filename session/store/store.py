@@ -18,6 +18,7 @@ from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thre
 from session.errors import StoreError
 from session.store import ending, listing
 from session.store.cache import Handle, Handles
+from session.store.enclosed import UNKNOWN, AwaitedFiles
 from session.store.fence import FREEZE_S, Busy, Fence, Wait
 from session.store.journal_file import JournalFile
 from session.store.listing import SessionRow
@@ -260,7 +261,13 @@ class Store:
         )
 
     async def clear(
-        self, key: SessionKey, *, ids: Iterable[str] = (), of: str | None = None, everything: bool = False
+        self,
+        key: SessionKey,
+        *,
+        ids: Iterable[str] = (),
+        of: str | None = None,
+        everything: bool = False,
+        awaited: AwaitedFiles = UNKNOWN,
     ) -> bool:
         """Delete the active transcript without a trace but its ids; running turns of the key end unwritten.
 
@@ -269,12 +276,13 @@ class Store:
             ids: messages whose turn runs and may not have stored a line yet.
             of: the ULID that the active session must still have, else nothing is deleted.
             everything: ended sessions, journal and the chat's own memory go as well.
+            awaited: the files that letters name: they stay.
 
         Returns:
             Whether there was a transcript.
         """
         handle = self._handles.enter(key)
-        what = ending.Clearing(list(ids), of, everything)
+        what = ending.Clearing(list(ids), of, everything, awaited)
 
         def job(wait: Wait | None) -> bool:
             for _ in range(_TRIES):

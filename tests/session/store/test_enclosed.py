@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from session.store.enclosed import UNREAD_FOR, AwaitedFiles
 from tests.session.background.test_retention import ADA, BOB, START, World
 
 CAT, DOG = "media/ca/cat.jpg", "media/do/dog.jpg"
+NONE_WAITS = AwaitedFiles(complete=True)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ async def test_clearing_everything_takes_the_chats_media_and_files(world: World,
     assert cat.exists()
     assert written.exists()
     await world.say("c", **file(DOG))
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=NONE_WAITS)
 
     assert [path.exists() for path in (cat, dog, written, written.parent)] == [False] * 4
 
@@ -59,9 +61,9 @@ async def test_what_another_chat_names_too_stays_until_that_is_cleared(world: Wo
     await world.say("b", BOB, **file(CAT))
     async with world.store.open(BOB) as session:
         await session.end()
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=NONE_WAITS)
     assert cat.exists()
-    await world.store.clear(BOB, everything=True)
+    await world.store.clear(BOB, everything=True, awaited=NONE_WAITS)
 
     assert not cat.exists()
 
@@ -71,9 +73,36 @@ async def test_what_came_again_with_a_letter_that_waits_stays(world: World, tmp_
     await world.say("a", **file(CAT))
     cat = came(tmp_path, CAT, hours=1)
 
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=NONE_WAITS)
 
     assert cat.exists()
+
+
+async def test_what_a_letter_names_stays_until_neither_it_nor_a_line_does(
+    world: World, tmp_path: Path
+) -> None:
+    """Two messages brought the same file at once; only the first one has its line yet."""
+    cat = came(tmp_path, CAT)
+    await world.say("a", **file(CAT))
+    waits = AwaitedFiles(frozenset([CAT]), complete=True)
+    await world.store.clear(ADA, everything=True, awaited=waits)
+    assert cat.exists()
+    await world.say("b", BOB, **file(CAT))
+    await world.store.clear(BOB, everything=True, awaited=NONE_WAITS)
+
+    assert not cat.exists()
+
+
+@pytest.mark.parametrize(("before", "stays"), [(timedelta(hours=1), True), (UNREAD_FOR, False)])
+async def test_where_letters_cannot_be_read_what_came_lately_stays(
+    world: World, tmp_path: Path, before: timedelta, stays: bool
+) -> None:
+    cat = came(tmp_path, CAT, hours=-before.total_seconds() / 3600)
+    await world.say("a", **file(CAT))
+
+    await world.store.clear(ADA, everything=True)
+
+    assert cat.exists() == stays
 
 
 @pytest.mark.parametrize("ref", ["media/../state/x", "media/link.jpg", "state/x"])
@@ -83,7 +112,7 @@ async def test_nothing_outside_of_media_is_deleted(world: World, tmp_path: Path,
     (tmp_path / "media/link.jpg").symlink_to(secret)
     await world.say("a", **file(ref))
 
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=NONE_WAITS)
 
     assert secret.exists()
 
