@@ -74,7 +74,7 @@ class Sweeper:
         self._whole = True
         # Everything after this id is looked at again.
         self._since = 0
-        self._turn = 0
+        self._direct_from = 0
         # People to whom Discord opens no direct channel.
         self._strangers: set[str] = set()
         self._told: set[str] = set()
@@ -174,8 +174,8 @@ class Sweeper:
         remembered = sorted(self._cursors.direct, key=lambda each: -self._cursors.known.get(each, 0))
         if not whole and len(remembered) > _DIRECT_AT_ONCE:
             newest, others = remembered[: _DIRECT_AT_ONCE // 2], remembered[_DIRECT_AT_ONCE // 2 :]
-            at = self._turn % len(others)
-            self._turn += _DIRECT_AT_ONCE // 2
+            at = self._direct_from % len(others)
+            self._direct_from += _DIRECT_AT_ONCE // 2
             remembered = newest + (others[at:] + others[:at])[: _DIRECT_AT_ONCE // 2]
         found.places |= {channel: MessagePlace(channel) for channel in remembered}
         known = set(self._cursors.direct.values()) | self._strangers

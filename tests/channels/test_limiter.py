@@ -71,7 +71,8 @@ async def test_all_chats_together_get_thirty_a_second_and_none_is_left_behind(tm
     every = [instant for times in at for instant in times]
     assert most_within(every, 1.0) == 30
     assert max(every) - min(every) < 200 / 30 + 0.1
-    assert max(first for first, _ in at) - min(every) < 4.0  # a first send is not behind everybody's second
+    # A first send is not behind everybody's second.
+    assert max(first for first, _ in at) - min(every) < 4.0
 
 
 async def test_a_discord_channel_gets_five_in_five_seconds(tmp_path: Path) -> None:
@@ -277,7 +278,8 @@ async def test_two_processes_share_one_rate(tmp_path: Path) -> None:
 
     [file] = tmp_path.iterdir()
     sent = orjson.loads(file.read_bytes().partition(b"\n")[0])["sent"]
-    times = sent[""]  # when they were let go, by the machine's own clock
+    # When they were let go, by the machine's own clock.
+    times = sent[""]
     assert sorted(sent["1"] + sent["2"]) == times
     assert len(sent["1"]) == len(sent["2"]) == 15
     assert most_within(times, 0.5) <= 10

@@ -61,7 +61,8 @@ def test_an_approved_code_lets_its_person_in_on_its_channel_for_ever(tmp_path: P
     entry = pairing.approve(f" {code.lower()} ")
 
     clock.forward(days=4_000)
-    ask(pairing, "5", message="t:9")  # writes the file anew
+    # This writes the file anew.
+    ask(pairing, "5", message="t:9")
     assert (entry.who, entry.name) == ("telegram:100", "Ada")
     assert approved(tmp_path, "telegram") == Approved(people=frozenset({ADA}))
     assert approved(tmp_path, "discord") == Approved()

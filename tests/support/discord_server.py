@@ -59,7 +59,8 @@ class DiscordServer(People):
         self._place = Place(port)
         self.port, self.token = self._place.port, token
         self.application_id = self.bot.id
-        self.privileged = {"message_content"}  # the switches of the portal: also "members", "presences"
+        # The switches of the portal: also "members", "presences".
+        self.privileged = {"message_content"}
         self.buckets = Buckets(dict(limits or {}))
         self.faults: list[Fault] = []
         self.calls: list[Call] = []

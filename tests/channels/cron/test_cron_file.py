@@ -23,7 +23,8 @@ from tests.support.peers import Peer
 HOUR = timedelta(hours=1)
 
 
-MS = 1_780_315_200_000  # NOON
+# The instant NOON.
+MS = 1_780_315_200_000
 
 
 pytestmark = pytest.mark.timeout(peers.FIRST_USE_S)

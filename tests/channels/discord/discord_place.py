@@ -32,7 +32,8 @@ class Record:
     arrivals: list[Arrival] = field(default_factory=list)
     repeats: int = 0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    will_hear: bool = True  # what each emit says of the chat
+    # What each emit says of the chat.
+    will_hear: bool = True
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     begun: list[str] = field(default_factory=list)
 

@@ -66,7 +66,8 @@ class TestContract(ChannelContract):
         async with DiscordServer() as server:
             platform = _Platform(server, self.state)
             async with running(server, self.state):
-                pass  # the first start: what is written before it is old
+                # This is the first start: what is written before it is old.
+                pass
             async with self._adapter(platform) as channel:
                 yield channel, platform
 
@@ -141,14 +142,16 @@ async def test_a_live_message_never_moves_a_cursor(
 ) -> None:
     """Only reading over REST moves it: a live message says nothing about those before it."""
     async with running(server, state, tempo=CALM) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         first = server.write(general, "first")
         await run.record.text("first")
         server.write(general, "hole", live=False)
         server.write(general, "second")
         await run.record.text("second")
         assert run.record.texts() == ["first", "second"]
-        server.write(server.dm("ada"), "remember me")  # which writes the file
+        # That writes the file.
+        server.write(server.dm("ada"), "remember me")
         await run.record.text("remember me")
 
     assert book(state, server)["cursors"][general.id] == first
@@ -170,7 +173,8 @@ async def test_a_cursor_stays_before_what_was_not_taken(
     record.gate.clear()
     async with running(server, state, record=record):
         await record.until(lambda: record.begun)
-        server.write(server.dm("ada"), "remember me")  # which writes the file
+        # That writes the file.
+        server.write(server.dm("ada"), "remember me")
         await record.until(lambda: len(record.begun) == 2)
 
     async with running(server, state) as run:

@@ -43,7 +43,8 @@ async def test_a_resumption_that_replays_nothing_is_followed_by_a_sweep(
 ) -> None:
     """Though no later message asks for it, what was missed is read."""
     async with running(server, state) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         server.gateway.resume_drops = 1
         server.gateway.drop()
         server.write(general, "missed")

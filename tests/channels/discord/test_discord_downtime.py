@@ -60,7 +60,8 @@ async def test_a_channel_made_in_the_gap_is_read_from_the_last_complete_sweep_on
 ) -> None:
     """No sweep that missed a list counts: what stands in channels that nobody knew is not passed over."""
     async with running(server, state) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
     assert general.guild is not None
     server.write(server.thread(server.channel(general.guild, "new")), "first words")
     swept_at = book(state, server)["swept_at"]
@@ -102,9 +103,8 @@ async def test_a_disk_that_refuses_holds_back_a_direct_message(server: DiscordSe
         raise structlog.DropEvent
 
     async with running(server, state, tempo=CALM) as run:
-        await run.pulse.until(
-            lambda: run.pulse.beats >= 2
-        )  # what a sweep saves would lie at the barrier's place
+        # What a sweep saves would lie at the barrier's place.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         barrier = state / ".discord.json.0.tmp"
         barrier.mkdir()
         structlog.configure(processors=[watch])
@@ -207,16 +207,19 @@ async def test_a_burst_beyond_what_is_kept_in_memory_arrives_in_order(
     """While the queue is away live messages are not piled up without end: the history has them."""
     record = Record()
     texts = [str(number) for number in range(MAX_WAITING + 500)]
-    server.interactions.deadline_s = 60.0  # it comes behind all of these
+    # The command comes behind all of these.
+    server.interactions.deadline_s = 60.0
     async with running(server, state, record=record) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         server.write(general, "first")
         await record.text("first")
         record.gate.clear()
         for text in texts:
             server.write(general, text)
         after_all = server.interact("help", channel=server.dm("ada"))
-        await server.until(lambda: after_all.acked)  # every event before it has come in
+        # Every event before it has come in.
+        await server.until(lambda: after_all.acked)
         record.gate.set()
         await record.count(MAX_WAITING - 10)
         server.write(general, "last")

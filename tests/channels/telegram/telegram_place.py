@@ -109,7 +109,8 @@ class Place:
         self.pulse = Watched()
         self.pauses = Pauses()
         self.began = datetime(2020, 1, 1, tzinfo=UTC)
-        self.ahead = timedelta()  # how far the clock of this machine is
+        # How far the clock of this machine is.
+        self.ahead = timedelta()
         self.channel = self.new()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -141,6 +142,7 @@ class Place:
         """Cancel whatever runs, and close the adapter."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)  # a test awaits the errors that it expects
+        # A test awaits the errors that it expects.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await self.channel.aclose()

@@ -100,9 +100,8 @@ async def test_a_full_window_waits_for_its_oldest(server: TelegramServer, tmp_pa
     for number in range(100):
         server.write(ADA, str(number))
     last = server.write(BOB, "new")
-    async with (
-        TelegramServer() as elsewhere
-    ):  # shows how often somebody polls in that time whose window has room
+    # Shows how often somebody polls in that time whose window has room.
+    async with TelegramServer() as elsewhere:
         roomy = Place(elsewhere, tmp_path / "elsewhere")
         elsewhere.write(ADA, "held")
         full.run(ears)
@@ -159,7 +158,8 @@ async def test_a_kill_loses_nothing_and_repeats_under_the_same_ids(
         last = server.write(ADA + number % 2, str(number))
     struck: list[Fault] = []
 
-    def holds(arrival: Arrival) -> bool:  # from the first message on Telegram hears nothing any more
+    # From the first message on Telegram hears nothing any more.
+    def holds(arrival: Arrival) -> bool:
         struck[:] = struck or [server.fail("getUpdates", how="drop", times=None)]
         return arrival.text == "4"
 

@@ -89,7 +89,8 @@ async def test_a_poll_that_hangs_is_given_up_and_its_connection_replaced(
         await server.until_confirmed(server.write(ADA, "hello"))
     await place.stop()
 
-    assert beat == introduced  # neither a send nor a poll that fails is a sign of life
+    # Neither a send nor a poll that fails is a sign of life.
+    assert beat == introduced
     assert [line["event"] for line in lines] == ["poll.failed", "poll.reconnected", "poll.failed"]
     assert fault.hits == 2
     assert place.pulse.failures == ["no answer from Telegram in time"] * 2
