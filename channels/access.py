@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import durable
 from channels.base import Arrival
 from channels.pairing import Approved
 from channels.tables import Platform
@@ -90,7 +90,7 @@ class LoopGuard:
 
     def __init__(self, limit: int = 5) -> None:
         self._limit = limit
-        self._heard: OrderedDict[str, set[str]] = OrderedDict()
+        self._heard: durable.BoundedDict[str, set[str]] = durable.BoundedDict(_MAX_CHATS)
 
     def lets(self, arrival: Arrival) -> bool:
         """Count a message; False where it is one message of bots too many. An edit is answered by nobody."""
@@ -99,10 +99,9 @@ class LoopGuard:
             return True
         if arrival.kind == "edit":
             return True
-        heard = self._heard.setdefault(arrival.chat_id, set())
-        self._heard.move_to_end(arrival.chat_id)
-        if len(self._heard) > _MAX_CHATS:
-            self._heard.popitem(last=False)
+        heard = self._heard.use(arrival.chat_id)
+        if heard is None:
+            heard = self._heard[arrival.chat_id] = set()
         if arrival.id not in heard and len(heard) >= self._limit:
             return False
         heard.add(arrival.id)

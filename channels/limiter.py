@@ -1,6 +1,6 @@
 """How fast one token may send, over all processes that share the state folder and over their restarts.
 
-The file holds when something was sent, never a promise: whoever waits keeps a place in memory, so that a
+The file holds when something was sent, never a promise: whoever waits keeps a claim in memory, so that a
 process that dies while it waits leaves no hole, and looks again when its instant has come.
 """
 
@@ -86,8 +86,8 @@ class _Sent:
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where one send stands in line: in its chat, and over all."""
+class _Claim:
+    """When one send may go: by the rates of its chat, and by the one over all."""
 
     chat: float | None = None
     all: float | None = None
@@ -131,27 +131,27 @@ class Limiter:
         self._file.check()
         # What the file could not be told.
         self._memory = _Sent()
-        self._lines: dict[str, list[float]] = {}
+        self._queues: dict[str, list[float]] = {}
         # First come, first served; one thread at a time.
-        self._turn = asyncio.Lock()
+        self._serving = asyncio.Lock()
         # A thread outlives the cancelled task that began it.
         self._mutex = threading.Lock()
 
     async def wait(self, chat_id: str, *, group: bool) -> None:
         """Return when one send to a chat may go; a topic (``-100:topic:5``) counts with its chat."""
         chat = chat_id.partition(":")[0]
-        place = _Place()
+        claim = _Claim()
         rates = [self._rates.chat]
         if group and self._rates.group is not None:
             rates.append(self._rates.group)
         try:
-            while (after_s := await self._with_file(partial(self._step, chat, rates, place))) > 0:
+            while (after_s := await self._with_file(partial(self._step, chat, rates, claim))) > 0:
                 await self._sleep(after_s)
         finally:
             # A look that was cancelled may still be under way in its thread.
             with self._mutex:
-                place.given_up = True
-                self._leave(chat, place)
+                claim.given_up = True
+                self._leave(chat, claim)
 
     async def pause(self, chat_id: str | None, after_s: float) -> None:
         """Send nothing to this chat (None: to any) for ``after_s`` seconds, as the platform asked."""
@@ -159,7 +159,7 @@ class Limiter:
         await self._with_file(partial(self._pause, chat, after_s))
 
     async def _with_file(self, work: Callable[[_Sent], tuple[float, bool]]) -> float:
-        async with self._turn:
+        async with self._serving:
             since = time.monotonic()
             while (result := await asyncio.to_thread(self._look, work)) is None:
                 await asyncio.sleep(_BUSY_S)
@@ -203,50 +203,50 @@ class Limiter:
         sent.until[chat] = max(sent.until.get(chat, 0.0), self._clock() + after_s)
         return 0.0, True
 
-    def _step(self, chat: str, rates: Sequence[Rate], place: _Place, sent: _Sent) -> tuple[float, bool]:
+    def _step(self, chat: str, rates: Sequence[Rate], claim: _Claim, sent: _Sent) -> tuple[float, bool]:
         """Return the seconds until it is worth to look again (0: it goes now), and whether that is news."""
-        if place.given_up:
+        if claim.given_up:
             return 0.0, False
         now = self._clock()
-        place.chat = self._claim(chat, rates, place.chat, sent=sent, now=now)
-        if place.chat > now:
-            self._forsake(_ALL, place.all)
-            place.all = None
-            return place.chat - now, False
-        place.all = self._claim(_ALL, [self._rates.overall], place.all, sent=sent, now=now)
-        if place.all > now:
-            return place.all - now, False
-        self._leave(chat, place)
-        for line in (chat, _ALL):
-            insort(sent.at.setdefault(line, []), now)
+        claim.chat = self._claim(chat, rates, claim.chat, sent=sent, now=now)
+        if claim.chat > now:
+            self._forsake(_ALL, claim.all)
+            claim.all = None
+            return claim.chat - now, False
+        claim.all = self._claim(_ALL, [self._rates.overall], claim.all, sent=sent, now=now)
+        if claim.all > now:
+            return claim.all - now, False
+        self._leave(chat, claim)
+        for queue in (chat, _ALL):
+            insort(sent.at.setdefault(queue, []), now)
         return 0.0, True
 
     def _claim(
-        self, line: str, rates: Sequence[Rate], own: float | None, *, sent: _Sent, now: float
+        self, queue: str, rates: Sequence[Rate], own: float | None, *, sent: _Sent, now: float
     ) -> float:
-        """Take the first free instant of a line, behind all that came before; keep the place one had."""
-        self._forsake(line, own)
-        waiting = self._lines.setdefault(line, [])
+        """Take the first free instant of a queue, behind all that came before; a claim is kept."""
+        self._forsake(queue, own)
+        waiting = self._queues.setdefault(queue, [])
         ahead = waiting if own is None else waiting[: bisect_right(waiting, own)]
-        before = sorted([*sent.at.get(line, ()), *ahead])
-        at = max(now, own or 0.0, sent.until.get(line, 0.0))
+        before = sorted([*sent.at.get(queue, ()), *ahead])
+        at = max(now, own or 0.0, sent.until.get(queue, 0.0))
         for rate in rates:
             if len(before) >= rate.count:
                 at = max(at, before[-rate.count] + rate.per_s)
         insort(waiting, at)
         return at
 
-    def _forsake(self, line: str, own: float | None) -> None:
-        waiting = self._lines.get(line, [])
+    def _forsake(self, queue: str, own: float | None) -> None:
+        waiting = self._queues.get(queue, [])
         if own is not None and own in waiting:
             waiting.remove(own)
         if not waiting:
-            self._lines.pop(line, None)
+            self._queues.pop(queue, None)
 
-    def _leave(self, chat: str, place: _Place) -> None:
-        self._forsake(chat, place.chat)
-        self._forsake(_ALL, place.all)
-        place.chat = place.all = None
+    def _leave(self, chat: str, claim: _Claim) -> None:
+        self._forsake(chat, claim.chat)
+        self._forsake(_ALL, claim.all)
+        claim.chat = claim.all = None
 
 
 class _File:

@@ -30,7 +30,6 @@ MAX_NAME_CHARS: Final = 120
 _TRIES: Final = 3
 _BLOCK_BYTES: Final = 2**20
 _STALE_S: Final = 86_400.0
-_AWAITED_S: Final = 2 * 86_400.0
 _TEMP: Final = ".incoming-"
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,63}/[\w.+-]{1,63}")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,10}")
@@ -166,9 +165,8 @@ class MediaFolder:
         durable.make_folder(folder)
         target = next((each for each in folder.glob(f"{digest}.*") if each.stat().st_size == size), None)
         if target is not None:
-            # Lines of one letter must not take it with them while the other waits.
-            until = time.time() + _AWAITED_S
-            os.utime(target, (until, until))
+            # Its date says when a message brought it last: what is younger than the lines that name it stays.
+            os.utime(target)
             durable.sync_folder(folder)
         else:
             target = folder / f"{digest}{suffix}"

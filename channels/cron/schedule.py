@@ -17,8 +17,10 @@ from channels.errors import ChannelError
 
 Policy = Literal["skip", "once", "all"]
 POLICIES: Final[tuple[Policy, ...]] = ("skip", "once", "all")
-HORIZON: Final = timedelta(hours=24)  # a slot that is older is not made up
-GRACE: Final = timedelta(seconds=60)  # a slot that is younger counts as kept, whatever the policy
+# A slot that is older is not made up.
+HORIZON: Final = timedelta(hours=24)
+# A slot that is younger counts as kept, whatever the policy.
+GRACE: Final = timedelta(seconds=60)
 MOST_MADE_UP: Final = 1_000
 MIN_EVERY_MS: Final = 1_000
 
@@ -129,20 +131,16 @@ def _cron(expr: str, zone: tzinfo) -> CronExpression:
     fields = plain.split()
     if len(fields) != 5:
         raise BadSchedule(f"{expr!r} has {len(fields)} fields", hint=_FIVE)
-    for place in (2, 4):  # some write ? for "any" where the other one of the two days decides
+    # Some write ? for "any" where the other one of the two days decides.
+    for place in (2, 4):
         fields[place] = "*" if fields[place] == "?" else fields[place]
     found = CronExpression(" ".join(fields), zone)
     try:
         comes = next(CronSim(found.expr, datetime.now(UTC)), None)
     except CronSimError as error:
         raise BadSchedule(f"{expr!r}: {str(error).lower()}", hint=_cure(fields)) from None
-    except (
-        ValueError,
-        TypeError,
-        AssertionError,
-        IndexError,
-        OverflowError,
-    ):  # what it has not foreseen itself
+    # The library stumbles over some expressions that it has not foreseen.
+    except (ValueError, TypeError, AssertionError, IndexError, OverflowError):
         raise BadSchedule(f"{expr!r} cannot be read", hint=_cure(fields)) from None
     if comes is None:
         raise BadSchedule(f"{expr!r} never comes", hint=_FIVE)
@@ -250,7 +248,8 @@ def next_after(schedule: Schedule, instant: datetime) -> datetime | None:
         if isinstance(schedule, Every):
             return _multiple(schedule, max((instant - schedule.anchor) // _every(schedule) + 1, 1))
         for slot in CronSim(schedule.expr, instant.astimezone(schedule.zone)):
-            if (found := slot.astimezone(UTC)) > instant:  # a repeated hour is walked through from its start
+            # A repeated hour is walked through from its start.
+            if (found := slot.astimezone(UTC)) > instant:
                 return found
     except OverflowError:
         return None

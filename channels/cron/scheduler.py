@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Final, NoReturn
 
 import structlog
-from ulid import ULID
 
+import durable
 from channels.base import Piece, Pulse, Rendered
-from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, BadJob, CronJob, Ran, due, letter
+from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, CronJob, Ran, due, letter
 from channels.cron.jobs_file import Contents, CronFile, Damaged
 from channels.cron.schedule import missed, ms_of, newest, next_after, slot_name
 from channels.errors import ChannelError
@@ -29,18 +28,19 @@ Put = Callable[[Inbound], Awaitable[None]]
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 LOOK_S: Final = 1.0
 STALLED_S: Final = 60.0
-MOST_PUTS: Final = 1024  # at once
-REST: Final = 20  # after a write of the file: this many times as long as it took
+# Letters that are put at once.
+MOST_PUTS: Final = 1024
+# After a write of the file nothing is noted for this many times as long as it took.
+REST: Final = 20
 AGAIN_S: Final = 5.0
-MOST_KEPT: Final = 10_000  # runs that could not be noted yet
+# Runs that could not be noted yet.
+MOST_KEPT: Final = 10_000
 _TICK: Final = timedelta(microseconds=1)
 
 
 async def pause(event: asyncio.Event, seconds: float) -> None:
     """Wait for the event, at most so long."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
+    await durable.first_of(event.wait(), timeout_s=seconds)
 
 
 def build(
@@ -51,7 +51,6 @@ def build(
     zone: tzinfo,
     clock: Callable[[], datetime],
     put: Put,
-    pause: Pause = pause,
 ) -> CronScheduler:
     """Make the clock of a workspace.
 
@@ -62,31 +61,9 @@ def build(
         zone: of expressions that name none.
         clock: UTC; it may jump.
         put: returns once the letter is durable, however long that takes.
-        pause: waits for an event for at most some seconds.
     """
     file = CronFile(workspace, zone=zone, clock=clock)
-    return CronScheduler(file, state, pulse=pulse, clock=clock, put=put, pause=pause)
-
-
-async def run_now(file: CronFile, job_id: str, put: Put) -> dict[str, str]:
-    """Put the letter of a job at once, beside its schedule, and note it.
-
-    Returns:
-        ``id`` and ``key`` of the letter, which is durable.
-
-    Raises:
-        NoJob, BadJob: there is none of this id that can run; and whatever ``put`` raises.
-    """
-    job = await asyncio.to_thread(file.job, job_id)
-    if not job.asks:
-        raise BadJob(f"the job {job_id} is nanobot's own", hint="it has no message to ask")
-    at, began = datetime.now(UTC), time.monotonic()
-    inbound = letter(job, None, at=at, run_id=str(ULID()))
-    await put(inbound)
-    took_ms = round((time.monotonic() - began) * 1000)
-    with contextlib.suppress(ChannelError):  # it runs; a damaged file or a full disk is told elsewhere
-        await asyncio.to_thread(file.note, [Ran(job_id, None, "ok", at, None, took_ms)])
-    return {"id": inbound.id, "key": inbound.key}
+    return CronScheduler(file, state, pulse=pulse, clock=clock, put=put)
 
 
 class CronScheduler:
@@ -94,6 +71,10 @@ class CronScheduler:
 
     A job is noted as run after its letter is durable. What dies in between puts the same letter again, under
     the same id.
+
+    Args:
+        pause: waits for an event for at most some seconds.
+        access: held while the file is read or written and what it holds is adopted.
     """
 
     name = CHANNEL
@@ -108,6 +89,7 @@ class CronScheduler:
         clock: Callable[[], datetime],
         put: Put,
         pause: Pause = pause,
+        access: asyncio.Lock | None = None,
     ) -> None:
         self._file = file
         self._state = state
@@ -116,18 +98,22 @@ class CronScheduler:
         self._put = put
         self._pause = pause
         self._due: deque[tuple[CronJob, datetime, datetime]] = deque()
-        self._hands = 0  # tasks that put what is due
+        # How many tasks put what is due.
+        self._putting = 0
         self._contents: Contents | None = None
         self._fault = ""
-        self._line: list[tuple[datetime, str]] = []  # a heap; an entry counts if _next says the same
+        # A heap; an entry counts if ``_next`` says the same.
+        self._queue: list[tuple[datetime, str]] = []
         self._next: dict[str, datetime] = {}
-        self._last: dict[str, datetime] = {}  # the newest slot that ran in this process
+        # The newest slot of each job that ran in this process.
+        self._last: dict[str, datetime] = {}
         self._running: set[str] = set()
         self._wake = asyncio.Event()
         self._ran: list[Ran] = []
         self._plans: dict[str, int | None] = {}
         self._to_note = asyncio.Event()
-        self._access = asyncio.Lock()  # of what was read and of what was written, one is adopted at a time
+        # What was read and what was written are adopted one at a time: the older must not undo the newer.
+        self._access = access or asyncio.Lock()
         self._now = clock()
 
     async def run(self) -> NoReturn:
@@ -141,7 +127,7 @@ class CronScheduler:
                     await self._work()
                 finally:
                     await asyncio.to_thread(self._note_last)
-        raise AssertionError  # the clock never stops by itself
+        raise AssertionError("the clock never stops by itself")
 
     async def _stand_by(self) -> None:
         while True:
@@ -157,8 +143,8 @@ class CronScheduler:
                 await self._look()
                 now = self._clock()
                 self._due.extend((job, slot, now) for job, slot in self._take_due(now))
-                for _ in range(min(len(self._due), MOST_PUTS - self._hands)):
-                    self._hands += 1
+                for _ in range(min(len(self._due), MOST_PUTS - self._putting)):
+                    self._putting += 1
                     group.create_task(self._fire_all(), name="cron letters")
                 self._pulse.beat(within_s=STALLED_S)
                 await self._pause(self._wake, self._until_next_s())
@@ -243,23 +229,23 @@ class CronScheduler:
             self._next.pop(job_id, None)
         elif self._next.get(job_id) != slot:
             self._next[job_id] = slot
-            heapq.heappush(self._line, (slot, job_id))
+            heapq.heappush(self._queue, (slot, job_id))
 
     # -- slots -------------------------------------------------------------------------------------
 
     def _until_next_s(self) -> float:
-        while self._line and self._next.get(self._line[0][1]) != self._line[0][0]:
-            heapq.heappop(self._line)
-        if not self._line:
+        while self._queue and self._next.get(self._queue[0][1]) != self._queue[0][0]:
+            heapq.heappop(self._queue)
+        if not self._queue:
             return LOOK_S
-        return min(max((self._line[0][0] - self._clock()).total_seconds(), 0.0), LOOK_S)
+        return min(max((self._queue[0][0] - self._clock()).total_seconds(), 0.0), LOOK_S)
 
     def _take_due(self, now: datetime) -> list[tuple[CronJob, datetime]]:
         """Take out of the line what is due now; it comes back once it was put."""
         found = []
         jobs = self._contents.jobs if self._contents is not None else {}
-        while self._line and self._line[0][0] <= now:
-            slot, job_id = heapq.heappop(self._line)
+        while self._queue and self._queue[0][0] <= now:
+            slot, job_id = heapq.heappop(self._queue)
             if self._next.get(job_id) == slot:
                 del self._next[job_id]
                 self._running.add(job_id)
@@ -271,7 +257,7 @@ class CronScheduler:
             while self._due:
                 await self._fire(*self._due.popleft())
         finally:
-            self._hands -= 1
+            self._putting -= 1
 
     async def _fire(self, job: CronJob, first: datetime, now: datetime) -> None:
         """Put the letters of a job that is due since ``first``, and line it up for its next slot."""
@@ -305,7 +291,8 @@ class CronScheduler:
         error = None
         try:
             await self._put(letter(job, slot, at=at))
-        except Exception as refused:  # one letter ends here; the others of the clock go on
+        except Exception as refused:
+            # One letter ends here; the others of the clock go on.
             error = f"{type(refused).__name__}: {refused}"
             log.exception("letter.refused", job=job.id, slot=slot_name(slot))
         took_ms = round((time.monotonic() - began) * 1000)
@@ -316,7 +303,8 @@ class CronScheduler:
 
     def _note(self, ran: Ran) -> None:
         assert ran.slot is not None
-        if ran.slot <= self._clock() + CLOCK_WAS_WRONG:  # else it was set back while the letter was put
+        # A clock that was set back while the letter was put would keep the job from its next slots.
+        if ran.slot <= self._clock() + CLOCK_WAS_WRONG:
             self._last[ran.job_id] = max(ran.slot, self._last.get(ran.job_id, ran.slot))
         self._plans.pop(ran.job_id, None)
         self._ran.append(ran)
@@ -327,7 +315,8 @@ class CronScheduler:
         never = asyncio.Event()
         while True:
             await self._to_note.wait()
-            if len(self._due) > MOST_PUTS:  # letters first
+            # A crowd of letters comes first: writing the file takes the longer the more jobs it has.
+            if len(self._due) > MOST_PUTS:
                 await self._pause(never, LOOK_S)
             self._to_note.clear()
             ran, plans = self._take_notes()
@@ -335,11 +324,13 @@ class CronScheduler:
             try:
                 async with self._access:
                     contents, slots = await self._write(ran, plans)
-                    if self._contents is not None:  # else the clock was set back meanwhile: it is read anew
+                    # Where the clock was set back meanwhile, the file is read anew.
+                    if self._contents is not None:
                         self._adopt(contents, slots)
             except ChannelError as error:
                 self._put_back(ran, plans)
-                if not isinstance(error, Damaged):  # that the file is damaged was said
+                # That the file is damaged was said when it was read.
+                if not isinstance(error, Damaged):
                     log.warning("jobs.unwritten", error=str(error), hint=error.hint)
                 await self._pause(never, AGAIN_S)
                 self._to_note.set()

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-import discord
 import structlog
-import yarl
-from discord.gateway import DiscordWebSocket
-from discord.http import Route
 
 from channels import state_file
 from channels.base import Emit, Piece, Rendered, Site
 from channels.discord.cursors import Cursors, cursor_file
-from channels.discord.gateway import Gateway, refusal
+from channels.discord.gateway import Gateway, Servers, refusal
 from channels.discord.ingress import DiscordIngress, Tempo
-from channels.discord.messages import MessagePlace
 from channels.discord.rest import Rest
 from channels.discord.send import Egress
 from channels.discord.sweep import Sweeper
@@ -49,17 +43,12 @@ class Discord:
     safe_to_repeat = True
 
     def __init__(self, table: Table, site: Site, *, tempo: Tempo | None = None) -> None:
-        Route.BASE = table.api_base_url.rstrip("/")
-        if table.cdn_base_url:
-            discord.Asset.BASE = table.cdn_base_url.rstrip("/")
-        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
         self._table = table
         self._site = site
         self._tempo = tempo or Tempo()
-        self._rest = Rest(table.token.get_secret_value(), table.request_timeout_s)
+        self._rest = Rest(table)
         self._egress = Egress(self._rest)
-        self._client: Gateway | None = None
-        self._roles: dict[str, frozenset[str]] = {}
+        self._servers = Servers()
 
     # -- what is received ----------------------------------------------------------------------------
 
@@ -72,7 +61,7 @@ class Discord:
         try:
             async with asyncio.TaskGroup() as group:
                 ingress = DiscordIngress(
-                    emit, self._rest, cursors, me=bot, view=self, group=group, tempo=self._tempo
+                    emit, self._rest, cursors, me=bot, view=self._servers, group=group, tempo=self._tempo
                 )
                 sweeper = Sweeper(
                     self._table,
@@ -80,7 +69,7 @@ class Discord:
                     self._rest,
                     cursors,
                     ingress=ingress,
-                    view=self,
+                    view=self._servers,
                     beat=self._beat,
                     patience_s=self._tempo.deadline_s,
                 )
@@ -124,22 +113,16 @@ class Discord:
     async def _connect(self, ingress: DiscordIngress, sweeper: Sweeper) -> None:
         client = Gateway(self._table, self._tempo, ingress=ingress, sweeper=sweeper, pulse=self._site.pulse)
         try:
-            async with asyncio.timeout(self._tempo.deadline_s):
-                await client.login(self._table.token.get_secret_value())
-                _, url, limit = await client.http.get_bot_gateway()
-            await self._wait_for_start(limit)
-            DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(self._table.gateway_url or url)
-            self._client = client
-            async with asyncio.timeout(self._tempo.deadline_s) as client.deadline:
-                await client.connect(reconnect=False)
+            await self._wait_for_start(await client.prepare())
+            self._servers.connection = client
+            await client.listen()
         finally:
             await client.shut()
 
-    async def _wait_for_start(self, limit: Mapping[str, Any]) -> None:
+    async def _wait_for_start(self, after_s: float) -> None:
         """Wait where Discord allows no further start today: one more would make it reset the token."""
-        if int(limit["remaining"]) > 0:
+        if after_s <= 0:
             return
-        after_s = int(limit["reset_after"]) / 1000
         self._site.pulse.fail(f"no start left at Discord's gateway; the next one in {after_s:.0f} s")
         log.error("gateway.starts_used_up", after_s=round(after_s))
         await asyncio.sleep(after_s)
@@ -152,44 +135,9 @@ class Discord:
         log.warning("gateway.failed", error=words, exc_info=error if _is_bug(error) else None)
 
     def _beat(self) -> None:
-        if self._client is not None and self._client.up:
-            self._site.pulse.beat(within_s=self._client.within_s)
-
-    # -- what the gateway told (View) ----------------------------------------------------------------
-
-    def guild_ids(self) -> Iterable[str] | None:
-        """The servers that the bot is in; None until the gateway has told of all."""
-        if self._client is None or not self._client.is_ready():
-            return None
-        return [str(guild.id) for guild in self._client.guilds]
-
-    def own_roles(self, guild: str) -> frozenset[str]:
-        """The role that Discord made for the bot on a server, where there is one."""
-        found = self._client.get_guild(int(guild)) if self._client else None
-        role = found.self_role if found else None
-        if role is not None:
-            self._roles[guild] = frozenset([str(role.id)])
-        return self._roles.get(guild, frozenset())
-
-    def place(self, channel: str) -> MessagePlace | None:
-        """Where a channel of a server stands; None where it is not known."""
-        found = self._client.get_channel(int(channel)) if self._client else None
-        if isinstance(found, discord.Thread):
-            return MessagePlace(channel, str(found.guild.id), str(found.parent_id))
-        if isinstance(found, discord.abc.GuildChannel):
-            return MessagePlace(channel, str(found.guild.id))
-        return None
-
-    def may_read(self, channel: str) -> bool | None:
-        """Whether the bot may read the history of a channel that it sees; None where it is not known."""
-        found = self._client.get_channel(int(channel)) if self._client else None
-        if not isinstance(found, discord.Thread | discord.abc.GuildChannel) or found.guild.me is None:
-            return None
-        # The client raises for a thread whose channel it does not know.
-        with suppress(discord.ClientException):
-            granted = found.permissions_for(found.guild.me)
-            return granted.read_message_history if granted.view_channel else None
-        return None
+        connection = self._servers.connection
+        if connection is not None and connection.up:
+            self._site.pulse.beat(within_s=connection.within_s)
 
     # -- what is sent --------------------------------------------------------------------------------
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 import discord
 import orjson
 import structlog
+import yarl
 from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
 from channels.base import Pulse
 from channels.discord.ingress import DiscordIngress, Tempo
+from channels.discord.messages import MessagePlace
 from channels.discord.rest import refused_token
 from channels.discord.sweep import Sweeper
 from channels.errors import ChannelDown, CredentialsRefused
@@ -40,6 +42,7 @@ class Gateway(discord.Client):
     def __init__(
         self, table: Table, tempo: Tempo, *, ingress: DiscordIngress, sweeper: Sweeper, pulse: Pulse
     ) -> None:
+        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
         intents = discord.Intents.none()
         intents.guilds = intents.guild_messages = intents.dm_messages = intents.message_content = True
         super().__init__(
@@ -67,6 +70,19 @@ class Gateway(discord.Client):
                 del parsers[kind]
             elif kind not in ("READY", "RESUMED"):
                 parsers[kind] = _careful(kind, parse)
+
+    async def prepare(self) -> float:
+        """Log in and ask for the gateway's address; return the seconds until Discord allows another start."""
+        async with asyncio.timeout(self._tempo.deadline_s):
+            await self.login(self._table.token.get_secret_value())
+            _, url, limit = await self.http.get_bot_gateway()
+        DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(self._table.gateway_url or url)
+        return 0.0 if int(limit["remaining"]) > 0 else int(limit["reset_after"]) / 1000
+
+    async def listen(self) -> None:
+        """Receive until the connection ends for good; ``TimeoutError`` where it does not stand in time."""
+        async with asyncio.timeout(self._tempo.deadline_s) as self.deadline:
+            await self.connect(reconnect=False)
 
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         """Call the listeners of an event, unless the object is closed and its loop gone."""
@@ -160,6 +176,51 @@ class Gateway(discord.Client):
         with suppress(RuntimeError):
             if self.deadline is not None:
                 self.deadline.reschedule(at)
+
+
+class Servers:
+    """What the newest connection told of the servers that the bot is in (``GuildView``)."""
+
+    def __init__(self) -> None:
+        self.connection: Gateway | None = None
+        self._roles: dict[str, frozenset[str]] = {}
+
+    def guild_ids(self) -> Iterable[str] | None:
+        """The servers that the bot is in; None until the gateway has told of all."""
+        if self.connection is None or not self.connection.is_ready():
+            return None
+        return [str(guild.id) for guild in self.connection.guilds]
+
+    def own_roles(self, guild: str) -> frozenset[str]:
+        """The role that Discord made for the bot on a server, where there is one."""
+        found = self.connection.get_guild(int(guild)) if self.connection else None
+        role = found.self_role if found else None
+        if role is not None:
+            self._roles[guild] = frozenset([str(role.id)])
+        return self._roles.get(guild, frozenset())
+
+    def place(self, channel: str) -> MessagePlace | None:
+        """Where a channel of a server stands; None where it is not known."""
+        found = self._channel(channel)
+        if isinstance(found, discord.Thread):
+            return MessagePlace(channel, str(found.guild.id), str(found.parent_id))
+        if isinstance(found, discord.abc.GuildChannel):
+            return MessagePlace(channel, str(found.guild.id))
+        return None
+
+    def may_read(self, channel: str) -> bool | None:
+        """Whether the bot may read the history of a channel that it sees; None where it is not known."""
+        found = self._channel(channel)
+        if not isinstance(found, discord.Thread | discord.abc.GuildChannel) or found.guild.me is None:
+            return None
+        # The client raises for a thread whose channel it does not know.
+        with suppress(discord.ClientException):
+            granted = found.permissions_for(found.guild.me)
+            return granted.read_message_history if granted.view_channel else None
+        return None
+
+    def _channel(self, channel: str) -> object:
+        return self.connection.get_channel(int(channel)) if self.connection else None
 
 
 def _state(thread: KeepAliveHandler) -> object:

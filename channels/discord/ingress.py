@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+import durable
 from channels.base import Arrival, Emit
 from channels.discord.cursors import Cursors
 from channels.discord.messages import (
@@ -120,8 +121,9 @@ class DiscordIngress:
         self._fresh: set[str] = set()
         # Sweeps that have not begun.
         self._queued: dict[str, asyncio.Future[bool]] = {}
-        self._seen: dict[str, None] = {}
-        self._places: dict[str, MessagePlace] = {}
+        # Ids of what was handed on: the history shows again what came live.
+        self._seen: durable.BoundedDict[str, None] = durable.BoundedDict(_MAX_SEEN)
+        self._places: durable.BoundedDict[str, MessagePlace] = durable.BoundedDict(_MAX_PLACES)
 
     def _start_lane(self, lane: Coroutine[Any, Any, None], channel: str) -> None:
         self._group.create_task(lane, name=f"discord-channel-{channel}")
@@ -241,8 +243,6 @@ class DiscordIngress:
             await self._remember(place.channel, "" if place.guild else arrival.sender.id)
         answered = await self._emit(arrival)
         self._seen[arrival.id] = None
-        if len(self._seen) > _MAX_SEEN:
-            del self._seen[next(iter(self._seen))]
         return answered
 
     async def _remember(self, channel: str, person: str) -> None:
@@ -264,10 +264,7 @@ class DiscordIngress:
             return MessagePlace(channel)
         place = self._view.place(channel) or self._places.get(channel)
         if place is None:
-            place = await self._ask_place(channel, guild)
-            if len(self._places) >= _MAX_PLACES:
-                self._places.clear()
-            self._places[channel] = place
+            place = self._places[channel] = await self._ask_place(channel, guild)
         return place
 
     async def _ask_place(self, channel: str, guild: str) -> MessagePlace:

@@ -9,13 +9,13 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiohttp
 import discord
-from discord.http import HTTPClient, Route
+from discord.http import HTTPClient, Route, handle_message_parameters
 
 from channels.discord.messages import Raw
 from channels.errors import (
@@ -27,6 +27,7 @@ from channels.errors import (
     SendUnknown,
 )
 from channels.platform_time import PlatformTime
+from channels.tables import DiscordTable as Table
 
 # The most that Discord shows of a history at once.
 PAGE: Final = 100
@@ -35,7 +36,6 @@ HINT: Final = "reset the token in the developer portal (Bot) and set channels.di
 # For a limit, within one request; the least that the client takes.
 _LONGEST_WAIT_S: Final = 30.0
 _CHUNK_BYTES: Final = 2**16
-_SKEW: Final = timedelta(seconds=5)
 _SECRET_PATH: Final = re.compile(r"((?:webhooks|interactions)/\d+/|\b\d+\+)[\w.\-]{20,}")
 T = TypeVar("T")
 
@@ -65,19 +65,20 @@ _flight: ContextVar[_Flight | None] = ContextVar("discord_flight", default=None)
 class Rest:
     """One logged-in HTTP client, made when it is first used; independent of the gateway.
 
-    Args:
-        token: the bot's token.
-        timeout_s: how long one request may take, its waits for limits included.
+    One request may take ``request_timeout_s`` of its table, its waits for limits included.
     """
 
-    def __init__(self, token: str, timeout_s: float) -> None:
-        self._token = token
-        self._timeout_s = timeout_s
+    def __init__(self, table: Table) -> None:
+        # The client's addresses are of the whole process.
+        Route.BASE = table.api_base_url.rstrip("/")
+        if table.cdn_base_url:
+            discord.Asset.BASE = table.cdn_base_url.rstrip("/")
+        self._token = table.token.get_secret_value()
+        self._timeout_s = table.request_timeout_s
         self._http: HTTPClient | None = None
         self._login = asyncio.Lock()
         self._pages = asyncio.Semaphore(AT_ONCE)
         self._files: aiohttp.ClientSession | None = None
-        self._skew = timedelta()
         self.time = PlatformTime()
         self._me: Raw = {}
         _hide_secret_paths()
@@ -88,8 +89,8 @@ class Rest:
         return self._me
 
     def now(self) -> datetime:
-        """Return the time, by Discord's clock where this machine's is off."""
-        return datetime.now(UTC) + self._skew
+        """Return the time by Discord's clock; by this machine's before Discord has answered."""
+        return self.time.now() or datetime.now(UTC)
 
     async def call(self, ask: Callable[[HTTPClient], Awaitable[T]], *, by_token: bool = True) -> T:
         """Do one request of the client.
@@ -124,6 +125,23 @@ class Rest:
         return await self.call(
             lambda http: http.request(Route(method, path, **values), **body), by_token=by_token
         )
+
+    async def post(self, channel: int, content: str | Path, *, nonce: str, quote: str | None) -> object:
+        """Write a text or a file into a channel, pinging who is quoted alone; return what Discord answers.
+
+        Raises:
+            SendNever: the file cannot be read; and whatever ``call`` raises.
+        """
+        more: dict[str, Any] = {}
+        if isinstance(content, Path):
+            more["file"] = await asyncio.to_thread(_open, content)
+        else:
+            more["content"] = content
+        if quote is not None and quote.isdecimal():
+            more["message_reference"] = {"message_id": quote, "fail_if_not_exists": False}
+        mentions = discord.AllowedMentions(everyone=False, users=False, roles=False, replied_user=True)
+        with handle_message_parameters(nonce=nonce, allowed_mentions=mentions, **more) as parameters:
+            return await self.call(lambda http: http.send_message(channel, params=parameters))
 
     async def history(self, channel: str, after: int) -> list[Raw]:
         """Return the messages of a channel after an id, oldest first, at most ``PAGE``."""
@@ -216,12 +234,6 @@ class Rest:
 
     async def _look_at_clock(self, _: object, __: object, end: aiohttp.TraceRequestEndParams) -> None:
         self.time.note(end.response.headers.get("Date"))
-        try:
-            told = parsedate_to_datetime(end.response.headers["Date"])
-            off = told - datetime.now(UTC)
-        except (KeyError, TypeError, ValueError):
-            return
-        self._skew = off if abs(off) > _SKEW else timedelta()
 
 
 async def _nothing(_: HTTPClient) -> None:
@@ -291,6 +303,13 @@ def _retry_after(header: str | None) -> float:
         return max(0.0, float(header or ""))
     except ValueError:
         return 5.0
+
+
+def _open(path: Path) -> discord.File:
+    try:
+        return discord.File(path)
+    except OSError as error:
+        raise SendNever(f"the file {path.name} cannot be read: {error.strerror}") from error
 
 
 def _object(found: object) -> Raw:

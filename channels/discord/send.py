@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import discord
 import structlog
-from discord.http import handle_message_parameters
 
+from channels.admins import KnownAdmins
 from channels.base import Piece, Rendered
 from channels.discord.messages import Raw
 from channels.discord.rest import RequestRefused, Rest
@@ -24,8 +21,6 @@ _MAX_DESCRIPTION: Final = 100
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
 _LOADING: Final = 1 << 7
 _ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
-_ADMIN_FOR_S: Final = 300.0
-_MAX_ADMINS: Final = 1_000
 _EXPIRED: Final = frozenset({401, 403, 404})
 log = structlog.get_logger("discord")
 
@@ -39,8 +34,7 @@ class Egress:
 
     def __init__(self, rest: Rest, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rest = rest
-        self._clock = clock
-        self._admins: OrderedDict[tuple[str, str], tuple[float, bool]] = OrderedDict()
+        self._admins = KnownAdmins(clock)
 
     async def send(self, piece: Piece) -> str:
         """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
@@ -85,9 +79,9 @@ class Egress:
 
     async def is_admin(self, chat_id: str, person_id: str) -> bool:
         """Say whether a person administers the server of a channel; no, where Discord does not tell."""
-        known = self._admins.get((chat_id, person_id))
-        if known is not None and self._clock() < known[0]:
-            return known[1]
+        known = self._admins.known(chat_id, person_id)
+        if known is not None:
+            return known
         try:
             admin = await self._administers(chat_id, person_id)
         except RequestRefused:
@@ -97,9 +91,7 @@ class Egress:
         except (ChannelError, KeyError, TypeError, ValueError) as error:
             log.warning("admin.unknown", chat=chat_id, error=str(error))
             return False
-        self._admins[chat_id, person_id] = (self._clock() + _ADMIN_FOR_S, admin)
-        while len(self._admins) > _MAX_ADMINS:
-            self._admins.popitem(last=False)
+        self._admins.note(chat_id, person_id, admin)
         return admin
 
     async def _administers(self, chat_id: str, person_id: str) -> bool:
@@ -117,17 +109,8 @@ class Egress:
         return bool(granted & (_ADMINISTRATOR | _MANAGE_GUILD))
 
     async def _post(self, piece: Piece, channel: int, *, quote: str | None) -> str:
-        more: dict[str, Any] = {}
-        if isinstance(piece.content, Path):
-            more["file"] = await asyncio.to_thread(_open, piece.content)
-        else:
-            more["content"] = piece.content.plain
-        if quote is not None and quote.isdecimal():
-            more["message_reference"] = {"message_id": quote, "fail_if_not_exists": False}
-        mentions = discord.AllowedMentions(everyone=False, users=False, roles=False, replied_user=True)
-        with handle_message_parameters(nonce=piece.nonce, allowed_mentions=mentions, **more) as parameters:
-            sent: Any = await self._rest.call(lambda http: http.send_message(channel, params=parameters))
-        return _sent_id(sent)
+        content = piece.content if isinstance(piece.content, Path) else piece.content.plain
+        return _sent_id(await self._rest.post(channel, content, nonce=piece.nonce, quote=quote))
 
     async def _answer(self, text: str, meta: Mapping[str, Any]) -> str:
         """Answer through the interaction: fill in what was promised; return "" where that is over.
@@ -178,10 +161,3 @@ def _sent_id(sent: Any) -> str:
         return str(int(sent["id"]))
     except (KeyError, TypeError, ValueError) as error:
         raise SendUnknown("Discord answered with something else than the message") from error
-
-
-def _open(path: Path) -> discord.File:
-    try:
-        return discord.File(path)
-    except OSError as error:
-        raise SendNever(f"the file {path.name} cannot be read: {error.strerror}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 import structlog
 
+import durable
 from channels import pairing
 from channels.discord.cursors import OVERLAP, Cursors
 from channels.discord.ingress import DiscordIngress, GuildView
@@ -74,7 +74,7 @@ class Sweeper:
         self._whole = True
         # Everything after this id is looked at again.
         self._since = 0
-        self._turn = 0
+        self._direct_from = 0
         # People to whom Discord opens no direct channel.
         self._strangers: set[str] = set()
         self._told: set[str] = set()
@@ -86,9 +86,7 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweep until cancelled, the first time when it is wanted, or the gateway was away for long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s):
-                await self._wanted.wait()
+        await durable.first_of(self._wanted.wait(), timeout_s=self._patience_s)
         while True:
             self._wanted.clear()
             whole, self._whole = self._whole, False
@@ -96,9 +94,7 @@ class Sweeper:
             if await self.sweep(whole=whole):
                 self._whole = self._whole or whole
                 pause_s = min(pause_s, _AGAIN_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wanted.wait()
+            await durable.first_of(self._wanted.wait(), timeout_s=pause_s)
 
     async def sweep(self, *, whole: bool) -> bool:
         """Read every channel that has news.
@@ -178,8 +174,8 @@ class Sweeper:
         remembered = sorted(self._cursors.direct, key=lambda each: -self._cursors.known.get(each, 0))
         if not whole and len(remembered) > _DIRECT_AT_ONCE:
             newest, others = remembered[: _DIRECT_AT_ONCE // 2], remembered[_DIRECT_AT_ONCE // 2 :]
-            at = self._turn % len(others)
-            self._turn += _DIRECT_AT_ONCE // 2
+            at = self._direct_from % len(others)
+            self._direct_from += _DIRECT_AT_ONCE // 2
             remembered = newest + (others[at:] + others[:at])[: _DIRECT_AT_ONCE // 2]
         found.places |= {channel: MessagePlace(channel) for channel in remembered}
         known = set(self._cursors.direct.values()) | self._strangers

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from channels.admins import KnownAdmins
 from channels.base import Channel, Emit, Piece, Rendered, Site
 from channels.errors import ChannelError, MessageGone, SendNever, SendUnknown
 from channels.tables import TelegramTable as Table
@@ -22,8 +23,6 @@ from channels.telegram.wire import Wire
 
 log = structlog.get_logger(__name__)
 
-_ADMIN_FOR_S: Final = 300.0
-_ADMINS_KEPT: Final = 1_000
 _MAX_PHOTO_BYTES: Final = 10 * 2**20
 _MAX_DESCRIPTION: Final = 256
 _COMMAND: Final = re.compile(r"[a-z0-9_]{1,32}")
@@ -73,9 +72,8 @@ class Telegram:
         self._table = table
         self._site = site
         self._times = times or Times()
-        self._clock = clock
-        self._wire = Wire(table)
-        self._admins: dict[tuple[str, str], tuple[float, bool]] = {}
+        self._wire = Wire(table, grace_s=self._times.grace_s)
+        self._admins = KnownAdmins(clock)
 
     async def run(self, emit: Emit) -> None:
         """Receive until cancelled; an outage is waited for, a refused token ends it."""
@@ -136,8 +134,8 @@ class Telegram:
         chat = str(_place(chat_id)["chat_id"])
         if person_id == chat:
             return True
-        until, known = self._admins.get((chat, person_id), (0.0, False))
-        if self._clock() < until:
+        known = self._admins.known(chat, person_id)
+        if known is not None:
             return known
         try:
             member = await self._wire.call("getChatMember", chat_id=chat, user_id=person_id)
@@ -145,9 +143,7 @@ class Telegram:
         except (ChannelError, KeyError, TypeError) as error:
             log.warning("admin.unknown", error=type(error).__name__)
             return False
-        if len(self._admins) >= _ADMINS_KEPT:
-            self._admins.clear()
-        self._admins[chat, person_id] = (self._clock() + _ADMIN_FOR_S, answer)
+        self._admins.note(chat, person_id, answer)
         return answer
 
     async def aclose(self) -> None:

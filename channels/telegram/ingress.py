@@ -38,10 +38,11 @@ Sleep = Callable[[float], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How an adapter pauses, and how long its last word may take; a test brings its own."""
+    """How an adapter pauses, how long its last word may take, how late a poll may be."""
 
     sleep: Sleep = asyncio.sleep
     farewell_s: float = 1.0
+    grace_s: float = 10.0
 
 
 class TelegramIngress:
@@ -78,7 +79,7 @@ class TelegramIngress:
         self._site.pulse.beat(within_s=self._beat_within_s)
         try:
             async with asyncio.TaskGroup() as tasks:
-                await self._receive(_Line(me, since, emit, tasks))
+                await self._receive(_Run(me, since, emit, tasks))
         except asyncio.CancelledError:
             await self._farewell()
             raise
@@ -104,7 +105,7 @@ class TelegramIngress:
                 self._failures = self._stalls = 0
                 return result
 
-    async def _receive(self, line: _Line) -> None:
+    async def _receive(self, run: _Run) -> None:
         pace_s = _PACE_S
         while True:
             began = time.monotonic()
@@ -114,9 +115,9 @@ class TelegramIngress:
             fresh = self._window.admit(list(updates))
             for update_id in updates:
                 if update_id in fresh:
-                    self._begin(update_id, updates[update_id], line)
+                    self._begin(update_id, updates[update_id], run)
             if self._old:
-                log.info("updates.skipped_as_old", count=self._old, first_start=line.since.isoformat())
+                log.info("updates.skipped_as_old", count=self._old, first_start=run.since.isoformat())
                 self._old = 0
             pace_s = _PACE_S if fresh else min(1.5 * pace_s, _SLOWEST_PACE_S)
             if await self._window.settle(pace_s):
@@ -143,11 +144,11 @@ class TelegramIngress:
                 log.warning("update.skipped", reason="it has no update_id")
         return updates
 
-    def _begin(self, update_id: int, update: dict[str, Any], line: _Line) -> None:
-        found = read(update, line.me, self._wire.download)
+    def _begin(self, update_id: int, update: dict[str, Any], run: _Run) -> None:
+        found = read(update, run.me, self._wire.download)
         if isinstance(update.get("callback_query"), dict):
-            line.tasks.create_task(self._answer(update["callback_query"].get("id")), name="telegram answer")
-        if isinstance(found, Arrival) and found.sent_at is not None and found.sent_at < line.since:
+            run.tasks.create_task(self._answer(update["callback_query"].get("id")), name="telegram answer")
+        if isinstance(found, Arrival) and found.sent_at is not None and found.sent_at < run.since:
             found = SkippedUpdate(kind_of(update), "written before the first start")
             self._old += 1
         if isinstance(found, SkippedUpdate):
@@ -157,8 +158,8 @@ class TelegramIngress:
             return
         chats = {found.chat_id, found.moved_from or found.chat_id}
         before = {self._tails[chat] for chat in chats if chat in self._tails}
-        carried = self._carry(update_id, found, before, line.emit)
-        task = line.tasks.create_task(carried, name=f"telegram update {update_id}")
+        carried = self._carry(update_id, found, before, run.emit)
+        task = run.tasks.create_task(carried, name=f"telegram update {update_id}")
         self._tails.update(dict.fromkeys(chats, task))
         task.add_done_callback(lambda done: self._leave(chats, done))
 
@@ -210,7 +211,7 @@ class TelegramIngress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Run:
     """What each update of a run needs."""
 
     me: TelegramBot

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
+
+import durable
 
 MAX_PENDING = 1_000
 
@@ -78,7 +79,5 @@ class UpdateWindow:
 
 
 async def _wait(event: asyncio.Event, within_s: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            await event.wait()
+    await durable.first_of(event.wait(), timeout_s=within_s)
     return event.is_set()

@@ -45,8 +45,6 @@ log = structlog.get_logger(__name__)
 _SENDERS: Final = 64
 _UPLOAD_S: Final = 600.0
 _CHUNK_BYTES: Final = 2**16
-# What an answer may be late.
-_GRACE_S: Final = 10.0
 # Telegram makes a short poll that repeats its offset this long.
 _SHORTEST_POLL_S: Final = 3
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
@@ -139,14 +137,17 @@ def _json(payload: bytes) -> object:
 
 
 class Wire:
-    """One bot at one address: polls apart from everything else, so that a poll that hangs starves no send."""
+    """One bot at one address: polls apart from everything else, so that a poll that hangs starves no send.
 
-    def __init__(self, table: Table) -> None:
+    Args:
+        grace_s: how late the answer of a poll may be.
+    """
+
+    def __init__(self, table: Table, *, grace_s: float) -> None:
         warnings.filterwarnings("ignore", "Please use 'Bot", PTBUserWarning)
         self._timeout_s = table.request_timeout_s
         self._poll_s = table.poll_timeout_s
-        # What the answer of a poll may be late.
-        self.answer_s = min(_GRACE_S, table.request_timeout_s)
+        self._grace_s = min(grace_s, table.request_timeout_s)
         self.time = PlatformTime()
         trust: dict[str, Any] = {
             "verify": httpx.create_ssl_context(),
@@ -196,7 +197,7 @@ class Wire:
         Raises:
             ChannelError: ``NoAnswer`` where none came although the poll's time was over, ``Taken``.
         """
-        within_s = max(self._poll_s, _SHORTEST_POLL_S) + self.answer_s
+        within_s = max(self._poll_s, _SHORTEST_POLL_S) + self._grace_s
         asked = {"offset": offset, "limit": 100, "timeout": self._poll_s, "allowed_updates": list(allowed)}
         found = await self._ask("getUpdates", within_s, asked, read_s=within_s)
         if not isinstance(found, list):

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             if client is not None:
                 return await client.run_job(args.id)
         # A daemon that answers does without these.
-        from channels.cron.scheduler import run_now
+        from channels.cron.by_hand import run_now
         from gateway.inbound.intake import Intake
 
         async with attach.queue(settings) as mailbox:

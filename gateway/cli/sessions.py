@@ -18,12 +18,12 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound
 from session.store import switch_session
+from session.store.enclosed import AwaitedFiles
 from session.store.listing import brief
 from session.store.search import SearchResult
 from session.store.search import search as search_in
 from session.store.store import Store, View
 from session.store.switch_session import Swap
-from session.store.unnamed import AwaitedFiles
 from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key, everything=everything)
-    return await store.clear(key, everything=everything, awaited=partial(attach.parked_files, settings))
+    return await store.clear(key, everything=everything, awaited=partial(_awaited, settings))
 
 
 def _can_be_sent(key: str) -> bool:

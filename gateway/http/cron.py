@@ -11,10 +11,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from channels.cron.by_hand import run_now
 from channels.cron.job import BadJob, new_row, shown
 from channels.cron.jobs_file import CronFile, NoJob
 from channels.cron.schedule import BadSchedule, asked
-from channels.cron.scheduler import run_now
 from channels.errors import ChannelError
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.service.chats import ChatService

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.awaited import parked_files
+from gateway.app.awaited import awaited_at_once
 from session.disk.threads import start_thread
 from session.errors import NoSession
 from session.store import archived, switch_session
@@ -162,7 +162,7 @@ class SessionService:
         worker = self._desk.house.worker
         begun = worker.lanes.begun(key) if worker is not None else None
         ids = [begun.inbound.id] if begun is not None else []
-        awaited = partial(parked_files, self._desk.house.mailbox)
+        awaited = partial(awaited_at_once, self._desk.house.mailbox)
         cleared = await self._desk.store.clear(
             SessionKey(key), ids=ids, of=of, everything=everything, awaited=awaited
         )

@@ -16,12 +16,12 @@ from session.background.passing import Passing
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError
 from session.store import archived, switch_session
-from session.store.enclosed import let_go, named_in_files
+from session.store.enclosed import UNKNOWN, AwaitedFiles, let_go, named_in_files
 from session.store.fence import Fence
 from session.store.idle import fresh_at
 from session.store.listing import last_message_at, transcripts
 from session.store.store import Store
-from session.store.unnamed import UNKNOWN, AwaitedFiles, sweep
+from session.store.unnamed import sweep
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.key import SessionKey
@@ -89,8 +89,8 @@ class Retention:
         self._jobs = JobFiles(store.layout.workspace / "state")
 
     async def run(self) -> None:
-        """Prune now and every 24 hours, until cancelled; without a limit of age there is nothing to do."""
-        while self._days > 0:
+        """Prune now and every 24 hours, until cancelled."""
+        while True:
             try:
                 steps = await self.prune()
                 if steps:
@@ -105,6 +105,8 @@ class Retention:
     async def prune(self, *, dry_run: bool = False, sweeps: bool = True) -> list[Step]:
         """Archive, then delete what is too old; return what was done, or would be, in this order.
 
+        Without a limit of age, no session is too old; files that nothing names are swept all the same.
+
         A session that is archived ended with its last message: where that is old enough, and memory need not
         take it in first, it is deleted right away.
 
@@ -116,11 +118,14 @@ class Retention:
             NotNow: the clock leapt; nothing is concluded from it yet.
             StoreError: the folders cannot be read. One session that resists is logged and left.
         """
-        if self._days <= 0:
+        if self._days <= 0 and (dry_run or not sweeps):
             return []
         if self._passing is not None:
             passing, now = self._passing, self._store.clock()
             await start_thread(lambda: passing.believe(now), name="disk-prune")
+        if self._days <= 0:
+            await self._sweep(await self._look_at_letters())
+            return []
         oldest = self._store.clock() - timedelta(days=self._days)
         steps = await start_thread(lambda: self._idle(oldest), name="disk-prune")
         if dry_run:
@@ -130,12 +135,18 @@ class Retention:
         if not old and not sweeps:
             return done
         # The letters before the lines: one whose line is written meanwhile is found among the lines.
-        awaited = await self.awaited() if self.awaited is not None else UNKNOWN
+        awaited = await self._look_at_letters()
         done += [step for step in old if await self._take(step, oldest, awaited)]
         if sweeps:
-            before = self._store.clock() - UNNAMED_FOR
-            await start_thread(lambda: sweep(self._store.layout, awaited, before=before), name="disk-prune")
+            await self._sweep(awaited)
         return done
+
+    async def _look_at_letters(self) -> AwaitedFiles:
+        return await self.awaited() if self.awaited is not None else UNKNOWN
+
+    async def _sweep(self, awaited: AwaitedFiles) -> None:
+        before = self._store.clock() - UNNAMED_FOR
+        await start_thread(lambda: sweep(self._store.layout, awaited, before=before), name="disk-prune")
 
     def _foreseen(self, idle: list[Step], oldest: datetime) -> list[Step]:
         """Say what would be done if these sessions were archived."""
@@ -221,7 +232,7 @@ class Retention:
             unless=lambda: step.session_id in self._named(step.stem) or self._awaited(step),
         )
         if gone:
-            let_go(store.layout, files, awaited=awaited.names)
+            let_go(store.layout, files, awaited, now=store.clock())
         return gone
 
     def _awaited(self, step: Step) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -18,6 +20,24 @@ _REF = re.compile(rb'"media/[^"\\]{1,200}"')
 _BLOCK_BYTES = 2**20
 _OVERLAP = 256
 Named = dict[str, datetime]
+# How long a file stays that letters may name which nobody can look at.
+UNREAD_FOR: Final = timedelta(hours=48)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedFiles:
+    """The files that letters name whose lines are yet to be written.
+
+    Args:
+        names: paths in the workspace, ``media/…``.
+        complete: whether every letter that waits was looked at; else ``names`` are of the parked ones alone.
+    """
+
+    names: frozenset[str] = frozenset()
+    complete: bool = False
+
+
+UNKNOWN: Final = AwaitedFiles()
 
 
 def named_in(messages: Iterable[bytes]) -> Named:
@@ -48,13 +68,12 @@ def named_in_files(paths: Iterable[Path]) -> Named:
     return found
 
 
-def let_go(layout: Layout, gone: Mapping[str, datetime], *, awaited: Collection[str] = ()) -> int:
-    """Delete files that were named by lines that are no more, unless another conversation names them too.
+def let_go(layout: Layout, gone: Mapping[str, datetime], awaited: AwaitedFiles, *, now: datetime) -> int:
+    """Delete files that were named by lines that are no more, unless another line or a letter names them.
 
-    A file is written when a message brings it, and the line of that message is later. One that comes again is
-    dated two days ahead: the letter that brought it first, or last, may still wait in a queue, its line yet
-    to be written. A file that is younger than the lines that named it stays, and so does one of ``awaited``:
-    letters that wait or are parked name it.
+    A file is dated when a message brings it, and the line of that message is later: one that is younger than
+    the lines that named it was brought again by a message on its way. Where not every letter could be looked
+    at, what was brought in the last 48 hours stays; the sweep takes it later.
 
     Returns:
         How many were deleted.
@@ -65,10 +84,11 @@ def let_go(layout: Layout, gone: Mapping[str, datetime], *, awaited: Collection[
     wanted = still_named(layout, set(found))
     count = 0
     for name, path in found.items():
-        if name in wanted or name in awaited:
+        if name in wanted or name in awaited.names:
             continue
+        until = gone[name] if awaited.complete else min(gone[name], now - UNREAD_FOR)
         try:
-            if path.stat().st_mtime <= gone[name].timestamp():
+            if path.stat().st_mtime <= until.timestamp():
                 path.unlink()
                 count += 1
         except OSError as error:

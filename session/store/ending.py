@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from ulid import ULID
 
 from session.store.change import SessionChange, changing
-from session.store.enclosed import Named, let_go, named_in, named_in_files
+from session.store.enclosed import UNKNOWN, AwaitedFiles, Named, let_go, named_in, named_in_files
 from session.store.fence import Wait
 from session.store.journal_file import JournalFile
 from session.store.line1_fields import for_the_next
@@ -79,7 +79,7 @@ class Clearing:
     ids: Sequence[str]
     of: str | None
     everything: bool
-    awaited: Collection[str] = ()
+    awaited: AwaitedFiles = UNKNOWN
 
 
 def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *, wait: Wait) -> bool:
@@ -104,7 +104,7 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
                 for copy in originals_of(writer.path):
                     change.held.remove(copy)
                 change.remove()
-            let_go(writer.layout, files, awaited=what.awaited)
+            let_go(writer.layout, files, what.awaited, now=change.now)
             return change.fd is not None
 
     return again(once)

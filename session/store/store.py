@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thre
 from session.errors import StoreError
 from session.store import ending, listing
 from session.store.cache import Handle, Handles
+from session.store.enclosed import UNKNOWN, AwaitedFiles
 from session.store.fence import FREEZE_S, Busy, Fence, Wait
 from session.store.journal_file import JournalFile
 from session.store.listing import SessionRow
@@ -266,7 +267,7 @@ class Store:
         ids: Iterable[str] = (),
         of: str | None = None,
         everything: bool = False,
-        awaited: Callable[[], Awaitable[Collection[str]]] | None = None,
+        awaited: Callable[[], Awaitable[AwaitedFiles]] | None = None,
     ) -> bool:
         """Delete the active transcript without a trace but its ids; running turns of the key end unwritten.
 
@@ -276,8 +277,8 @@ class Store:
             of: the ULID that the active session must still have, else nothing is deleted.
             everything: ended sessions, journal, the chat's own memory and the files that it alone names go
                 as well.
-            awaited: names the files that parked letters need; asked before anything is deleted, and only
-                where the chat names a file at all.
+            awaited: names the files of letters: they stay; asked before anything is deleted, and only where
+                the chat names a file at all.
 
         Returns:
             Whether there was a transcript.
@@ -301,7 +302,7 @@ class Store:
             raise StoreError("two conversations fight for one file name")
 
         try:
-            kept: Collection[str] = ()
+            kept = UNKNOWN
             if everything and awaited is not None and await start_thread(names_files, name="disk-look"):
                 kept = await awaited()
             what = ending.Clearing(list(ids), of, everything, kept)

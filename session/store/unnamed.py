@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 import structlog
 
 from session.disk.layout import Layout
-from session.store.enclosed import still_named, within
+from session.store.enclosed import AwaitedFiles, still_named, within
 
 log = structlog.get_logger("media")
 
 # As the files of messages are named. Letters are searched for such names: no other file is ever swept.
 NAME = re.compile(r"media/([0-9a-f]{2})/(\1[0-9a-f]{62}(?:\.[a-z0-9]{1,10})?)")
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedFiles:
-    """The files that letters name whose lines are yet to be written.
-
-    Args:
-        names: paths in the workspace, ``media/…``.
-        complete: whether every letter that waits was looked at; else ``names`` are of the parked ones alone.
-    """
-
-    names: frozenset[str] = frozenset()
-    complete: bool = False
-
-
-UNKNOWN: Final = AwaitedFiles()
 
 
 def sweep(layout: Layout, awaited: AwaitedFiles, *, before: datetime) -> int:

@@ -131,7 +131,8 @@ def test_the_same_message_again_counts_once() -> None:
     bots = [direct(BOT, id=f"t:{n}", from_bot=True) for n in range(5)]
 
     assert all(guard.lets(each) for _ in range(3) for each in bots)
-    assert guard.lets(direct(BOT, id="t:0:e1", from_bot=True, kind="edit"))  # nobody answers an edit
+    # Nobody answers an edit.
+    assert guard.lets(direct(BOT, id="t:0:e1", from_bot=True, kind="edit"))
     assert not guard.lets(direct(BOT, id="t:5", from_bot=True))
 
 

@@ -50,7 +50,8 @@ async def test_two_who_ask_at_once_are_no_holders(tmp_path: Path) -> None:
     async with lease(tmp_path, "telegram"):
         pass
     with (tmp_path / "telegram.lease").open("rb") as asking:
-        fcntl.flock(asking, fcntl.LOCK_SH)  # as the other one does while it looks
+        # The other one does so while it looks.
+        fcntl.flock(asking, fcntl.LOCK_SH)
 
         assert not held(tmp_path, "telegram")
 

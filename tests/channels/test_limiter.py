@@ -17,6 +17,7 @@ from channels.errors import NewerFile
 from channels.limiter import Limiter, Rate, Rates, rates_of
 from tests.channels.ticking import Ticking
 from tests.gateway.embedded_place import files_at_most
+from tests.support.until import until
 
 TOKEN = "123456:AAF-secret"
 TELEGRAM = rates_of("telegram")
@@ -70,7 +71,8 @@ async def test_all_chats_together_get_thirty_a_second_and_none_is_left_behind(tm
     every = [instant for times in at for instant in times]
     assert most_within(every, 1.0) == 30
     assert max(every) - min(every) < 200 / 30 + 0.1
-    assert max(first for first, _ in at) - min(every) < 4.0  # a first send is not behind everybody's second
+    # A first send is not behind everybody's second.
+    assert max(first for first, _ in at) - min(every) < 4.0
 
 
 async def test_a_discord_channel_gets_five_in_five_seconds(tmp_path: Path) -> None:
@@ -161,10 +163,15 @@ async def test_who_gives_up_waiting_leaves_no_hole(tmp_path: Path) -> None:
     time = Ticking()
     each = limiter(tmp_path, time)
     await time.together(sends(each, time, "5", 3))
-    held = Limiter(tmp_path, "telegram", TOKEN, TELEGRAM, clock=time, sleep=lambda _: asyncio.Event().wait())
+    asleep: list[float] = []
+
+    async def for_ever(after_s: float) -> None:
+        asleep.append(after_s)
+        await asyncio.Event().wait()
+
+    held = Limiter(tmp_path, "telegram", TOKEN, TELEGRAM, clock=time, sleep=for_ever)
     waiting = [asyncio.create_task(held.wait("5", group=False)) for _ in range(3)]
-    while len(held._lines.get("5", [])) < 3:
-        await asyncio.sleep(0)
+    await until(lambda: len(asleep) == 3)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -172,7 +179,7 @@ async def test_who_gives_up_waiting_leaves_no_hole(tmp_path: Path) -> None:
 
     await asyncio.wait_for(held.wait("5", group=False), 10)
 
-    assert held._lines == {}
+    assert len(asleep) == 3
 
 
 async def test_after_a_start_of_the_machine_what_was_paused_still_is(tmp_path: Path) -> None:
@@ -271,7 +278,8 @@ async def test_two_processes_share_one_rate(tmp_path: Path) -> None:
 
     [file] = tmp_path.iterdir()
     sent = orjson.loads(file.read_bytes().partition(b"\n")[0])["sent"]
-    times = sent[""]  # when they were let go, by the machine's own clock
+    # When they were let go, by the machine's own clock.
+    times = sent[""]
     assert sorted(sent["1"] + sent["2"]) == times
     assert len(sent["1"]) == len(sent["2"]) == 15
     assert most_within(times, 0.5) <= 10

@@ -6,7 +6,6 @@ import fcntl
 import json
 import multiprocessing
 import os
-from datetime import UTC, datetime, timedelta
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -26,19 +25,9 @@ from channels.pairing import (
 )
 from tests.channels.patience import until_unlocked
 from tests.gateway.embedded_place import files_at_most
+from tests.support.clock import Clock
 
 ADA, GROUP = "100", "-100200"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def forward(self, **time: float) -> None:
-        self.now += timedelta(**time)
 
 
 def place(state: Path, clock: Clock | None = None) -> Pairing:
@@ -72,7 +61,8 @@ def test_an_approved_code_lets_its_person_in_on_its_channel_for_ever(tmp_path: P
     entry = pairing.approve(f" {code.lower()} ")
 
     clock.forward(days=4_000)
-    ask(pairing, "5", message="t:9")  # writes the file anew
+    # This writes the file anew.
+    ask(pairing, "5", message="t:9")
     assert (entry.who, entry.name) == ("telegram:100", "Ada")
     assert approved(tmp_path, "telegram") == Approved(people=frozenset({ADA}))
     assert approved(tmp_path, "discord") == Approved()
@@ -194,7 +184,7 @@ def test_rows_show_who_waits_and_who_was_let_in(tmp_path: Path) -> None:
     assert (person["code"], person["state"], person["at"]) == (
         code,
         "pending",
-        "2026-05-01T12:01:00.000000+00:00",
+        "2027-01-01T00:01:00.000000+00:00",
     )
     clock.forward(hours=1)
     assert pairing.rows() == [group]

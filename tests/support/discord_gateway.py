@@ -35,7 +35,8 @@ GUILDS, GUILD_MEMBERS, GUILD_PRESENCES = 1 << 0, 1 << 1, 1 << 8
 GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 9, 1 << 12, 1 << 15
 PRIVILEGED = {"members": GUILD_MEMBERS, "presences": GUILD_PRESENCES, "message_content": MESSAGE_CONTENT}
 ALL_INTENTS = (1 << 26) - 1
-HEARTBEATS_WITHIN = 2  # intervals without one, then 4009
+# After so many intervals without one the gateway closes with 4009.
+HEARTBEATS_WITHIN = 2
 KEPT_EVENTS = 20_000
 
 Build = Callable[[int], dict[str, Any] | None]
@@ -99,7 +100,8 @@ class Connection:
     socket: web.WebSocketResponse
     request: web.Request
     at: float
-    began: str = ""  # "identify" or "resume"
+    # Either "identify" or "resume".
+    began: str = ""
     intents: int = 0
     heartbeats: int = 0
     close_code: int | None = None
@@ -229,7 +231,8 @@ class Gateway:
         try:
             code = await self._read(connection)
         finally:
-            if not connection.closing:  # else it still has to send the close frame
+            # One that is closing still has to send the close frame.
+            if not connection.closing:
                 writer.cancel()
             with suppress(asyncio.CancelledError, ConnectionError, RuntimeError):
                 await writer
@@ -241,7 +244,8 @@ class Gateway:
         session = connection.session
         if session is not None and session.connection is connection:
             session.connection, session.lost_at = None, time.monotonic()
-            if code in (1000, 1001):  # the client said good-bye: only these end its session
+            # The client said good-bye: only these codes end its session.
+            if code in (1000, 1001):
                 self.sessions.pop(session.id, None)
         self._server.notify()
 

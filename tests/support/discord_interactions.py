@@ -200,7 +200,8 @@ class Interactions:
         payload, files = await body_of(request)
         check_text(payload, files)
         original = interaction.original
-        if original is not None and original.flags & LOADING:  # the first one fills the placeholder
+        # The first follow-up fills the placeholder.
+        if original is not None and original.flags & LOADING:
             self._fill(original, payload, files)
             return json(self._server.payload(original))
         flags = int(payload.get("flags") or 0) & EPHEMERAL

@@ -55,7 +55,8 @@ class People(World):
         guild.members[guild.owner.id] = (guild.owner, [])
         self.guilds[guild.id] = guild
         joined = guild.created([self.bot])
-        del joined["unavailable"]  # as when the bot joins, not when a guild comes back
+        # So it is when the bot joins; a guild that comes back has it.
+        del joined["unavailable"]
         self.gateway.dispatch("GUILD_CREATE", GUILDS, joined)
         return guild
 

@@ -41,7 +41,8 @@ REAL_LIMITS: dict[str | None, tuple[int, float]] = {
     "PUT /applications/{application_id}/commands": (2, 20.0),
     "POST /webhooks/{application_id}/{token}": (5, 5.0),
 }
-OPEN = ("/interactions/", "/webhooks/", "/attachments/")  # no token needed, and outside the global limit
+# Routes that need no token and are outside the global limit.
+OPEN = ("/interactions/", "/webhooks/", "/attachments/")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -53,8 +54,10 @@ class Fault:
     route: re.Pattern[str]
     status: int = 0
     retry_after: float = 0.0
-    everywhere: bool = False  # the 429 is a global one
-    via: bool = True  # without it a 429 looks like a ban
+    # Whether the 429 is a global one.
+    everywhere: bool = False
+    # Without it a 429 looks like a ban.
+    via: bool = True
     html: bool = False
     code: int = 0
     text: str = ""
@@ -96,7 +99,8 @@ class Sent:
     reference: str | None
     files: list[tuple[str, str, bytes]]
     allowed_mentions: dict[str, Any] | None
-    via: str  # "channel", or "interaction"
+    # Either "channel" or "interaction".
+    via: str
     at: float
 
 
@@ -159,7 +163,8 @@ class Buckets:
 
     def _count(self, key: str, limit: int, per_s: float) -> tuple[float, int, float]:
         now, taken = time.monotonic(), self._taken.setdefault(key, deque())
-        if taken and now - taken[0] >= per_s:  # a window opens with its first request and ends as a whole
+        # A window opens with its first request and ends as a whole.
+        if taken and now - taken[0] >= per_s:
             taken.clear()
         reset = per_s - (now - taken[0]) if taken else per_s
         if len(taken) >= limit:

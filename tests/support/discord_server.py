@@ -59,7 +59,8 @@ class DiscordServer(People):
         self._kept_port = KeptPort(port)
         self.port, self.token = self._kept_port.port, token
         self.application_id = self.bot.id
-        self.privileged = {"message_content"}  # the switches of the portal: also "members", "presences"
+        # The switches of the portal: also "members", "presences".
+        self.privileged = {"message_content"}
         self.buckets = Buckets(dict(limits or {}))
         self.faults: list[Fault] = []
         self.calls: list[Call] = []
@@ -171,12 +172,7 @@ class DiscordServer(People):
     # -- what the bot does ------------------------------------------------------------------------
 
     def accept(
-        self,
-        channel: Channel,
-        payload: dict[str, Any],
-        files: list[Upload],
-        *,
-        reply_to: str | None = None,
+        self, channel: Channel, payload: dict[str, Any], files: list[Upload], *, reply_to: str | None = None
     ) -> Message:
         """Store a message of the bot and tell everybody."""
         message = Message(self.snowflakes.next(), channel, self.bot, "", payload.get("nonce"))
@@ -188,12 +184,7 @@ class DiscordServer(People):
         return message
 
     def fill(
-        self,
-        message: Message,
-        payload: dict[str, Any],
-        files: list[Upload],
-        *,
-        via: str = "channel",
+        self, message: Message, payload: dict[str, Any], files: list[Upload], *, via: str = "channel"
     ) -> None:
         """Give a message of the bot what was sent, and note it in ``sent``."""
         message.content = text = str(payload.get("content") or "")

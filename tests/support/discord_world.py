@@ -362,5 +362,6 @@ class World:
         payload["referenced_message"] = None
         if quoted is not None:
             inner = self.payload(quoted, content=content)
-            inner.pop("referenced_message", None)  # one level only
+            # The platform shows one level only.
+            inner.pop("referenced_message", None)
             payload["referenced_message"] = inner

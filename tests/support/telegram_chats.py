@@ -23,7 +23,8 @@ NOT_MODIFIED = (
     " as a current content and reply markup of the message"
 )
 
-Upload = tuple[str, bytes]  # file name, content
+# File name, content.
+Upload = tuple[str, bytes]
 
 
 @dataclass

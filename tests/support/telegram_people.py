@@ -17,7 +17,8 @@ class People:
     """Base of the server: every method may be called from any thread."""
 
     def __init__(self, me: dict[str, Any]) -> None:
-        self.message_of: dict[int, int] = {}  # update id → message id
+        # Update id → message id.
+        self.message_of: dict[int, int] = {}
         self._lock = threading.RLock()
         self.world = Chats(me)
         self.updates = Updates(self._lock)

@@ -351,7 +351,8 @@ class TelegramServer(People):
         if fault is not None and fault.how == "hang":
             await fault.until_ended()
         if fault is not None and request.transport is not None and fault.how in ("drop", "drop_after"):
-            if fault.how == "drop_after":  # half of the file, then the connection breaks
+            # Half of the file comes, then the connection breaks.
+            if fault.how == "drop_after":
                 response = web.StreamResponse(headers={"Content-Length": str(len(content))})
                 await response.prepare(request)
                 await response.write(content[: len(content) // 2])

@@ -40,7 +40,8 @@ class Updates:
         self.webhook = ""
         self.clock: Callable[[], float] = time.time
         self.conflict_delay_s = 3.0
-        self.repeated_s = 0.5  # a poll that repeats its offset within that time gets a single update
+        # A poll that repeats its offset within that time gets a single update.
+        self.repeated_s = 0.5
         self._lock = lock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poll: asyncio.Future[bool] | None = None

@@ -283,6 +283,15 @@ class RabbitMailbox:
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────────────────
 
+    async def is_drained(self) -> bool:
+        """Say whether no inbound letter waits or is worked on; no, too, where other processes take letters.
+
+        Raises:
+            MailboxDown: the broker is away.
+        """
+        inbound = (await self.depths())[INBOUND]
+        return inbound.count == 0 and inbound.takers <= len(self._names.queues_of(INBOUND))
+
     async def depths(self) -> Mapping[str, Depth]:
         """Count what waits on the broker, and what this process works on, by box.
 

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
-
-import pytest
 
 from channels.base import Piece, Rendered
 from channels.cron.job import new_row
 from channels.cron.schedule import At
 from channels.message import Inbound
-from tests.channels.cron_place import (
+from tests.channels.cron.cron_place import (
     HOUR,
     MINUTE,
     NOON,
-    PATIENCE_S,
     File,
     Place,
     every,
     hourly,
     ms,
 )
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
 
 # -- a slot --------------------------------------------------------------------------------------------
 
@@ -136,13 +126,7 @@ async def test_what_is_noted_at_the_end_is_not_overtaken_by_what_was_being_noted
     place.write(every(5))
 
     async with place.running():
-        await place.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
-        await place.taken_over()
-        place.file.free.clear()
-        await place.time.to(NOON + timedelta(seconds=5))
-        await asyncio.wait_for(place.file.held.wait(), PATIENCE_S)
-        await place.time.to(NOON + timedelta(seconds=10))
-        await place.count(2)
+        await place.hold_up_the_note(first=timedelta(seconds=5), then=timedelta(seconds=10))
         place.task.cancel()
         _, pending = await asyncio.wait([place.task], timeout=0.3)
         place.file.free.set()
@@ -160,15 +144,8 @@ async def test_slots_that_pass_while_a_run_is_noted_are_made_up(place: Place) ->
     place.write(job)
 
     async with place.running():
-        await place.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
-        await place.taken_over()
-        place.file.free.clear()
-        await place.time.to(NOON + timedelta(seconds=5))
-        await asyncio.wait_for(place.file.held.wait(), PATIENCE_S)
-        await place.time.to(NOON + timedelta(seconds=10))
-        await place.count(2)
-        while place.clock._next.get("a") != NOON + timedelta(seconds=15) or place.clock._wake.is_set():
-            await asyncio.sleep(0)
+        await place.hold_up_the_note(first=timedelta(seconds=5), then=timedelta(seconds=10))
+        await place.time.idle()
         place.time.now = NOON + timedelta(seconds=24)
         place.file.free.set()
         await place.noted(lambda jobs: len(jobs["a"]["state"].get("runHistory", ())) > 0)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from channels.cron.by_hand import run_now
 from channels.cron.job import BadJob, new_row
 from channels.cron.schedule import Every
-from channels.cron.scheduler import run_now
-from tests.channels.cron_place import (
+from tests.channels.cron.cron_place import (
     HOUR,
     MINUTE,
     NOON,
@@ -27,11 +27,6 @@ from tests.channels.cron_place import (
 )
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 # -- edits ---------------------------------------------------------------------------------------------

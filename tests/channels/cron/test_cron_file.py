@@ -16,14 +16,15 @@ from channels.cron.job import BadJob, Ran, due, new_row
 from channels.cron.jobs_file import CronFile, NoJob
 from channels.cron.schedule import Every
 from channels.errors import ChannelError
-from tests.channels.cron_file_place import NOON, Theirs, job, on_disk, put
+from tests.channels.cron.cron_file_place import NOON, Theirs, job, on_disk, put
 from tests.support import peers
 from tests.support.peers import Peer
 
 HOUR = timedelta(hours=1)
 
 
-MS = 1_780_315_200_000  # NOON
+# The instant NOON.
+MS = 1_780_315_200_000
 
 
 pytestmark = pytest.mark.timeout(peers.FIRST_USE_S)

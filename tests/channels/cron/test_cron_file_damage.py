@@ -18,7 +18,7 @@ from channels.cron.job import Ran, new_row
 from channels.cron.jobs_file import CronFile, Damaged
 from channels.cron.schedule import Every
 from channels.errors import ChannelError
-from tests.channels.cron_file_place import NOON, job, on_disk, put
+from tests.channels.cron.cron_file_place import NOON, job, on_disk, put
 from tests.channels.patience import until_unlocked
 from tests.support import peers
 

@@ -10,7 +10,7 @@ import pytest
 from channels.cron.job import due, letter, new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import At, Every, cron
-from tests.channels.cron_file_place import NOON, Theirs, job, put
+from tests.channels.cron.cron_file_place import NOON, Theirs, job, put
 from tests.support import peers
 from tests.support.peers import NANOBOT_014, NANOBOT_022, Peer
 

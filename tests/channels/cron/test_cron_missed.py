@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-
-import pytest
 
 from channels.message import Inbound
-from tests.channels.cron_place import (
+from tests.channels.cron.cron_place import (
     DAY,
     HOUR,
     MINUTE,
@@ -19,12 +16,6 @@ from tests.channels.cron_place import (
     jobs,
     ms,
 )
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
 
 # -- missed --------------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ from channels.cron.schedule import (
 )
 
 BERLIN = ZoneInfo("Europe/Berlin")
-LORD_HOWE = ZoneInfo("Australia/Lord_Howe")  # its clocks change by half an hour
+# Its clocks change by half an hour.
+LORD_HOWE = ZoneInfo("Australia/Lord_Howe")
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 HOUR = timedelta(hours=1)
@@ -283,7 +284,8 @@ def test_a_slot_that_is_kept_runs_whatever_the_policy(policy: str) -> None:
 
 
 def test_nothing_is_made_up_after_a_day() -> None:
-    weekly = cron("0 12 * * 1", UTC)  # NOON is a Monday
+    # NOON is a Monday.
+    weekly = cron("0 12 * * 1", UTC)
     last = NOON - timedelta(days=1)
 
     assert missed(weekly, last, NOON + timedelta(hours=23), "once") == [NOON]

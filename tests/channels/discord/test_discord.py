@@ -14,27 +14,9 @@ import pytest
 
 from channels.base import Channel
 from channels.contract import Break, ChannelContract, FarSide, Shown
-from tests.channels.discord_account import SENDS, book
-from tests.channels.discord_place import CALM, Record, adapter, piece, running
+from tests.channels.discord.discord_place import CALM, SENDS, Record, adapter, book, piece, running
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
-@pytest.fixture
-def general(server: DiscordServer) -> Place:
-    return server.channel(server.guild("home"), "general")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
 
 # -- the contract --------------------------------------------------------------------------------
 
@@ -84,7 +66,8 @@ class TestContract(ChannelContract):
         async with DiscordServer() as server:
             platform = _Platform(server, self.state)
             async with running(server, self.state):
-                pass  # the first start: what is written before it is old
+                # This is the first start: what is written before it is old.
+                pass
             async with self._adapter(platform) as channel:
                 yield channel, platform
 
@@ -159,14 +142,16 @@ async def test_a_live_message_never_moves_a_cursor(
 ) -> None:
     """Only reading over REST moves it: a live message says nothing about those before it."""
     async with running(server, state, tempo=CALM) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         first = server.write(general, "first")
         await run.record.text("first")
         server.write(general, "hole", live=False)
         server.write(general, "second")
         await run.record.text("second")
         assert run.record.texts() == ["first", "second"]
-        server.write(server.dm("ada"), "remember me")  # which writes the file
+        # That writes the file.
+        server.write(server.dm("ada"), "remember me")
         await run.record.text("remember me")
 
     assert book(state, server)["cursors"][general.id] == first
@@ -188,7 +173,8 @@ async def test_a_cursor_stays_before_what_was_not_taken(
     record.gate.clear()
     async with running(server, state, record=record):
         await record.until(lambda: record.begun)
-        server.write(server.dm("ada"), "remember me")  # which writes the file
+        # That writes the file.
+        server.write(server.dm("ada"), "remember me")
         await record.until(lambda: len(record.begun) == 2)
 
     async with running(server, state) as run:
@@ -270,7 +256,7 @@ class Victim:
     async def alive(self) -> AsyncIterator[None]:
         """Run it until the context is left, then kill it."""
         known = len(self._server.gateway.connections)
-        command = [sys.executable, "-m", "tests.channels.discord_victim", *self._arguments]
+        command = [sys.executable, "-m", "tests.channels.discord.discord_victim", *self._arguments]
         self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         self._before = len(self.taken)
         try:

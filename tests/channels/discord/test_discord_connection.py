@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
@@ -15,26 +14,9 @@ from channels.errors import (
     CredentialsRefused,
     NewerFile,
 )
-from tests.channels.discord_place import Beats, Record, adapter, piece, running, table
+from tests.channels.discord.discord_place import Beats, Record, adapter, piece, running, table
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
-@pytest.fixture
-def general(server: DiscordServer) -> Place:
-    return server.channel(server.guild("home"), "general")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
 
 # -- the connection ------------------------------------------------------------------------------
 
@@ -61,7 +43,8 @@ async def test_a_resumption_that_replays_nothing_is_followed_by_a_sweep(
 ) -> None:
     """Though no later message asks for it, what was missed is read."""
     async with running(server, state) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         server.gateway.resume_drops = 1
         server.gateway.drop()
         server.write(general, "missed")

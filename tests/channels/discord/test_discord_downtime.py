@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +12,10 @@ import structlog
 
 from channels.discord.ingress import MAX_WAITING, Tempo
 from channels.pairing import Pairing
-from tests.channels.discord_account import book
-from tests.channels.discord_place import CALM, Record, running
+from tests.channels.discord.discord_place import CALM, Record, book, running
 from tests.support.discord_gateway import GUILD_MESSAGES
 from tests.support.discord_server import REAL_LIMITS, DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
-@pytest.fixture
-def general(server: DiscordServer) -> Place:
-    return server.channel(server.guild("home"), "general")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
 
 
 @pytest.mark.parametrize("how", ["listed", "paired"])
@@ -77,7 +60,8 @@ async def test_a_channel_made_in_the_gap_is_read_from_the_last_complete_sweep_on
 ) -> None:
     """No sweep that missed a list counts: what stands in channels that nobody knew is not passed over."""
     async with running(server, state) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
     assert general.guild is not None
     server.write(server.thread(server.channel(general.guild, "new")), "first words")
     swept_at = book(state, server)["swept_at"]
@@ -119,9 +103,8 @@ async def test_a_disk_that_refuses_holds_back_a_direct_message(server: DiscordSe
         raise structlog.DropEvent
 
     async with running(server, state, tempo=CALM) as run:
-        await run.pulse.until(
-            lambda: run.pulse.beats >= 2
-        )  # what a sweep saves would lie at the barrier's place
+        # What a sweep saves would lie at the barrier's place.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         barrier = state / ".discord.json.0.tmp"
         barrier.mkdir()
         structlog.configure(processors=[watch])
@@ -224,16 +207,19 @@ async def test_a_burst_beyond_what_is_kept_in_memory_arrives_in_order(
     """While the queue is away live messages are not piled up without end: the history has them."""
     record = Record()
     texts = [str(number) for number in range(MAX_WAITING + 500)]
-    server.interactions.deadline_s = 60.0  # it comes behind all of these
+    # The command comes behind all of these.
+    server.interactions.deadline_s = 60.0
     async with running(server, state, record=record) as run:
-        await run.pulse.until(lambda: run.pulse.beats >= 2)  # the connection and the first sweep
+        # The connection beats, and so does the first sweep.
+        await run.pulse.until(lambda: run.pulse.beats >= 2)
         server.write(general, "first")
         await record.text("first")
         record.gate.clear()
         for text in texts:
             server.write(general, text)
         after_all = server.interact("help", channel=server.dm("ada"))
-        await server.until(lambda: after_all.acked)  # every event before it has come in
+        # Every event before it has come in.
+        await server.until(lambda: after_all.acked)
         record.gate.set()
         await record.count(MAX_WAITING - 10)
         server.write(general, "last")

@@ -21,27 +21,9 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
-from tests.channels.discord_account import SENDS
-from tests.channels.discord_place import Record, adapter, piece, running
+from tests.channels.discord.discord_place import SENDS, Record, adapter, piece, running
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[DiscordServer]:
-    async with DiscordServer() as server:
-        yield server
-
-
-@pytest.fixture
-def general(server: DiscordServer) -> Place:
-    return server.channel(server.guild("home"), "general")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
 
 # -- sending -------------------------------------------------------------------------------------
 

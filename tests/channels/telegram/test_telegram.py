@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -13,23 +12,8 @@ import pytest
 
 from channels.base import Arrival
 from channels.errors import NewerFile
-from tests.channels.telegram_place import Ears, Place
-from tests.channels.telegram_polling import ADA, BOB
+from tests.channels.telegram.telegram_place import ADA, BOB, Ears, Place
 from tests.support.telegram_server import Fault, TelegramServer
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    async with TelegramServer() as running:
-        running.updates.conflict_delay_s = 0.0
-        yield running
-
-
-@pytest.fixture
-async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(server, tmp_path)
-    yield place
-    await place.stop()
 
 
 def gaps(server: TelegramServer) -> list[float]:
@@ -116,9 +100,8 @@ async def test_a_full_window_waits_for_its_oldest(server: TelegramServer, tmp_pa
     for number in range(100):
         server.write(ADA, str(number))
     last = server.write(BOB, "new")
-    async with (
-        TelegramServer() as elsewhere
-    ):  # shows how often somebody polls in that time whose window has room
+    # Shows how often somebody polls in that time whose window has room.
+    async with TelegramServer() as elsewhere:
         roomy = Place(elsewhere, tmp_path / "elsewhere")
         elsewhere.write(ADA, "held")
         full.run(ears)
@@ -175,7 +158,8 @@ async def test_a_kill_loses_nothing_and_repeats_under_the_same_ids(
         last = server.write(ADA + number % 2, str(number))
     struck: list[Fault] = []
 
-    def holds(arrival: Arrival) -> bool:  # from the first message on Telegram hears nothing any more
+    # From the first message on Telegram hears nothing any more.
+    def holds(arrival: Arrival) -> bool:
         struck[:] = struck or [server.fail("getUpdates", how="drop", times=None)]
         return arrival.text == "4"
 

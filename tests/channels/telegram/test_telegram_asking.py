@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,8 @@ import structlog
 
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, SendLater
 from channels.telegram.updates import ALLOWED
-from tests.channels.telegram_place import Ears, Place
-from tests.channels.telegram_polling import ADA
+from tests.channels.telegram.telegram_place import ADA, Ears, Place
 from tests.support.telegram_server import TelegramServer
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    async with TelegramServer() as running:
-        running.updates.conflict_delay_s = 0.0
-        yield running
-
-
-@pytest.fixture
-async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(server, tmp_path)
-    yield place
-    await place.stop()
-
 
 # -- what comes --------------------------------------------------------------------------------------
 

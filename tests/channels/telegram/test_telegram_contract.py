@@ -10,10 +10,8 @@ import pytest
 
 from channels.base import Channel
 from channels.contract import Break, ChannelContract, FarSide, Shown
-from tests.channels.telegram_place import Place
+from tests.channels.telegram.telegram_place import ADA, Place
 from tests.support.telegram_server import TelegramServer
-
-ADA = 101
 
 
 class LocalTelegram:

@@ -14,7 +14,8 @@ from tests.support.telegram_server import TelegramServer
 
 ROOT = Path(__file__).resolve().parents[3]
 MESSAGES, CHATS = 300, 10
-KILLED_AFTER = (3, 57, 101, 140)  # messages of that run: in the first batch, at its end, in the second
+# Messages of that run: in the first batch, at its end, in the second.
+KILLED_AFTER = (3, 57, 101, 140)
 
 
 @asynccontextmanager
@@ -22,7 +23,13 @@ async def victim(server: TelegramServer, folder: Path) -> AsyncIterator[asyncio.
     """Run an adapter in a process of its own, and kill it when the context is left."""
     table = {"enabled": True, "token": server.token, "poll_timeout_s": 1, "request_timeout_s": 5.0}
     table |= {"base_url": server.base_url, "base_file_url": server.base_file_url}
-    command = ("-m", "tests.channels.telegram_victim", json.dumps(table), str(folder), str(folder / "out"))
+    command = (
+        "-m",
+        "tests.channels.telegram.telegram_victim",
+        json.dumps(table),
+        str(folder),
+        str(folder / "out"),
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )
@@ -60,7 +67,8 @@ async def test_kills_while_300_messages_arrive(tmp_path: Path) -> None:
             await server.until_confirmed(last, timeout_s=90)
 
     assert early == []
-    assert len(written(tmp_path)) > MESSAGES  # some came twice: the kills were in the midst of a batch
+    # Some came twice: the kills were in the midst of a batch.
+    assert len(written(tmp_path)) > MESSAGES
     for chat in range(CHATS):
         texts = list(dict.fromkeys(line[2] for line in written(tmp_path) if line[1] == str(100 + chat)))
         assert texts == [str(number) for number in range(chat, MESSAGES, CHATS)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,8 @@ from pydantic import SecretStr
 
 from channels.base import Arrival
 from channels.errors import ChannelDown, CredentialsRefused
-from tests.channels.telegram_place import Ears, Place
-from tests.channels.telegram_polling import ADA
+from tests.channels.telegram.telegram_place import ADA, Ears, Place
 from tests.support.telegram_server import TelegramServer
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    async with TelegramServer() as running:
-        running.updates.conflict_delay_s = 0.0
-        yield running
-
-
-@pytest.fixture
-async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(server, tmp_path)
-    yield place
-    await place.stop()
-
 
 # -- what goes wrong while polling -------------------------------------------------------------------
 
@@ -92,8 +75,7 @@ async def test_a_poll_that_hangs_is_given_up_and_its_connection_replaced(
     server: TelegramServer, tmp_path: Path
 ) -> None:
     """Two stalls build the connection anew; sends go their way meanwhile."""
-    place = Place(server, tmp_path)
-    place.channel._wire.answer_s = 0.3
+    place = Place(server, tmp_path, grace_s=0.3)
     server.add_chat(ADA)
     fault = server.fail("getUpdates", how="hang", times=2)
     ears = Ears()
@@ -107,7 +89,8 @@ async def test_a_poll_that_hangs_is_given_up_and_its_connection_replaced(
         await server.until_confirmed(server.write(ADA, "hello"))
     await place.stop()
 
-    assert beat == introduced  # neither a send nor a poll that fails is a sign of life
+    # Neither a send nor a poll that fails is a sign of life.
+    assert beat == introduced
     assert [line["event"] for line in lines] == ["poll.failed", "poll.reconnected", "poll.failed"]
     assert fault.hits == 2
     assert place.pulse.failures == ["no answer from Telegram in time"] * 2

@@ -20,11 +20,10 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
-from tests.channels.telegram_place import Place
-from tests.channels.ticking import Ticking
+from tests.channels.telegram.telegram_place import ADA, Place
+from tests.support.clock import Clock
 from tests.support.telegram_server import TelegramServer
 
-ADA = 101
 FORUM = -1000000000123
 BOLD = ({"type": "bold", "offset": 0, "length": 2},)
 
@@ -34,13 +33,6 @@ async def server() -> AsyncIterator[TelegramServer]:
     async with TelegramServer() as running:
         running.write(ADA, "hello")
         yield running
-
-
-@pytest.fixture
-async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(server, tmp_path)
-    yield place
-    await place.stop()
 
 
 def piece(text: str = "hi", chat_id: object = ADA, **fields: Any) -> Piece:
@@ -326,8 +318,8 @@ async def test_the_menu_is_replaced(server: TelegramServer, place: Place) -> Non
 
 async def test_administrators_are_known_for_five_minutes(server: TelegramServer, place: Place) -> None:
     """Telegram is asked once in that time; topics share their group's administrators."""
-    clock = Ticking(0.0)
-    channel = place.new(clock)
+    clock = Clock()
+    channel = place.new(clock.monotonic)
     chat = server.add_chat(FORUM, "supergroup", admins={7})
     chat.members |= {7: {"id": 7}, 8: {"id": 8}}
 
@@ -337,9 +329,9 @@ async def test_administrators_are_known_for_five_minutes(server: TelegramServer,
     assert len(server.called("getChatMember")) == 2
 
     chat.admins.clear()
-    clock.now = 299.0
+    clock.forward(299)
     assert await channel.is_admin(str(FORUM), "7")
-    clock.now = 301.0
+    clock.forward(2)
     assert not await channel.is_admin(str(FORUM), "7")
     await channel.aclose()
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from session.background.retention import UNNAMED_FOR, Retention
 from session.store.unnamed import media_bytes
 from tests.session.retention_place import START, World
 from tests.support.broker import Broker
+from tests.support.until import until
 
 NAMES = [f"media/{digit * 2}/{digit * 64}.jpg" for digit in "abcd"]
 
@@ -44,7 +46,8 @@ async def opened(mailbox: Mailbox) -> AsyncIterator[Mailbox]:
 
 
 def retention(world: World, mailbox: Mailbox) -> Retention:
-    return world.rules(awaited=lambda: awaited_files(mailbox))
+    awaited = partial(awaited_files, mailbox, on_its_way_s=0.0)
+    return world.rules(awaited=awaited)
 
 
 def brought(workspace: Path, ref: str, *, days: float = 0) -> Path:
@@ -123,11 +126,50 @@ async def test_a_file_of_an_ended_session_stays_for_a_parked_letter(world: World
     assert not shared.exists()
 
 
-async def test_of_a_broker_only_what_is_parked_is_known(
+async def test_without_a_limit_of_age_what_nobody_names_goes_all_the_same(
+    world: World, tmp_path: Path
+) -> None:
+    nobodys, named_one = brought(tmp_path, NAMES[0]), brought(tmp_path, NAMES[1])
+    await world.say("a", **named(NAMES[1]))
+    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+        world.clock.forward(days=UNNAMED_FOR.days + 1)
+        forever = world.rules(days=0, awaited=lambda: awaited_files(mailbox))
+        assert await forever.prune() == []
+
+    assert (nobodys.exists(), named_one.exists()) == (False, True)
+
+
+async def test_what_nobody_names_goes_once_nothing_waits_at_a_broker(
     world: World, tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
-    """What waits there cannot be read: nothing is swept, and a parked letter keeps its file."""
-    nobodys, shared = brought(tmp_path, NAMES[0]), brought(tmp_path, NAMES[1])
+    """What waits there cannot be read: while anything does, here or in another process, nothing is swept."""
+    nobodys = brought(tmp_path, NAMES[0])
+    world.clock.forward(days=40)
+
+    async def swept(mailbox: Mailbox) -> bool:
+        awaited = partial(awaited_files, mailbox, on_its_way_s=0.0)
+        await world.rules(awaited=awaited).prune()
+        return not nobodys.exists()
+
+    async with (
+        opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox,
+        opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as other,
+    ):
+        await mailbox.put(post("w", NAMES[1]))
+        assert not await swept(mailbox)
+        async with mailbox.take(INBOUND) as letters:
+            letter = await anext(letters)
+            assert not await swept(mailbox)
+            await mailbox.settle(letter)
+            async with other.take(INBOUND):
+                assert not await swept(mailbox)
+            await until(lambda: swept(mailbox))
+
+
+async def test_of_a_broker_what_is_parked_keeps_its_file(
+    world: World, tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    shared = brought(tmp_path, NAMES[1])
     await world.say("a", **named(NAMES[1]))
     await world.end()
     async with opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
@@ -137,5 +179,4 @@ async def test_of_a_broker_only_what_is_parked_is_known(
         world.clock.forward(days=40)
         await retention(world, mailbox).prune()
 
-    assert nobodys.exists()
     assert shared.exists()

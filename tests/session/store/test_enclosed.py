@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from session.store.unnamed import AwaitedFiles
+from session.store.enclosed import UNREAD_FOR, AwaitedFiles
 from tests.session.retention_place import ADA, BOB, START, World
 
 CAT, DOG = "media/ca/cat.jpg", "media/do/dog.jpg"
+NONE_WAITS = AwaitedFiles(complete=True)
+
+
+def seen(awaited: AwaitedFiles) -> Callable[[], Awaitable[AwaitedFiles]]:
+    """Whoever looks at the letters sees these."""
+
+    async def look() -> AwaitedFiles:
+        return awaited
+
+    return look
 
 
 @pytest.fixture
@@ -49,7 +59,7 @@ async def test_clearing_everything_takes_the_chats_media_and_files(world: World,
     assert cat.exists()
     assert written.exists()
     await world.say("c", **file(DOG))
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=seen(NONE_WAITS))
 
     assert [path.exists() for path in (cat, dog, written, written.parent)] == [False] * 4
 
@@ -60,9 +70,9 @@ async def test_what_another_chat_names_too_stays_until_that_is_cleared(world: Wo
     await world.say("b", BOB, **file(CAT))
     async with world.store.open(BOB) as session:
         await session.end()
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=seen(NONE_WAITS))
     assert cat.exists()
-    await world.store.clear(BOB, everything=True)
+    await world.store.clear(BOB, everything=True, awaited=seen(NONE_WAITS))
 
     assert not cat.exists()
 
@@ -72,9 +82,36 @@ async def test_what_came_again_with_a_letter_that_waits_stays(world: World, tmp_
     await world.say("a", **file(CAT))
     cat = came(tmp_path, CAT, hours=1)
 
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=seen(NONE_WAITS))
 
     assert cat.exists()
+
+
+async def test_what_a_letter_names_stays_until_neither_it_nor_a_line_does(
+    world: World, tmp_path: Path
+) -> None:
+    """Two messages brought the same file at once; only the first one has its line yet."""
+    cat = came(tmp_path, CAT)
+    await world.say("a", **file(CAT))
+    waits = AwaitedFiles(frozenset([CAT]), complete=True)
+    await world.store.clear(ADA, everything=True, awaited=seen(waits))
+    assert cat.exists()
+    await world.say("b", BOB, **file(CAT))
+    await world.store.clear(BOB, everything=True, awaited=seen(NONE_WAITS))
+
+    assert not cat.exists()
+
+
+@pytest.mark.parametrize(("before", "stays"), [(timedelta(hours=1), True), (UNREAD_FOR, False)])
+async def test_where_letters_cannot_be_read_what_came_lately_stays(
+    world: World, tmp_path: Path, before: timedelta, stays: bool
+) -> None:
+    cat = came(tmp_path, CAT, hours=-before.total_seconds() / 3600)
+    await world.say("a", **file(CAT))
+
+    await world.store.clear(ADA, everything=True)
+
+    assert cat.exists() == stays
 
 
 @pytest.mark.parametrize("ref", ["media/../state/x", "media/link.jpg", "state/x"])
@@ -84,7 +121,7 @@ async def test_nothing_outside_of_media_is_deleted(world: World, tmp_path: Path,
     (tmp_path / "media/link.jpg").symlink_to(secret)
     await world.say("a", **file(ref))
 
-    await world.store.clear(ADA, everything=True)
+    await world.store.clear(ADA, everything=True, awaited=seen(NONE_WAITS))
 
     assert secret.exists()
 
@@ -105,21 +142,14 @@ async def test_retention_takes_the_media_of_what_it_deletes(world: World, tmp_pa
     assert (cat.exists(), dog.exists()) == (False, True)
 
 
-async def test_without_a_limit_of_age_nothing_is_swept(world: World, tmp_path: Path) -> None:
-    """Not even what no message and no letter names; only what deletes a conversation deletes files then."""
-
-    async def nothing_waits() -> AwaitedFiles:
-        return AwaitedFiles(complete=True)
-
+async def test_without_a_limit_of_age_only_what_nothing_names_is_swept(world: World, tmp_path: Path) -> None:
     nobodys, cat = came(tmp_path, f"media/aa/{'a' * 64}.jpg"), came(tmp_path, CAT)
     await world.say("a", **file(CAT))
     await world.end()
     world.clock.forward(days=10_000)
-    forever = world.rules(days=0, awaited=nothing_waits)
 
-    await forever.prune()
-    await forever.run()
-    assert [path.exists() for path in (nobodys, cat)] == [True, True]
+    await world.rules(days=0, awaited=seen(NONE_WAITS)).prune()
+    assert [path.exists() for path in (nobodys, cat)] == [False, True]
     await world.store.clear(ADA, everything=True)
 
-    assert [path.exists() for path in (nobodys, cat)] == [True, False]
+    assert [path.exists() for path in (nobodys, cat)] == [False, False]

@@ -17,6 +17,8 @@ from channels.telegram.adapter import Telegram
 from channels.telegram.ingress import Times
 from tests.support.telegram_server import TelegramServer
 
+ADA, BOB = 101, 102
+
 
 class Ears:
     """An ``emit``: ``begun`` and ``heard`` in order; what ``holds`` says is held up until ``free``."""
@@ -93,7 +95,7 @@ class Watched(Pulse):
 class Place:
     """One bot, one state folder, and any number of adapters after each other."""
 
-    def __init__(self, server: TelegramServer, state: Path, **table: Any) -> None:
+    def __init__(self, server: TelegramServer, state: Path, *, grace_s: float = 10.0, **table: Any) -> None:
         fields: dict[str, Any] = {
             "poll_timeout_s": 1,
             "request_timeout_s": 5.0,
@@ -103,16 +105,18 @@ class Place:
         self.table = Table(enabled=True, **(fields | table))
         self.server = server
         self.state = state
+        self.grace_s = grace_s
         self.pulse = Watched()
         self.pauses = Pauses()
         self.began = datetime(2020, 1, 1, tzinfo=UTC)
-        self.ahead = timedelta()  # how far the clock of this machine is
+        # How far the clock of this machine is.
+        self.ahead = timedelta()
         self.channel = self.new()
         self._tasks: list[asyncio.Task[None]] = []
 
     def new(self, clock: Callable[[], float] | None = None) -> Telegram:
         """Build another adapter of the same bot."""
-        times = Times(sleep=self.pauses, farewell_s=30.0)
+        times = Times(sleep=self.pauses, farewell_s=30.0, grace_s=self.grace_s)
         more = {} if clock is None else {"clock": clock}
         return Telegram(
             self.table, Site(self.state, self.pulse, {}, self.began, self.mark_s), times=times, **more
@@ -138,6 +142,7 @@ class Place:
         """Cancel whatever runs, and close the adapter."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)  # a test awaits the errors that it expects
+        # A test awaits the errors that it expects.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await self.channel.aclose()

@@ -15,7 +15,8 @@ from channels.tables import DiscordTable as Table
 
 
 async def emit(arrival: Arrival) -> bool:
-    await asyncio.sleep(0.002)  # what a queue takes to confirm
+    # A queue takes so long to confirm.
+    await asyncio.sleep(0.002)
     print("taken", arrival.chat_id, arrival.text, flush=True)
     return True
 

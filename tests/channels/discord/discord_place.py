@@ -9,16 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import SecretStr
 
+import durable
 from channels.base import Arrival, Piece, Pulse, Rendered, Site
 from channels.discord.adapter import Discord
 from channels.discord.ingress import Tempo
 from channels.tables import DiscordTable as Table
 from tests.support.discord_server import DiscordServer
 
+SENDS = "/channels/*/messages"
 HURRY = Tempo(deadline_s=5.0, pause_s=0.02, longest_pause_s=0.1, defer_s=2.5, guilds_s=0.05)
-CALM = replace(HURRY, guilds_s=1.0)  # no server is told of later than the first sweep, and asks for another
+# No server is told of after the first sweep, where it would ask for another one.
+CALM = replace(HURRY, guilds_s=1.0)
 
 
 @dataclass
@@ -28,7 +32,8 @@ class Record:
     arrivals: list[Arrival] = field(default_factory=list)
     repeats: int = 0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    will_hear: bool = True  # what each emit says of the chat
+    # What each emit says of the chat.
+    will_hear: bool = True
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     begun: list[str] = field(default_factory=list)
 
@@ -130,13 +135,11 @@ async def running(
     task = asyncio.create_task(channel.run(record.emit), name="run")
     try:
         if ready:
-            wait = asyncio.create_task(
-                server.until(lambda: len(server.gateway.connections) > before, within_s=30)
-            )
-            await asyncio.wait([wait, task], return_when=asyncio.FIRST_COMPLETED)
+            connected = server.until(lambda: len(server.gateway.connections) > before)
+            await durable.first_of(connected, asyncio.wait([task]), timeout_s=30)
             if task.done():
                 task.result()
-            await wait
+            assert len(server.gateway.connections) > before
             await pulse.until(lambda: pulse.up)
         yield Running(channel, record, pulse, task)
     finally:
@@ -147,3 +150,10 @@ async def running(
 
 def piece(chat_id: str, text: str, nonce: str = "n1", **more: Any) -> Piece:
     return Piece(chat_id, Rendered(text), nonce, **more)
+
+
+def book(state: Path, server: DiscordServer) -> dict[str, Any]:
+    """Return what the cursor file holds of the bot."""
+    content: dict[str, Any] = orjson.loads((state / "discord.json").read_bytes())
+    found: dict[str, Any] = content["bots"][server.bot.id]
+    return found

@@ -7,15 +7,18 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import durable
 from channels.base import Pulse
 from channels.cron.jobs_file import Contents, CronFile
 from channels.cron.scheduler import CronScheduler
 from channels.errors import ChannelError
 from channels.message import Inbound, read_inbound
+from tests.support.clock import Clock
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
@@ -26,20 +29,32 @@ MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 PATIENCE_S = 60
 
 
-class Time:
-    """A clock that stands until it is moved; it moves on once the scheduler waits again."""
+@dataclass(eq=False)
+class Wait:
+    """One who waits for ``wake`` until ``at``; a test says by ``over`` that this is reached."""
+
+    at: datetime
+    wake: asyncio.Event
+    notes: bool
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Time(Clock):
+    """A clock that moves on once the scheduler waits again."""
 
     def __init__(self) -> None:
-        self.now = NOON
-        self.waited = False  # the scheduler looked at it at least once
-        self.free = threading.Event()  # cleared, it keeps a thread that looked at it
+        super().__init__(NOON)
+        # Whether the scheduler looked at it at least once.
+        self.waited = False
+        # Cleared, it keeps a thread that looked at it; ``kept`` says that such a thread is there.
+        self.free = threading.Event()
         self.free.set()
-        self.kept = asyncio.Event()  # such a thread is there
-        self._waiting: list[tuple[datetime, asyncio.Event, bool]] = []
+        self.kept = asyncio.Event()
+        self._waiting: list[Wait] = []
         self._changed = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
 
-    def clock(self) -> datetime:
+    def __call__(self) -> datetime:
         now = self.now
         if threading.current_thread() is not threading.main_thread() and not self.free.is_set():
             self._loop.call_soon_threadsafe(self.kept.set)
@@ -47,27 +62,25 @@ class Time:
         return now
 
     async def pause(self, event: asyncio.Event, seconds: float) -> None:
-        over = asyncio.Event()
         task = asyncio.current_task()
         notes = task is not None and task.get_name() == "cron notes"
-        entry = (self.now + timedelta(seconds=seconds), over, notes)
+        entry = Wait(self.now + timedelta(seconds=seconds), event, notes)
         self._waiting.append(entry)
         self.waited = True
         async with self._changed:
             self._changed.notify_all()
-        both = [asyncio.ensure_future(one.wait()) for one in (event, over)]
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await durable.first_of(event.wait(), entry.over.wait())
         finally:
-            for one in both:
-                one.cancel()
             if entry in self._waiting:
                 self._waiting.remove(entry)
 
     async def idle(self) -> None:
-        """Wait until the scheduler waits."""
+        """Wait until the scheduler waits, and nothing has happened since that will wake it."""
         async with asyncio.timeout(PATIENCE_S), self._changed:
-            await self._changed.wait_for(lambda: any(not notes for _, _, notes in self._waiting))
+            await self._changed.wait_for(
+                lambda: any(not each.notes and not each.wake.is_set() for each in self._waiting)
+            )
 
     async def to(self, instant: datetime) -> None:
         """Move on from one wait to the next, up to an instant; or be set back to it at once."""
@@ -77,7 +90,7 @@ class Time:
             await self._wake(NOON + 1000 * DAY)
             return
         while self.now < instant:
-            self.now = min([instant, *(deadline for deadline, _, _ in self._waiting)])
+            self.now = min([instant, *(each.at for each in self._waiting)])
             await self._wake(self.now)
 
     async def leap(self, instant: datetime) -> None:
@@ -89,15 +102,15 @@ class Time:
     def end_rests(self) -> None:
         """Let whoever writes the notes go on, as if its rest were over; it may have begun it a moment ago."""
         for entry in list(self._waiting):
-            if entry[2]:
+            if entry.notes:
                 self._waiting.remove(entry)
-                entry[1].set()
+                entry.over.set()
 
     async def _wake(self, until: datetime) -> None:
         for entry in list(self._waiting):
-            if entry[0] <= until:
+            if entry.at <= until:
                 self._waiting.remove(entry)
-                entry[1].set()
+                entry.over.set()
         await self.idle()
 
 
@@ -105,13 +118,14 @@ class File(CronFile):
     """The file, which says when it was noted, and may refuse."""
 
     def __init__(self, workspace: Path, time: Time) -> None:
-        super().__init__(workspace, clock=time.clock)
+        super().__init__(workspace, clock=time)
         self._loop = asyncio.get_running_loop()
         self.noted = asyncio.Event()
         self.refuses = False
-        self.free = threading.Event()  # cleared, it holds the next note up
+        # Cleared, it holds the next note up; ``held`` says that one is.
+        self.free = threading.Event()
         self.free.set()
-        self.held = asyncio.Event()  # one is held up
+        self.held = asyncio.Event()
 
     def note(self, *args: Any, **kwargs: Any) -> Contents:
         if not self.free.is_set() and not self.held.is_set():
@@ -133,10 +147,11 @@ class Place:
         self.state = workspace / "state"
         self.time = Time()
         self.file = File(workspace, self.time)
+        self.access = asyncio.Lock()
         self.put: list[Inbound] = []
         self.changed = asyncio.Condition()
         self.before_put: Callable[[Inbound], Awaitable[None]] | None = None
-        self.pulse = Pulse(self.time.clock)
+        self.pulse = Pulse(self.time)
 
     async def take(self, inbound: Inbound) -> None:
         if self.before_put is not None:
@@ -152,11 +167,11 @@ class Place:
             self.file,
             state or self.state,
             pulse=self.pulse,
-            clock=self.time.clock,
+            clock=self.time,
             put=self.take,
             pause=self.time.pause,
+            access=self.access,
         )
-        self.clock = clock
         self.task = task = asyncio.create_task(clock.run(), name="clock")
         try:
             if wait:
@@ -166,6 +181,16 @@ class Place:
             task.cancel()
             (ended,) = await asyncio.gather(task, return_exceptions=True)
             assert isinstance(ended, asyncio.CancelledError), ended
+
+    async def hold_up_the_note(self, *, first: timedelta, then: timedelta) -> None:
+        """Let a run be put at each of two times; the note of the first one is held up until ``file.free``."""
+        await self.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
+        await self.taken_over()
+        self.file.free.clear()
+        await self.time.to(NOON + first)
+        await asyncio.wait_for(self.file.held.wait(), PATIENCE_S)
+        await self.time.to(NOON + then)
+        await self.count(2)
 
     async def count(self, number: int) -> list[str]:
         """Wait until so many were put; return the slots."""
@@ -198,12 +223,12 @@ class Place:
 
     async def edit(self, text: str) -> None:
         """Write while the clock runs; what it writes itself has been taken over, so that it looks again."""
-        async with self.clock._access:
+        async with self.access:
             self.text(text)
 
     async def taken_over(self) -> None:
         """Wait until what the clock is writing itself has been taken over, so that it looks again."""
-        async with asyncio.timeout(PATIENCE_S), self.clock._access:
+        async with asyncio.timeout(PATIENCE_S), self.access:
             pass
 
     def on_disk(self) -> dict[str, dict[str, Any]]:
