@@ -100,6 +100,24 @@ class Depth:
 
 
 @dataclass(frozen=True, slots=True)
+class InMemory:
+    """The letters that a process holds, their bytes, how many bytes that may be, and how many letters by box.
+
+    A window is how many letters of one queue of the box may be out; a box that is not taken from has none.
+    """
+
+    letters: int
+    bytes: int
+    max_bytes: int
+    windows: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, int | dict[str, int]]:
+        """Return it as ``status`` shows it."""
+        windows = dict(sorted(self.windows.items()))
+        return {"letters": self.letters, "bytes": self.bytes, "max_bytes": self.max_bytes, "windows": windows}
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """Whether the mailbox can be used now, since when (UTC), and the last error in words without secrets.
 
@@ -210,4 +228,8 @@ class Mailbox(Protocol):
 
     async def depths(self) -> Mapping[str, Depth]:
         """Count what waits or is being worked on, by box; ``parked`` among them."""
+        ...
+
+    def in_memory(self) -> InMemory:
+        """Say what of the letters this process holds, and how much it may."""
         ...

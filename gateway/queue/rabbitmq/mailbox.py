@@ -12,13 +12,15 @@ from typing import Any
 import structlog
 
 from gateway.errors import MailboxDown, TopologyMismatch
-from gateway.queue.mailbox import INBOUND, Depth, Health, Letter, Parked, Post, Topic, outbound
+from gateway.queue.held import BYTES_MAX, HeldBytes
+from gateway.queue.mailbox import INBOUND, Depth, Health, InMemory, Letter, Parked, Post, Topic, outbound
 from gateway.queue.rabbitmq.connection import Link
-from gateway.queue.rabbitmq.consume import QueueReader, RabbitLetter
+from gateway.queue.rabbitmq.consume import QueueReader
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
 from gateway.queue.rabbitmq.listen import Hearing
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.publish import Outbox, Publisher
+from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.topology import Names, channel_of, slot_route
 from gateway.queue.rabbitmq.wire import LinkDown, NotFound, Sending
 
@@ -38,6 +40,7 @@ class RabbitMailbox:
             below the broker's ``consumer_timeout`` of 30 minutes.
         handover_s: how long running letters may end before a waiting daemon gets their queue.
         young_s: how long a queue made here is left alone before it is relied upon.
+        max_bytes: how large the letters may be together that this process holds.
         reports: whether the log says that the broker is away; else only ``health`` does.
     """
 
@@ -53,6 +56,7 @@ class RabbitMailbox:
         renew_after_s: float = 20 * 60,
         handover_s: float = 8 * 60,
         young_s: float = YOUNG_S,
+        max_bytes: int = BYTES_MAX,
         reports: bool = True,
     ) -> None:
         self._reports = reports
@@ -61,11 +65,12 @@ class RabbitMailbox:
         self._topology = Topology(self._names, queue_type, young_s)
         self._publisher = Publisher(self._dial, self._topology, confirm_timeout_s=confirm_timeout_s)
         self._outbox = Outbox(self._publisher, self._topology, lambda: self._link)
-        self._intake = QueueReader(
+        self._reader = QueueReader(
             self._attached,
             lambda: self._link,
             self._mend,
             self._topology.kind_of,
+            HeldBytes(max_bytes),
             renew_after_s=renew_after_s,
             handover_s=handover_s,
         )
@@ -208,7 +213,7 @@ class RabbitMailbox:
             # Without the broker, the queue is made when it is back.
             with suppress(MailboxDown):
                 await self._outbox.open(channel_of(box))
-        async with self._intake.take(box, self._names.queues_of(box)) as letters:
+        async with self._reader.take(box, self._names.queues_of(box)) as letters:
             yield letters
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
@@ -293,23 +298,28 @@ class RabbitMailbox:
         """
         link = self._now_attached()
         boxes = {INBOUND: self._names.queues_of(INBOUND)}
-        for channel in sorted(self._topology.channels):
-            boxes[outbound(channel)] = self._names.queues_of(outbound(channel))
+        for name in sorted(self._topology.channels):
+            boxes[outbound(name)] = self._names.queues_of(outbound(name))
         boxes["parked"] = [self._names.parked]
         counts: dict[str, Depth] = {}
         for box, queues in boxes.items():
-            desk = await link.channel()
+            channel = await link.channel()
             try:
-                states = [await desk.declare_queue(queue, passive=True) for queue in queues]
+                states = [await channel.declare_queue(queue, passive=True) for queue in queues]
                 ready = sum(state.ready for state in states)
                 takers = sum(state.consumers for state in states)
-                unsettled = self._intake.unsettled(box)
-                counts[box] = Depth(ready + unsettled, self._alone_since(box, ready, takers), takers)
+                counts[box] = Depth(
+                    ready + self._reader.out(box), self._alone_since(box, ready, takers), takers
+                )
             except NotFound:
                 counts[box] = Depth(0)
             finally:
-                await desk.close()
+                await channel.close()
         return counts
+
+    def in_memory(self) -> InMemory:
+        """Say what of the letters this process holds, and how much it may."""
+        return self._reader.in_memory()
 
     def _alone_since(self, box: str, ready: int, takers: int) -> datetime | None:
         """Tell since when letters wait in an outbound box that nobody takes from, as far as was looked."""

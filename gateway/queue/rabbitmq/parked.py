@@ -13,8 +13,8 @@ from ulid import ULID
 from channels.message import MAX_KEY_BYTES
 from gateway.queue.mailbox import Parked
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
-from gateway.queue.rabbitmq.consume import RabbitLetter
 from gateway.queue.rabbitmq.declare import PROBE, exclusively
+from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.topology import Names
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending
 
@@ -124,15 +124,15 @@ class ParkedQueue:
 
     async def _returned(self, link: Link, count: int) -> None:
         """Wait until what was read is back: a quorum queue returns it a moment after the channel's end."""
-        desk = await link.channel()
+        channel = await link.channel()
         end = asyncio.get_running_loop().time() + RETURN_PATIENCE_S
         try:
-            while (await desk.declare_queue(self._names.parked, passive=True)).ready < count:
+            while (await channel.declare_queue(self._names.parked, passive=True)).ready < count:
                 if asyncio.get_running_loop().time() > end:
                     return
                 await asyncio.sleep(0.02)
         finally:
-            await desk.close()
+            await channel.close()
 
     def _parked(self, message: BrokerMessage) -> Parked:
         headers = message.headers

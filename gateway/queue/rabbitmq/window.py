@@ -8,6 +8,8 @@ for ever. A classic queue keeps the order of publication whatever the windows ar
 
 from __future__ import annotations
 
+from gateway.queue.held import BYTES_MAX
+
 FIRST_WINDOW = 1_000
 GROWTH = 4
 # Below this many further letters, growing is not worth the broker's answer.
@@ -16,7 +18,6 @@ LEAST_GROWTH = 250
 FIXED_WINDOW = 10_000
 # The protocol has two bytes for it.
 WINDOW_MAX = 65_535
-BYTES_MAX = 64 * 1024 * 1024
 # A short letter's objects take more than its body.
 LETTER_BYTES = 1024
 

@@ -291,18 +291,6 @@ async def test_rows_read_for_one_taker_are_not_given_to_the_next(tmp_path: Path)
             assert ids(await collect(letters, 4)) == [*names, "web:ada#end"]
 
 
-async def test_window_of_bytes_lets_one_through(tmp_path: Path) -> None:
-    """A body larger than the whole window comes all the same, alone."""
-    async with opened(tmp_path, window_bytes=10) as mailbox:
-        for number in range(3):
-            await mailbox.put(post(ADA, number, body=bytes(100)))
-        async with mailbox.take(INBOUND) as letters:
-            for number in range(3):
-                (letter,) = await collect(letters, 1)
-                assert letter.id == f"web:ada#{number}"
-                await mailbox.settle(letter)
-
-
 async def test_window_is_never_passed(tmp_path: Path) -> None:
     """With a window's worth unsettled nothing more comes; a settle makes room for exactly one."""
     async with opened(tmp_path, window=3) as mailbox, mailbox.take(INBOUND) as letters:
