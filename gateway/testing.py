@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from gateway.errors import LetterLost
-from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Parked, Post, outbound
+from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Parked, ParkedAs, Post, outbound
 
 T = TypeVar("T")
 ADA, BOB = "web:ada", "web:bob"
@@ -43,7 +43,7 @@ async def park_one(mailbox: Mailbox, each: Post, *, key: str | None, reason: str
     await mailbox.put(each)
     async with mailbox.take(each.box) as letters:
         (letter,) = await collect(letters, 1)
-        await mailbox.park(letter, key=key, reason=reason, attempts=2)
+        await mailbox.park(letter, ParkedAs(key, reason, 2))
 
 
 async def lose_one(mailbox: Mailbox) -> Letter:
@@ -307,9 +307,9 @@ class MailboxContract:
             async with mailbox.take(INBOUND) as letters:
                 (letter,) = await collect(letters, 1)
                 with pytest.raises(OSError, match="journal"):
-                    await mailbox.park(letter, key=ADA, reason="poison", attempts=3, mark=mark)
+                    await mailbox.park(letter, ParkedAs(ADA, "poison", 3), mark=mark)
                 assert not letter.lost
-                await mailbox.park(letter, key=ADA, reason="poison", attempts=3, mark=mark)
+                await mailbox.park(letter, ParkedAs(ADA, "poison", 3), mark=mark)
 
             assert [seen[0], seen[1][1]] == [(1, 1), 1]
             assert (await mailbox.depths())[INBOUND].count == 0
@@ -358,7 +358,7 @@ class MailboxContract:
         async with self.open_mailbox() as mailbox:
             letter = await lose_one(mailbox)
             with pytest.raises(LetterLost):
-                await mailbox.park(letter, key=ADA, reason="late", attempts=3)
+                await mailbox.park(letter, ParkedAs(ADA, "late", 3))
 
             assert ids(await mailbox.parked()) == ["web:ada#0"]
             async with mailbox.take(INBOUND) as again:

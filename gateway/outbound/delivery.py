@@ -20,7 +20,7 @@ from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.ledger import DeliveryLedger, Progress
 from gateway.outbound.pieces import RateLimit, instead, pieces
 from gateway.outbound.sender import Errand, Gone, PieceRefused, PieceSender, Undecided
-from gateway.queue.mailbox import Letter, Mailbox, outbound
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
 from gateway.queue.retry import back_off_s
 from gateway.turns.policy import broken
 
@@ -243,7 +243,7 @@ class Delivery:
         out = entry.out
         ended = await self._end(
             lambda: entry.letter,
-            lambda letter: self._mailbox.park(letter, key=out.key, reason=reason, attempts=1),
+            lambda letter: self._mailbox.park(letter, ParkedAs(out.key, reason, 1)),
         )
         if ended:
             self.parked += 1
@@ -254,7 +254,7 @@ class Delivery:
         reason = f"unreadable: {fault}"
         if letter.begin() and await self._end(
             lambda: letter,
-            lambda each: self._mailbox.park(each, key=None, reason=reason, attempts=0),
+            lambda each: self._mailbox.park(each, ParkedAs(None, reason, 0)),
         ):
             self.parked += 1
             log.error("letter.parked", id=letter.id, reason=reason)

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 INBOUND = "inbound"
 Topic = Literal["control", "events"]
+Mark = Callable[[], Awaitable[object]]
 
 
 def outbound(channel: str) -> str:
@@ -65,6 +66,15 @@ class Letter(Protocol):
         A mailbox that is about to hand its box over waits for the letters that were begun, and for no other.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedAs:
+    """How a letter is listed when it is parked: its key if known, why, and after how many attempts."""
+
+    key: str | None
+    reason: str
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +191,8 @@ class Mailbox(Protocol):
         """
         ...
 
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        """Move ``letter`` with its body, id and reason to the parked ones (durable there, then gone here).
+    async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
+        """Move ``letter`` with its body and id to the parked ones (durable there, then gone here).
 
         ``mark`` is awaited in between: when the parked copy is durable and before the letter is gone.
 

@@ -8,7 +8,7 @@ import structlog
 
 from channels.errors import Unreadable
 from gateway.errors import LetterLost
-from gateway.queue.mailbox import Letter, Mailbox
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs
 from gateway.queue.retry import until_durable
 from gateway.turns.notices import Notices
 
@@ -24,9 +24,8 @@ async def park(letter: Letter, error: Unreadable, *, mailbox: Mailbox, notices: 
             return
         if address is not None:
             await notices.put(address, "unreadable", f"This message cannot be read: {error}.")
-        await mailbox.park(
-            letter, key=address.key if address else None, reason=f"unreadable: {error}", attempts=0
-        )
+        key = address.key if address else None
+        await mailbox.park(letter, ParkedAs(key, f"unreadable: {error}", 0))
         log.warning("letter.parked", id=letter.id, reason="unreadable", error=str(error))
 
     with contextlib.suppress(LetterLost):

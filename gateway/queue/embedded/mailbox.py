@@ -8,7 +8,7 @@ takes, are letters read back, in the order of their rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,18 @@ from gateway.queue.embedded.buffer import Buffer, EmbeddedLetter
 from gateway.queue.embedded.table import LetterRow, QueueTable
 from gateway.queue.fanout import Fanout
 from gateway.queue.held import BYTES_MAX, HeldBytes
-from gateway.queue.mailbox import INBOUND, Depth, Health, InMemory, Letter, Parked, Post, Topic
+from gateway.queue.mailbox import (
+    INBOUND,
+    Depth,
+    Health,
+    InMemory,
+    Letter,
+    Mark,
+    Parked,
+    ParkedAs,
+    Post,
+    Topic,
+)
 
 T = TypeVar("T")
 log = structlog.get_logger("embedded")
@@ -230,15 +241,7 @@ class EmbeddedMailbox:
             letter.busy += 1
         await done
 
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
+    async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
         """Move ``letter`` to the parked ones: one transaction, or two with ``mark`` awaited between them.
 
         A letter that was parked and not removed (``mark`` failed, the process was killed) replaces its parked
@@ -250,7 +253,9 @@ class EmbeddedMailbox:
         """
         mine = _mine(letter)
         id_ = mine.id or str(ULID())
-        parked = Parked(id_, mine.box, key, reason, mine.box, attempts, self._now(), mine.body)
+        parked = Parked(
+            id_, mine.box, listed.key, listed.reason, mine.box, listed.attempts, self._now(), mine.body
+        )
         set_aside = partial(QueueTable.park, parked=parked, line=mine.key)
         if mark is None:
             await self._change((), None if mine.lost else mine, set_aside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,19 @@ import structlog
 
 from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.queue.held import BYTES_MAX, HeldBytes
-from gateway.queue.mailbox import INBOUND, Depth, Health, InMemory, Letter, Parked, Post, Topic, outbound
+from gateway.queue.mailbox import (
+    INBOUND,
+    Depth,
+    Health,
+    InMemory,
+    Letter,
+    Mark,
+    Parked,
+    ParkedAs,
+    Post,
+    Topic,
+    outbound,
+)
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.consume import QueueReader
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
@@ -227,22 +239,14 @@ class RabbitMailbox:
             await self.put(post)
         _own(letter).ack()
 
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
+    async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
         """Store ``letter`` among the parked ones, await ``mark``, then acknowledge it.
 
         Raises:
             MailboxDown: not confirmed; the letter is where it was.
             LetterLost: it is parked, and comes again all the same.
         """
-        await self._parked.park(_own(letter), key=key, reason=reason, attempts=attempts)
+        await self._parked.park(_own(letter), listed)
         if mark is not None:
             await mark()
         _own(letter).ack()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from ulid import ULID
 
 from channels.message import MAX_KEY_BYTES
-from gateway.queue.mailbox import Parked
+from gateway.queue.mailbox import Parked, ParkedAs
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
 from gateway.queue.rabbitmq.declare import PROBE, exclusively
 from gateway.queue.rabbitmq.stream import RabbitLetter
@@ -69,18 +69,18 @@ class ParkedQueue:
         self._names, self._send, self._attached = names, send, attached
         self._reading = asyncio.Lock()
 
-    async def park(self, letter: RabbitLetter, *, key: str | None, reason: str, attempts: int) -> None:
+    async def park(self, letter: RabbitLetter, listed: ParkedAs) -> None:
         """Store the letter among the parked ones (it is not acknowledged here)."""
         if not letter.parked_id:
             letter.parked_id = _sendable(letter.id)
         headers: dict[str, str | int | bool] = {
-            "reason": reason[:MAX_REASON_CHARS],
+            "reason": listed.reason[:MAX_REASON_CHARS],
             "from": letter.stream.queue,
-            "attempts": attempts,
+            "attempts": listed.attempts,
             "parked_at": datetime.now(UTC).isoformat(),
         }
-        if key is not None and len(key) <= MAX_KEY_BYTES:
-            headers["key"] = key
+        if listed.key is not None and len(listed.key) <= MAX_KEY_BYTES:
+            headers["key"] = listed.key
         sending = Sending("", self._names.parked, letter.body, id=letter.parked_id, headers=headers)
         await self._send(("parked", letter.parked_id), sending)
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import LetterLost, MailboxDown, MailboxError, NewerState, StateInUse
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.testing import ADA, WEB, MailboxContract, collect, ids, park_one, post, put_all
 from tests.gateway.embedded_place import opened, vanish
 
@@ -327,7 +327,7 @@ async def test_letters_without_an_id_are_not_repeats_of_each_other(tmp_path: Pat
             await mailbox.put(Post(INBOUND, ADA, "", b"anonymous"))
         async with mailbox.take(INBOUND) as letters:
             for letter in await collect(letters, 2):
-                await mailbox.park(letter, key=None, reason="no id", attempts=0)
+                await mailbox.park(letter, ParkedAs(None, "no id", 0))
 
         one, two = await mailbox.parked()
         assert len({one.id, two.id, ""}) == 3
@@ -341,12 +341,12 @@ async def test_letter_parked_again_is_parked_once(tmp_path: Path) -> None:
         async with first.take(INBOUND) as letters:
             (letter,) = await collect(letters, 1)
             with pytest.raises(LetterLost):
-                await first.park(letter, key=ADA, reason="poison", attempts=3, mark=lambda: vanish(first))
+                await first.park(letter, ParkedAs(ADA, "poison", 3), mark=lambda: vanish(first))
 
     async with opened(tmp_path) as second:
         async with second.take(INBOUND) as letters:
             (letter,) = await collect(letters, 1)
-            await second.park(letter, key=ADA, reason="poison", attempts=3)
+            await second.park(letter, ParkedAs(ADA, "poison", 3))
         assert ids(await second.parked()) == ["web:ada#0"]
         assert (await second.depths())[INBOUND].count == 0
 

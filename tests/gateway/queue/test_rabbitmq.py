@@ -12,7 +12,7 @@ import pytest
 from pamqp.common import FieldTable
 
 from gateway.errors import LetterLost, MailboxDown, TopologyMismatch
-from gateway.queue.mailbox import INBOUND, Mailbox, Post, outbound
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.testing import ADA, BOB, WEB, MailboxContract, collect, ids, park_one, post, put_all
 from session.transcript.key import slot_of
@@ -137,7 +137,7 @@ async def test_foreign_letter_is_taken(broker: Broker, broker_name: str) -> None
     ):
         await send_bare(broker.url, f"{broker_name}.inbound", "255", b"\xff")
         (letter,) = await collect(letters, 1)
-        await mailbox.park(letter, key=None, reason="not JSON", attempts=0)
+        await mailbox.park(letter, ParkedAs(None, "not JSON", 0))
         (parked,) = await mailbox.parked()
 
         assert (letter.id, letter.body) == ("", b"\xff")
@@ -280,7 +280,7 @@ async def test_looking_does_not_empty_the_parked(broker: Broker, broker_name: st
         names = await put_all(mailbox, ADA, 5)
         async with mailbox.take(INBOUND) as letters:
             for letter in await collect(letters, 5):
-                await mailbox.park(letter, key=ADA, reason="poison", attempts=3)
+                await mailbox.park(letter, ParkedAs(ADA, "poison", 3))
 
         for _ in range(6):
             looks = await asyncio.gather(mailbox.parked(), other.parked())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,9 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.inbound.intake import Intake
-from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import Letter, Post
 from gateway.turns.worker import LetterRules
+from tests.gateway.breaking_mailbox import BreakingMailbox
 from tests.gateway.turns.test_flood import LIMIT, Held, waiting
 from tests.gateway.turns.test_worker import Rig
 
@@ -24,40 +23,12 @@ COUNT = 1_500
 POISON = "m7"
 
 
-class Counted(EmbeddedMailbox):
-    """A queue that cannot settle one message, and, where told, not park it either."""
-
-    poison = ""
-    parks = True
-    tried = 0
-
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
-        if self.poison and letter.id == self.poison:
-            raise RuntimeError("a queue that breaks")
-        await super().settle(letter, puts)
-
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        self.tried += 1
-        if not self.parks:
-            raise RuntimeError("a queue that breaks")
-        await super().park(letter, key=key, reason=reason, attempts=attempts, mark=mark)
-
-
 @asynccontextmanager
 async def crowded(folder: Path, count: int, *, poison: str = "", parks: bool = True) -> AsyncIterator[Rig]:
     """A worker whose one chat has ``count`` letters, all put at once while the first one's turn runs."""
     model = Held()
     built = Rig(folder, model, LetterRules(flood_per_chat=LIMIT))
-    mailbox = Counted(folder / "state")
-    mailbox.poison, mailbox.parks = poison, parks
+    mailbox = BreakingMailbox(folder / "state", poison=poison, parks=parks)
     built.mailbox, built.intake = mailbox, Intake(mailbox)
     async with built.open() as r:
         await r.put("m0", "m0")
@@ -103,6 +74,6 @@ async def test_one_that_cannot_even_be_parked_is_left_to_come_again(tmp_path: Pa
                     await asyncio.sleep(0.05)
             await until_left(r, 2 + LIMIT)
 
-            assert isinstance(r.mailbox, Counted)
+            assert isinstance(r.mailbox, BreakingMailbox)
             assert 1 < r.mailbox.tried < 10
             assert not await r.mailbox.parked()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from gateway.inbound.intake import Intake
-from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import Letter
 from gateway.turns.worker import LetterRules
 from session.errors import ModelRefused
 from session.testing import Script
+from tests.gateway.breaking_mailbox import BreakingMailbox
 from tests.gateway.turns.test_flood import until_waiting
 from tests.gateway.turns.test_worker import Rig
 
@@ -21,27 +19,9 @@ from tests.gateway.turns.test_worker import Rig
 pytestmark = pytest.mark.slow
 
 
-class Unparking(EmbeddedMailbox):
-    """A queue that cannot park."""
-
-    tried = 0
-
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        self.tried += 1
-        raise RuntimeError("a queue that breaks")
-
-
 async def test_the_lane_goes_on_and_the_letter_stays_in_its_queue(tmp_path: Path) -> None:
     built = Rig(tmp_path, Script([ModelRefused("no"), "fine"]), LetterRules())
-    mailbox = Unparking(tmp_path / "state")
+    mailbox = BreakingMailbox(tmp_path / "state", parks=False)
     built.mailbox, built.intake = mailbox, Intake(mailbox)
     with capture_logs() as logs:
         async with built.open() as r:

@@ -17,7 +17,7 @@ from gateway.errors import LetterLost, MailboxDown
 from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Letter, Post, outbound
+from gateway.queue.mailbox import INBOUND, Letter, Mark, ParkedAs, Post, outbound
 from gateway.turns.events import Events
 from gateway.turns.worker import LetterRules, Worker
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
@@ -633,8 +633,8 @@ class Parking(EmbeddedMailbox):
         super().__init__(state)
         self._then = then
 
-    async def park(self, letter: Letter, **how: Any) -> None:
-        await super().park(letter, **how)
+    async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
+        await super().park(letter, listed, mark=mark)
         await self._then(letter)
 
 
