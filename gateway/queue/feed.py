@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from gateway.queue.mailbox import Letter
 
 # Letters handed out in a row before others run.
-BREATH = 64
+IN_A_ROW = 64
 
 
 class LetterFeed(ABC):
@@ -35,7 +35,7 @@ class LetterFeed(ABC):
 
     async def __anext__(self) -> Letter:
         self._run += 1
-        if self._run % BREATH == 0:
+        if self._run % IN_A_ROW == 0:
             await asyncio.sleep(0)
         while not self._ended:
             letter = self.next()

@@ -147,7 +147,8 @@ async def until_empty(mailbox: Mailbox, *, parked: int = 0) -> None:
             waiting = depths[BOX].count if BOX in depths else 0
             if waiting == 0 and depths["parked"].count == parked:
                 return
-            await asyncio.sleep(0.005)  # a loop without a pause starves the ledger's thread of the lock
+            # A loop without a pause keeps the lock of the ledger's file from its thread.
+            await asyncio.sleep(0.005)
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

@@ -74,7 +74,8 @@ async def put_surely(mailbox: Mailbox, post: Post) -> int:
             await mailbox.put(post)
         except MailboxDown:
             await mailbox.ready()
-            await asyncio.sleep(0.01)  # the link may be down before the mailbox has noticed
+            # The link may be down before the mailbox has noticed.
+            await asyncio.sleep(0.01)
         else:
             return tries
     raise AssertionError("never confirmed")

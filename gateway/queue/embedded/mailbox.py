@@ -238,6 +238,7 @@ class EmbeddedMailbox:
 
         done = self._ask(change, applied)
         if letter is not None:
+            # The box is not passed on before the outcome: a refused change brings the letter back.
             letter.busy += 1
         await done
 

@@ -48,7 +48,7 @@ class QueueReader:
         self._kind_of, self._bytes_held = kind_of, bytes_held
         self._renew_after_s, self._handover_s = renew_after_s, handover_s
         self._streams: set[Stream] = set()
-        # Of queues whose last opening ended with letters out: lanes hold that many, and none is to wait anew.
+        # A window that had grown stays as it was while letters are out: they come back at the next opening.
         self._windows: dict[str, int] = {}
         self._bound_told = False
 
@@ -71,7 +71,7 @@ class QueueReader:
         tried = {queue: asyncio.Event() for queue in queues}
         feeds = {f"take {queue}": self._feed(box, queue, buffer, tried[queue]) for queue in queues}
         try:
-            async with beside(feeds, buffer.end):
+            async with alongside(feeds, buffer.end):
                 if self._current() is not None:
                     await all_set(list(tried.values()), ATTACH_TIMEOUT_S)
                 yield buffer
@@ -121,6 +121,7 @@ class QueueReader:
             if stream.held or stream.declined:
                 self._windows[queue] = stream.window
             stream.end()
+            # On a quorum queue nothing but the channel's end gives back what is unsettled in its order.
             await channel.close()
 
     async def _is_to_be_renewed(self, stream: Stream, ended: asyncio.Event) -> bool:
@@ -200,7 +201,7 @@ async def all_set(events: Collection[asyncio.Event], timeout_s: float) -> None:
 
 
 @asynccontextmanager
-async def beside(
+async def alongside(
     work: Mapping[str, Coroutine[Any, Any, None]],
     on_crash: Callable[[BaseException], None],
 ) -> AsyncIterator[None]:

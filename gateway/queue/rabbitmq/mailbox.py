@@ -29,7 +29,7 @@ from gateway.queue.mailbox import (
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.consume import QueueReader
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
-from gateway.queue.rabbitmq.listen import Hearing
+from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.publish import Outbox, Publisher
 from gateway.queue.rabbitmq.stream import RabbitLetter
@@ -87,7 +87,7 @@ class RabbitMailbox:
             handover_s=handover_s,
         )
         self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
-        self._hearing = Hearing(self._names, lambda: self._dial("listen"), self._publisher.restart)
+        self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.restart)
         self._first_put: dict[str, datetime] = {}
         self._link: Link | None = None
         self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
@@ -169,7 +169,7 @@ class RabbitMailbox:
 
     async def _listen_once(self) -> None:
         await self._publishing.wait()
-        await self._hearing.run()
+        await self._listening.run()
 
     def _note(self, error: str, hint: str = "") -> None:
         up = self._publishing.is_set() and self._consuming.is_set()
@@ -235,6 +235,7 @@ class RabbitMailbox:
             MailboxDown: the puts are not confirmed, and the letter is not removed.
             LetterLost: the puts are durable, the letter comes again.
         """
+        # A crash before the acknowledgement repeats the letter; the other order would lose its reply.
         for post in puts:
             await self.put(post)
         _own(letter).ack()
@@ -246,6 +247,7 @@ class RabbitMailbox:
             MailboxDown: not confirmed; the letter is where it was.
             LetterLost: it is parked, and comes again all the same.
         """
+        # A crash in between leaves it parked and in its queue, where the mark tells that it is done with.
         await self._parked.park(_own(letter), listed)
         if mark is not None:
             await mark()
@@ -287,7 +289,7 @@ class RabbitMailbox:
         self, topic: Topic, slots: Collection[int] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Receive what is told on ``topic``; entered once listening, where the broker is up."""
-        async with self._hearing.listen(topic, slots, up=self._link is not None) as heard:
+        async with self._listening.listen(topic, slots, up=self._link is not None) as heard:
             yield heard
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────────────────

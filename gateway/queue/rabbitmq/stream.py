@@ -201,6 +201,7 @@ class Stream:
 
     async def hand_over(self, within_s: float) -> None:
         """Take and begin nothing more; return when what was begun is settled, or the time is over."""
+        # Another daemon is handed these letters next: a turn that began now would run twice.
         self._handing_over = True
         for letter in self._open.values():
             letter.dropped = letter.tag not in self.begun

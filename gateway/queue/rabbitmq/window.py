@@ -28,7 +28,7 @@ def cost_of(body: bytes) -> int:
 
 
 def next_window(window: int, cost: int, all_cost: int) -> int:
-    """Return the window after one that is full; the same where the bound leaves no room for more.
+    """Return the window after one that is full; the same if the bound allows no more.
 
     Args:
         window: how many letters may be out now, and are.
@@ -36,5 +36,5 @@ def next_window(window: int, cost: int, all_cost: int) -> int:
         all_cost: bytes that the letters of all windows of the process take.
     """
     mean = max(cost // max(window, 1), LETTER_BYTES)
-    room = min(max(BYTES_MAX - all_cost, 0) // mean, WINDOW_MAX - window)
-    return min(window * GROWTH, window + room) if room >= LEAST_GROWTH else window
+    growth = min(max(BYTES_MAX - all_cost, 0) // mean, WINDOW_MAX - window)
+    return min(window * GROWTH, window + growth) if growth >= LEAST_GROWTH else window

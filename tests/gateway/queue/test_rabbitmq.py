@@ -120,7 +120,8 @@ async def test_new_queues_are_left_alone_first(broker: Broker, broker_name: str)
     """Nothing is put before the queues made here have stood for the time of youth."""
     began = asyncio.get_running_loop().time()
     async with opened(broker.url, broker_name, young_s=0.5):
-        assert asyncio.get_running_loop().time() - began >= 1.0  # the record's look, then the queues' youth
+        # The record is looked at for a while, then the queues are left alone while they are young.
+        assert asyncio.get_running_loop().time() - began >= 1.0
         began = asyncio.get_running_loop().time()
     async with opened(broker.url, broker_name, young_s=30):
         assert asyncio.get_running_loop().time() - began < 25
@@ -228,7 +229,8 @@ async def test_replies_go_to_one_process(broker: Broker, broker_name: str) -> No
 async def test_old_letters_renew_their_channel(broker: Broker, broker_name: str) -> None:
     """Before the oldest letter is too old its channel is opened anew: all come again in order."""
     async with opened(broker.url, broker_name, renew_after_s=1) as mailbox:
-        names = await put_all(mailbox, ADA, 3)  # before they are taken: they come all at once
+        # They are put before anybody takes, so that they come all at once.
+        names = await put_all(mailbox, ADA, 3)
         async with mailbox.take(INBOUND) as letters:
             held = await collect(letters, 3)
             again = await collect(letters, 3)
@@ -256,7 +258,8 @@ async def test_renewal_hands_over_when_the_running_ones_end(broker: Broker, brok
         async with asyncio.timeout(30):
             while not taken[2].lost:
                 await asyncio.sleep(0.01)
-        await one.depths()  # an answer over the same connection, behind the end of a channel
+        # Its answer comes over the same connection, behind the end of a channel.
+        await one.depths()
         assert not following.done() and not any(letter.lost for letter in running)
         assert not taken[2].begin()
 
