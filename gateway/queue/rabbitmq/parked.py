@@ -72,12 +72,12 @@ class ParkedQueue:
     async def park(self, letter: RabbitLetter, listed: ParkedAs) -> None:
         """Store the letter among the parked ones (it is not acknowledged here)."""
         if not letter.parked_id:
-            letter.parked_id = _sendable(letter.id)
+            letter.parked_id, letter.parked_at = _sendable(letter.id), datetime.now(UTC).isoformat()
         headers: dict[str, str | int | bool] = {
             "reason": listed.reason[:MAX_REASON_CHARS],
             "from": letter.stream.queue,
             "attempts": listed.attempts,
-            "parked_at": datetime.now(UTC).isoformat(),
+            "parked_at": letter.parked_at,
         }
         if listed.key is not None and len(listed.key) <= MAX_KEY_BYTES:
             headers["key"] = listed.key

@@ -111,7 +111,8 @@ class Publisher:
         # One id twice in flight on a channel gives a false confirmation, and two letters of one line could
         # change places where the first is refused.
         while (ahead := self._flights.get(sending.id) or self._lines.get(line)) is not None:
-            if ahead.sending.id == sending.id and ahead.line == line:
+            # Anybody may publish two messages under one id: only a repeat of the same one shares its outcome.
+            if ahead.sending == sending and ahead.line == line:
                 return await self._wait(ahead.callers)
             await self._wait(ahead.followers)
         link, channel = self._link, self._channel

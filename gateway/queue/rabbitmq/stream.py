@@ -25,6 +25,7 @@ class RabbitLetter:
         "dropped",
         "id",
         "key",
+        "parked_at",
         "parked_id",
         "settled",
         "stream",
@@ -40,7 +41,8 @@ class RabbitLetter:
         self.key = key if isinstance(key, str) else None
         self.at = at
         self.dropped = self.settled = False
-        self.parked_id = ""
+        # Parked again, it is the same message to the broker.
+        self.parked_id = self.parked_at = ""
 
     @property
     def lost(self) -> bool:
