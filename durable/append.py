@@ -20,6 +20,7 @@ def append_whole(fd: int, data: bytes, *, size: int) -> None:
         written, cause = 0, error
     if written == len(data):
         return
+    # Half of a line would be joined by the next append to one that nobody can read.
     with contextlib.suppress(OSError):
         os.ftruncate(fd, size)
     raise cause if cause is not None else OSError(errno.ENOSPC, "short write")

@@ -36,12 +36,14 @@ def replacing(
     """
     with new_file(temp) as fd:
         yield fd
+        # A power cut could otherwise leave the new name with nothing in it.
         os.fsync(fd)
         check()
         if new:
             os.link(temp, path)
         else:
             temp.rename(path)
+    # The temporary name goes last: a crash before leaves a second name of a whole file.
     sync_folder(path.parent)
     if new:
         temp.unlink(missing_ok=True)

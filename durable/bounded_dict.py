@@ -1,4 +1,4 @@
-"""A dict of bounded size: what was put in longest ago makes room for what comes."""
+"""A dict of bounded size: the item that was put in longest ago goes when another comes."""
 
 from __future__ import annotations
 

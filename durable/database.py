@@ -47,10 +47,10 @@ class Job:
 
 
 class _Refused(Exception):
-    """The job at ``place`` of the batch failed for reasons of its own."""
+    """The job at ``index`` of the batch failed for reasons of its own."""
 
-    def __init__(self, place: int) -> None:
-        self.place = place
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 class Database:
@@ -101,6 +101,7 @@ class Database:
         file = sqlite3.connect(self._path, isolation_level=None, timeout=self._busy_s)
         try:
             self._prepare(file)
+            # A synced transaction in a file whose name a power cut takes away would be lost.
             sync_folder(self._path.parent)
         except BaseException:
             file.close()
@@ -150,28 +151,28 @@ class Database:
         writes gets the error that ``down`` makes, and nothing of it is in the file.
         """
         outcomes: list[object] = [None] * len(jobs)
-        places = list(range(len(jobs)))
-        while places:
+        indexes = list(range(len(jobs)))
+        while indexes:
             try:
-                self._run(jobs, places, outcomes)
+                self._run(jobs, indexes, outcomes)
             except _Refused as refused:
-                outcomes[refused.place] = refused.__cause__
-                places.remove(refused.place)
+                outcomes[refused.index] = refused.__cause__
+                indexes.remove(refused.index)
             except sqlite3.Error as error:
-                self._make_room()
-                for place in places:
-                    outcomes[place] = self._after_failure(jobs[place], error, of=len(places))
+                self._empty_log()
+                for index in indexes:
+                    outcomes[index] = self._after_failure(jobs[index], error, of=len(indexes))
                 break
             else:
                 break
         return outcomes
 
-    def _run(self, jobs: Sequence[Job], places: Sequence[int], outcomes: list[object]) -> None:
+    def _run(self, jobs: Sequence[Job], indexes: Sequence[int], outcomes: list[object]) -> None:
         try:
             self.file.execute("BEGIN IMMEDIATE")
             self._at("begun")
-            for place in places:
-                outcomes[place] = _run_one(jobs[place], place)
+            for index in indexes:
+                outcomes[index] = _run_one(jobs[index], index)
             self._at("written")
             self.file.execute("COMMIT")
         except BaseException:
@@ -185,8 +186,8 @@ class Database:
             with contextlib.suppress(sqlite3.Error):
                 self.file.execute("ROLLBACK")
 
-    def _make_room(self) -> None:
-        """Empty the write-ahead log where the disk lets us: there may be room for the next batch."""
+    def _empty_log(self) -> None:
+        """Empty the write-ahead log, if the disk lets us: the next batch may then fit on it."""
         with contextlib.suppress(sqlite3.Error):
             self.file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
@@ -205,13 +206,13 @@ class Database:
         return down
 
 
-def _run_one(job: Job, place: int) -> object:
+def _run_one(job: Job, index: int) -> object:
     """Run a job of a batch; what it fails with is its own, unless the disk or another process refused."""
     try:
         return job.run()
     except sqlite3.Error as error:
         if isinstance(error, _OWN_FAULTS):
-            raise _Refused(place) from error
+            raise _Refused(index) from error
         raise
     except Exception as error:
-        raise _Refused(place) from error
+        raise _Refused(index) from error

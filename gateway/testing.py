@@ -11,11 +11,10 @@ from typing import TypeVar
 import pytest
 
 from gateway.errors import LetterLost
-from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Parked, Post, outbound
+from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Parked, ParkedAs, Post, outbound
 
 T = TypeVar("T")
-ADA, BOB = "web:ada", "web:bob"
-WEB = outbound("web")
+ADA, BOB, WEB = "web:ada", "web:bob", outbound("web")
 DEADLINE_S = 30.0
 
 
@@ -43,7 +42,7 @@ async def park_one(mailbox: Mailbox, each: Post, *, key: str | None, reason: str
     await mailbox.put(each)
     async with mailbox.take(each.box) as letters:
         (letter,) = await collect(letters, 1)
-        await mailbox.park(letter, key=key, reason=reason, attempts=2)
+        await mailbox.park(letter, ParkedAs(key, reason, 2))
 
 
 async def lose_one(mailbox: Mailbox) -> Letter:
@@ -61,7 +60,8 @@ def ids(letters: Sequence[Letter | Parked]) -> list[str]:
 class MailboxContract:
     """The promises of ``Mailbox``. A subclass says how one is opened, and how one takes over from another."""
 
-    refuses_repeats = True  # a post whose id waits already is not stored again (else the taker recognises it)
+    # Whether a post whose id waits already is not stored again; else the taker recognises it.
+    refuses_repeats = True
 
     def open_mailbox(self) -> AbstractAsyncContextManager[Mailbox]:
         """Open a mailbox on storage that nothing was put into: served and ready. Leaving closes it."""
@@ -102,8 +102,7 @@ class MailboxContract:
         """A letter that was never delivered before is neither suspect nor lost."""
         async with self.open_mailbox() as mailbox, mailbox.take(INBOUND) as letters:
             await mailbox.put(post(ADA, 1))
-            (letter,) = await collect(letters, 1)
-            assert (letter.suspect, letter.lost) == (False, False)
+            assert [(each.suspect, each.lost) for each in await collect(letters, 1)] == [(False, False)]
 
     async def test_settled_letter_never_comes_again(self) -> None:
         """What was settled is gone, for this process and the next."""
@@ -307,9 +306,9 @@ class MailboxContract:
             async with mailbox.take(INBOUND) as letters:
                 (letter,) = await collect(letters, 1)
                 with pytest.raises(OSError, match="journal"):
-                    await mailbox.park(letter, key=ADA, reason="poison", attempts=3, mark=mark)
+                    await mailbox.park(letter, ParkedAs(ADA, "poison", 3), mark=mark)
                 assert not letter.lost
-                await mailbox.park(letter, key=ADA, reason="poison", attempts=3, mark=mark)
+                await mailbox.park(letter, ParkedAs(ADA, "poison", 3), mark=mark)
 
             assert [seen[0], seen[1][1]] == [(1, 1), 1]
             assert (await mailbox.depths())[INBOUND].count == 0
@@ -358,7 +357,7 @@ class MailboxContract:
         async with self.open_mailbox() as mailbox:
             letter = await lose_one(mailbox)
             with pytest.raises(LetterLost):
-                await mailbox.park(letter, key=ADA, reason="late", attempts=3)
+                await mailbox.park(letter, ParkedAs(ADA, "late", 3))
 
             assert ids(await mailbox.parked()) == ["web:ada#0"]
             async with mailbox.take(INBOUND) as again:
@@ -394,7 +393,8 @@ class MailboxContract:
         """What nobody listens to is lost without a word; later listeners do not hear it."""
         async with self.open_mailbox() as mailbox:
             await mailbox.tell("events", 1, b"lost")
-            await put_all(mailbox, ADA, 1)  # confirmed behind it, on the same connection
+            # This is confirmed behind it, on the same connection.
+            await put_all(mailbox, ADA, 1)
             async with mailbox.listen("events") as heard:
                 await mailbox.tell("events", 1, b"heard")
                 assert await collect(heard, 1) == [b"heard"]

@@ -259,6 +259,7 @@ class Application:
             "model": self.settings.model.name,
             "lanes": lanes,
             "queues": queues,
+            "in_memory": self.mailbox.in_memory().as_dict(),
             "unserved": self._unserved,
             "usage_today": await self.room.usage_today() if self.room is not None else None,
             "memory": self.room.jobs.shown() if self.room is not None else None,

@@ -13,6 +13,7 @@ from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.errors import Unreachable
 from gateway.outbound.unserved import cure_of, in_words, unserved
+from gateway.queue.mailbox import INBOUND
 from session.disk.layout import Layout
 from session.store.unnamed import media_bytes
 
@@ -90,6 +91,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for box, depth in (found["queues"] or {}).items():
         age = f", oldest {_age(depth['oldest_at'])}" if depth["count"] and depth["oldest_at"] else ""
         yield f"{box}: {depth['count']}{age}"
+    # A daemon of an older version may answer.
+    if held := found.get("in_memory"):
+        yield _in_memory(held)
     for row in found.get("unserved", []):
         yield f"{in_words(row, datetime.now(UTC))}; {cure_of(row['channel'])}"
     for lane in found["lanes"]:
@@ -101,6 +105,14 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     if usage:
         tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
         yield f"today: {usage['turns']} turns, {tokens}, {usage['cost_usd']:.4f} USD"
+
+
+def _in_memory(held: Mapping[str, Any]) -> str:
+    """Say what the daemon holds, and how many messages of one inbound queue it takes at most."""
+    size = f"{held['bytes'] / 2**20:.1f} of {held['max_bytes'] / 2**20:g} MB"
+    window = held["windows"].get(INBOUND)
+    bound = f"; at most {window:,} of a queue" if window else ""
+    return f"in memory: {held['letters']} messages, {size}{bound}"
 
 
 def _age(oldest_at: str) -> str:

@@ -20,7 +20,7 @@ from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.ledger import DeliveryLedger, Progress
 from gateway.outbound.pieces import RateLimit, instead, pieces
 from gateway.outbound.sender import Errand, Gone, PieceRefused, PieceSender, Undecided
-from gateway.queue.mailbox import Letter, Mailbox, outbound
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
 from gateway.queue.retry import back_off_s
 from gateway.turns.policy import broken
 
@@ -244,36 +244,34 @@ class Delivery:
     async def _park(self, entry: _Entry, reason: str) -> None:
         """Set a letter aside, visibly, unless it comes again."""
         out = entry.out
-        if await self._set_aside(lambda: entry.letter, key=out.key, reason=reason, attempts=1):
+        if await self._set_aside(lambda: entry.letter, ParkedAs(out.key, reason, 1)):
             await self._sender.durably(lambda: self._ledger.set_aside(out.key, out.id))
 
     async def _park_unreadable(self, letter: Letter, fault: str) -> None:
         if letter.begin():
-            await self._set_aside(lambda: letter, key=None, reason=f"unreadable: {fault}", attempts=0)
+            await self._set_aside(lambda: letter, ParkedAs(None, f"unreadable: {fault}", 0))
 
-    async def _set_aside(
-        self, current: Callable[[], Letter], *, key: str | None, reason: str, attempts: int
-    ) -> bool:
+    async def _set_aside(self, current: Callable[[], Letter], listed: ParkedAs) -> bool:
         """Park a letter; False where it comes again, as one does whose parking broke again and again."""
         crashes = 0
         while crashes < CRASHES_MAX:
             try:
                 parked = await self._end(
                     current,
-                    lambda letter: self._mailbox.park(letter, key=key, reason=reason, attempts=attempts),
+                    lambda letter: self._mailbox.park(letter, listed),
                 )
             except Exception:
                 # One letter ends here: it stays in its queue, and the channel goes on with all others.
                 crashes += 1
-                log.exception("parking.crashed", key=key, id=current().id, tries=crashes)
+                log.exception("parking.crashed", key=listed.key, id=current().id, tries=crashes)
                 if crashes < CRASHES_MAX:
                     await self._sleep(back_off_s(crashes))
             else:
                 if parked:
                     self.parked += 1
-                    log.error("letter.parked", key=key, id=current().id, reason=reason)
+                    log.error("letter.parked", key=listed.key, id=current().id, reason=listed.reason)
                 return parked
-        log.error("letter.left", key=key, id=current().id)
+        log.error("letter.left", key=listed.key, id=current().id)
         return False
 
     async def _end(self, current: Callable[[], Letter], change: Callable[[Letter], Awaitable[None]]) -> bool:

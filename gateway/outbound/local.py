@@ -10,7 +10,7 @@ import structlog
 from channels.errors import Unreadable
 from channels.message import Outbound, read_outbound
 from gateway.errors import LetterLost
-from gateway.queue.mailbox import Letter, Mailbox, outbound
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
 from gateway.queue.retry import until_durable
 from gateway.turns.events import EventKind, Events
 from gateway.turns.policy import broken
@@ -69,7 +69,7 @@ class LocalDelivery:
                 await self._mailbox.settle(letter)
             else:
                 reason = f"unreadable: {unreadable}"
-                await self._mailbox.park(letter, key=None, reason=reason, attempts=0)
+                await self._mailbox.park(letter, ParkedAs(None, reason, 0))
                 log.warning("letter.parked", id=letter.id, reason=reason)
 
         try:

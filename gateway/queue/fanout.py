@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from gateway.queue.mailbox import Topic
 
 # Messages that one listener may be behind.
-EARS_HOLD = 1_000
+BEHIND_MAX = 1_000
 
 
 class Fanout:
@@ -21,43 +21,43 @@ class Fanout:
     """
 
     def __init__(self) -> None:
-        self._ears: list[_Ear] = []
+        self._listeners: list[_Listener] = []
 
     def tell(self, topic: Topic, slot: int, body: bytes) -> None:
         """Hand ``body`` to all who listen now."""
-        for ear in self._ears:
-            if ear.topic == topic and (ear.slots is None or slot in ear.slots):
-                ear.hear(body)
+        for listener in self._listeners:
+            if listener.topic == topic and (listener.slots is None or slot in listener.slots):
+                listener.take(body)
 
     @asynccontextmanager
     async def listen(
         self, topic: Topic, slots: Collection[int] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Receive what is told while the context is open; ``control`` goes to all, whatever the slots."""
-        ear = _Ear(topic, None if slots is None or topic == "control" else frozenset(slots))
-        self._ears.append(ear)
+        listener = _Listener(topic, None if slots is None or topic == "control" else frozenset(slots))
+        self._listeners.append(listener)
         try:
-            yield ear
+            yield listener
         finally:
-            self._ears.remove(ear)
+            self._listeners.remove(listener)
 
 
-class _Ear:
+class _Listener:
     def __init__(self, topic: Topic, slots: frozenset[int] | None) -> None:
         self.topic = topic
         self.slots = slots
-        self._heard: deque[bytes] = deque(maxlen=EARS_HOLD)
-        self._rang = asyncio.Event()
+        self._waiting: deque[bytes] = deque(maxlen=BEHIND_MAX)
+        self._arrived = asyncio.Event()
 
-    def hear(self, body: bytes) -> None:
-        self._heard.append(body)
-        self._rang.set()
+    def take(self, body: bytes) -> None:
+        self._waiting.append(body)
+        self._arrived.set()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        while not self._heard:
-            self._rang.clear()
-            await self._rang.wait()
-        return self._heard.popleft()
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._waiting.popleft()

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 INBOUND = "inbound"
 Topic = Literal["control", "events"]
+Mark = Callable[[], Awaitable[object]]
 
 
 def outbound(channel: str) -> str:
@@ -68,6 +69,15 @@ class Letter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ParkedAs:
+    """How a letter is listed when it is parked: its key if known, why, and after how many attempts."""
+
+    key: str | None
+    reason: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Parked:
     """A letter set aside. ``id`` is the message id, else a ULID given when parked; ``key`` may be None."""
 
@@ -97,6 +107,24 @@ class Depth:
     def as_dict(self) -> dict[str, int | str | None]:
         """Return it as ``status`` shows it."""
         return {"count": self.count, "oldest_at": self.oldest_at.isoformat() if self.oldest_at else None}
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """The letters that a process holds, their bytes, how many bytes that may be, and how many letters by box.
+
+    A window is how many letters of one queue of the box may be out; a box that is not taken from has none.
+    """
+
+    letters: int
+    bytes: int
+    max_bytes: int
+    windows: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, int | dict[str, int]]:
+        """Return it as ``status`` shows it."""
+        windows = dict(sorted(self.windows.items()))
+        return {"letters": self.letters, "bytes": self.bytes, "max_bytes": self.max_bytes, "windows": windows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +191,8 @@ class Mailbox(Protocol):
         """
         ...
 
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        """Move ``letter`` with its body, id and reason to the parked ones (durable there, then gone here).
+    async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
+        """Move ``letter`` with its body and id to the parked ones (durable there, then gone here).
 
         ``mark`` is awaited in between: when the parked copy is durable and before the letter is gone.
 
@@ -210,4 +230,8 @@ class Mailbox(Protocol):
 
     async def depths(self) -> Mapping[str, Depth]:
         """Count what waits or is being worked on, by box; ``parked`` among them."""
+        ...
+
+    def in_memory(self) -> InMemory:
+        """Say what of the letters this process holds, and how much it may."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from gateway.queue.mailbox import Mailbox
+from gateway.queue.mailbox import Mailbox, ParkedAs
 from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
 from gateway.turns.policy import Verdict
@@ -58,9 +58,7 @@ class Parking:
                 await self._notices.put(inbound, reason, verdict.said)
             await self._mailbox.park(
                 letter,
-                key=inbound.key,
-                reason=verdict.shown,
-                attempts=attempts,
+                ParkedAs(inbound.key, verdict.shown, attempts),
                 mark=(lambda: journal.conclude(inbound.id, "parked", reason=reason)) if journal else None,
             )
             entry.settled = letter

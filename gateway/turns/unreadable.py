@@ -11,7 +11,7 @@ import structlog
 from channels.errors import Unreadable
 from durable import first_of
 from gateway.errors import LetterLost
-from gateway.queue.mailbox import Letter, Mailbox
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs
 from gateway.queue.retry import back_off_s, until_durable
 from gateway.turns.notices import Notices
 
@@ -49,9 +49,8 @@ async def park(
         address = error.address
         if address is not None and crashes < TELL_CRASHES_MAX:
             await notices.put(address, "unreadable", f"This message cannot be read: {error}.")
-        await mailbox.park(
-            letter, key=address.key if address else None, reason=f"unreadable: {error}", attempts=0
-        )
+        key = address.key if address else None
+        await mailbox.park(letter, ParkedAs(key, f"unreadable: {error}", 0))
         log.warning("letter.parked", id=letter.id, reason="unreadable", error=str(error))
 
     while True:

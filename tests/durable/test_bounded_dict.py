@@ -1,4 +1,4 @@
-"""What was put in longest ago makes room."""
+"""What was put in longest ago goes first."""
 
 from __future__ import annotations
 

@@ -182,7 +182,8 @@ def _as_owner(work: Callable[[], None]) -> int:
             os.setgid(OWNER[1])
             os.setuid(OWNER[0])
             work()
-        except FileExistsError:  # the one that was killed had come to its end
+        # The process that was killed may have come to its end before.
+        except FileExistsError:
             os._exit(0)
         except BaseException as error:  # noqa: BLE001 - a child of the test ends here, and says why
             os.write(2, f"{type(error).__name__}: {error}\n".encode())

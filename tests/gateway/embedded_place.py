@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import Letter, Post
+from gateway.queue.mailbox import Letter, ParkedAs, Post
 
 _SERVING: dict[EmbeddedMailbox, asyncio.Task[None]] = {}
 
@@ -61,11 +61,11 @@ class BreaksAt(EmbeddedMailbox):
             raise RuntimeError("a queue that breaks")
         await super().settle(letter, puts)
 
-    async def park(self, letter: Letter, **how: Any) -> None:
+    async def park(self, letter: Letter, listed: ParkedAs, **how: Any) -> None:
         self.tried += 1
         if self._parking:
             raise RuntimeError("a queue that breaks")
-        await super().park(letter, **how)
+        await super().park(letter, listed, **how)
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import aio_pika
 from aio_pika.abc import AbstractChannel
@@ -13,8 +15,16 @@ from gateway.errors import MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.topology import partition_of
 from gateway.queue.rabbitmq.wire import Sending
+from gateway.testing import ADA, post
+from session.transcript.key import slot_of
 
+ROOT = Path(__file__).parents[2]
+# Fifty keys of one partition of four.
+KEYS = [key for key in (f"{ADA}:{number}" for number in range(400)) if partition_of(slot_of(key), 4) == 0][
+    :50
+]
 SERVING: dict[RabbitMailbox, asyncio.Task[None]] = {}
 
 
@@ -109,3 +119,48 @@ __all__ = [
     "until_ready",
     "vanish",
 ]
+
+
+async def fill(
+    mailbox: Mailbox, count: int, bodies: Sequence[bytes | None] = (None,)
+) -> dict[str, list[str]]:
+    """Put letters of many keys of one partition, the bodies in turn, and list their ids by key."""
+    posts = [
+        post(KEYS[number % len(KEYS)], number, body=bodies[number % len(bodies)]) for number in range(count)
+    ]
+    await asyncio.gather(*(mailbox.put(each) for each in posts))
+    sent: dict[str, list[str]] = {}
+    for each in posts:
+        sent.setdefault(each.key, []).append(each.id)
+    return sent
+
+
+def by_key(letters: Sequence[Letter]) -> dict[str, list[str]]:
+    """List the ids of what came by key, in the order in which it came."""
+    came: dict[str, list[str]] = {}
+    for letter in letters:
+        came.setdefault(str(letter.key), []).append(letter.id)
+    return came
+
+
+@asynccontextmanager
+async def held_by_a_victim(
+    url: str, name: str, *, take: int, settle: int, max_bytes: int | None = None
+) -> AsyncIterator[int]:
+    """Have another process take letters, settle the first of them, and hold the rest; give its pid."""
+    bound = [] if max_bytes is None else [str(max_bytes)]
+    victim = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "tests.gateway.rabbit_victim", url, name, str(take), str(settle), *bound],
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        assert victim.stdout is not None
+        async with asyncio.timeout(60):
+            while (said := await victim.stdout.readline()) != b"held\n":
+                assert said, "the victim ended early"
+        yield victim.pid
+    finally:
+        if victim.returncode is None:
+            victim.kill()
+        await victim.wait()

@@ -1,6 +1,6 @@
 """A daemon for a test to kill: takes the inbound box, settles some letters, says so, and holds the rest.
 
-Arguments: url, name, how many letters to take, how many of them to settle.
+Arguments: url, name, how many letters to take, how many of them to settle, how many bytes to hold at most.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from gateway.queue.held import BYTES_MAX
 from gateway.queue.mailbox import INBOUND
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 
 
-async def main(url: str, name: str, take: int, settle: int) -> None:
+async def main(url: str, name: str, take: int, settle: int, max_bytes: int) -> None:
     """Take ``take`` letters, settle the first ``settle``, print ``held``, and wait to be killed."""
-    mailbox = RabbitMailbox(url, name=name, partitions=4, young_s=0.0)
+    mailbox = RabbitMailbox(url, name=name, partitions=4, young_s=0.0, max_bytes=max_bytes)
     serving = asyncio.create_task(mailbox.serve())
     await mailbox.ready()
     async with mailbox.take(INBOUND) as letters:
@@ -29,4 +30,6 @@ async def main(url: str, name: str, take: int, settle: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    url_, name_, *numbers = sys.argv[1:]
+    take_, settle_, max_bytes_ = map(int, [*numbers, BYTES_MAX][:3])
+    asyncio.run(main(url_, name_, take_, settle_, max_bytes_))

@@ -48,7 +48,7 @@ POINTS: dict[str, list[str]] = {
     "fdatasync": ["os:fdatasync"],
     "rename": ["os:rename", "os:replace"],
     "publish": ["gateway.queue.rabbitmq.publish:Outbox.send"],
-    "ack": ["gateway.queue.rabbitmq.consume:RabbitLetter.ack"],
+    "ack": ["gateway.queue.rabbitmq.stream:RabbitLetter.ack"],
     "checkpoint": ["os:rename?.jsonl"],
     "history": ["os:rename?HISTORY.md"],
     "notes": ["os:rename?MEMORY.md"],

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from gateway.queue.embedded.table import LetterRow
-from gateway.queue.mailbox import Letter
-
-# Letters handed out in a row before others run.
-BREATH = 64
+from gateway.queue.feed import LetterFeed
+from gateway.queue.held import HeldBytes
 
 
 class EmbeddedLetter:
@@ -35,25 +32,28 @@ class EmbeddedLetter:
 class Buffer:
     """One box: its letters go, in the order of their rows, to the first of its takers.
 
-    ``window`` letters of ``window_bytes`` together may be in memory, taken ones included; the rest waits in
-    the table behind row ``read_to``. A ``visit`` lasts from one change of taker to the next: each begins
-    with nothing in memory.
+    ``window`` letters may be in memory, taken ones included, and as many bytes as ``bytes_held`` leaves this
+    box; the rest waits in the table behind row ``read_to``. A ``visit`` lasts from one change of taker to the
+    next: each begins with nothing in memory.
     """
 
-    def __init__(self, name: str, window: int, window_bytes: int) -> None:
+    def __init__(self, name: str, window: int, bytes_held: HeldBytes) -> None:
         self.name = name
+        self.window = window
         self.count = 0
         self.visit = 0
         self.loading = False
         self.read_to = 0
         self._takers: list[Taker] = []
-        self._window, self._window_bytes = window, window_bytes
+        self._bytes_held = bytes_held
         self._waiting: deque[EmbeddedLetter] = deque()
         self._out: dict[int, EmbeddedLetter] = {}
-        self._held_bytes = 0
         self._more = True
+        # Of the first letter outside memory, as far as it is known.
+        self._next_size = 1
         self._old_row = 0
         self._given_back: set[int] = set()
+        bytes_held.join(self)
 
     def restart(self, count: int, old_row: int) -> None:
         """Begin with ``count`` letters in the table; those up to ``old_row`` may have been delivered."""
@@ -61,26 +61,34 @@ class Buffer:
         self.count, self._old_row = count, old_row
         self._given_back.clear()
 
-    # ── room ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── how much fits ─────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def room(self) -> int:
+    def held(self) -> int:
+        """How many letters are in memory."""
+        return len(self._waiting) + len(self._out)
+
+    @property
+    def free(self) -> int:
         """How many more letters memory may hold."""
-        return self._window - len(self._waiting) - len(self._out)
+        return self.window - self.held
 
     @property
-    def room_bytes(self) -> int:
-        """How large they may be; above zero where none is held."""
-        return self._window_bytes - self._held_bytes
+    def free_bytes(self) -> int:
+        """How many bytes to read at most; above zero, since a box that holds nothing takes any letter."""
+        return max(1, self._bytes_held.bound_of(self) - self._bytes_held.of(self))
 
     def wants_rows(self) -> bool:
-        """Say whether to read the next rows now: there may be some, and there is room worth a query."""
-        if not self._serving or not self._more or self.loading or self.room_bytes <= 0:
+        """Say whether to read the next rows now: there may be some, and enough fits to be worth a query."""
+        if not self.is_taken or not self._more or self.loading:
             return False
-        return self.room > 0 if not self._waiting else self.room * 2 >= self._window
+        if not self._bytes_held.takes(self, self._next_size):
+            return False
+        return self.free > 0 if not self._waiting else self.free * 2 >= self.window
 
     @property
-    def _serving(self) -> bool:
+    def is_taken(self) -> bool:
+        """Whether somebody takes from it now."""
         return bool(self._takers) and not self._takers[0].left
 
     # ── rows come and go ──────────────────────────────────────────────────────────────────────────────────
@@ -88,21 +96,27 @@ class Buffer:
     def stored(self, row: LetterRow) -> None:
         """Take note of a row just committed: straight into memory where nothing older waits outside."""
         self.count += 1
-        if self._serving and not self._more and self.room > 0 and self.room_bytes > 0:
+        fits = self.free > 0 and self._bytes_held.takes(self, len(row.body))
+        if self.is_taken and not self._more and fits:
             self._append(row)
         else:
             self._more = True
 
     def loaded(self, rows: Sequence[LetterRow], more: bool) -> None:
         """Take in the rows behind ``read_to``; ``more`` says whether others may follow."""
-        for row in rows:
-            self._append(row)
         self._more = more
+        self._next_size = 1
+        for row in rows:
+            # Other boxes may have taken the bytes since these rows were asked for.
+            if not self._bytes_held.takes(self, len(row.body)):
+                self._more, self._next_size = True, len(row.body)
+                return
+            self._append(row)
 
     def _append(self, row: LetterRow) -> None:
         suspect = row.row <= self._old_row or row.row in self._given_back
         self._waiting.append(EmbeddedLetter(self.name, row, suspect=suspect))
-        self._held_bytes += len(row.body)
+        self._bytes_held.add(self, len(row.body))
         self.read_to = row.row
         self._takers[0].arrived.set()
 
@@ -112,7 +126,7 @@ class Buffer:
         if removed and not letter.gone:
             letter.gone = True
             self.count -= 1
-            self._held_bytes -= len(letter.body)
+            self._bytes_held.add(self, -len(letter.body))
             self._given_back.discard(letter.row)
             self._out.pop(letter.row, None)
         if self._takers and self._takers[0].left:
@@ -125,9 +139,9 @@ class Buffer:
         self._given_back.update(self._out)
         self._waiting.clear()
         self._out.clear()
-        self._held_bytes = 0
+        self._bytes_held.add(self, -self._bytes_held.of(self))
         self.read_to = 0
-        self._more = True
+        self._more, self._next_size = True, 1
         self.loading = False
         self.visit += 1
 
@@ -142,7 +156,7 @@ class Buffer:
     def leave(self, taker: Taker) -> None:
         """Give back what ``taker`` has not settled; the next one begins when no change of it is under way."""
         taker.left = True
-        taker.arrived.set()
+        taker.end()
         if taker is self._takers[0]:
             self._let_go()
         else:
@@ -166,27 +180,14 @@ class Buffer:
         return letter
 
 
-class Taker:
+class Taker(LetterFeed):
     """The letters of a box, as long as its context is open."""
 
     def __init__(self, box: Buffer) -> None:
+        super().__init__()
         self._box = box
-        self._run = 0
         self.left = False
-        self.arrived = asyncio.Event()
 
-    def __aiter__(self) -> AsyncIterator[Letter]:
-        return self
-
-    async def __anext__(self) -> Letter:
-        self._run += 1
-        if self._run % BREATH == 0:
-            await asyncio.sleep(0)
-        while not self.left:
-            letter = self._box.next_for(self)
-            if letter is not None:
-                return letter
-            self._run = 0
-            self.arrived.clear()
-            await self.arrived.wait()
-        raise StopAsyncIteration
+    def next(self) -> EmbeddedLetter | None:
+        """Take out the next letter of the box, if it is this taker's turn."""
+        return self._box.next_for(self)

@@ -8,7 +8,7 @@ takes, are letters read back, in the order of their rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -23,13 +23,24 @@ from gateway.errors import GatewayError, LetterLost, MailboxDown
 from gateway.queue.embedded.buffer import Buffer, EmbeddedLetter
 from gateway.queue.embedded.table import LetterRow, QueueTable
 from gateway.queue.fanout import Fanout
-from gateway.queue.mailbox import INBOUND, Depth, Health, Letter, Parked, Post, Topic
+from gateway.queue.held import BYTES_MAX, HeldBytes
+from gateway.queue.mailbox import (
+    INBOUND,
+    Depth,
+    Health,
+    InMemory,
+    Letter,
+    Mark,
+    Parked,
+    ParkedAs,
+    Post,
+    Topic,
+)
 
 T = TypeVar("T")
 log = structlog.get_logger("embedded")
 # Letters of one box in memory, those being worked on included.
 WINDOW = 100_000
-WINDOW_BYTES = 64 * 2**20
 # Letters read at once: few enough that the loop never stands still for what comes of them.
 LOAD = 500
 LOAD_BYTES = 4 * 2**20
@@ -41,7 +52,7 @@ class EmbeddedMailbox:
     Args:
         state: the folder; it is made where there is none.
         window: how many letters of a box are in memory at most, taken ones included.
-        window_bytes: how large their bodies may be together before no further one is read.
+        window_bytes: how large the bodies in memory may be, of all boxes together.
         probe_s: how often a disk that refused is tried again while nobody writes.
         now: the clock, UTC.
         at: called in the writer's thread with the name of each instant of a commit.
@@ -52,13 +63,13 @@ class EmbeddedMailbox:
         state: Path,
         *,
         window: int = WINDOW,
-        window_bytes: int = WINDOW_BYTES,
+        window_bytes: int = BYTES_MAX,
         probe_s: float = 1.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         at: Callable[[str], None] | None = None,
     ) -> None:
         self._table = QueueTable(state, at=at)
-        self._window, self._window_bytes = window, window_bytes
+        self._window, self._bytes_held = window, HeldBytes(window_bytes)
         self._probe_s = probe_s
         self._now = now
         self._open = False
@@ -227,18 +238,11 @@ class EmbeddedMailbox:
 
         done = self._ask(change, applied)
         if letter is not None:
+            # The box is not passed on before the outcome: a refused change brings the letter back.
             letter.busy += 1
         await done
 
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
+    async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
         """Move ``letter`` to the parked ones: one transaction, or two with ``mark`` awaited between them.
 
         A letter that was parked and not removed (``mark`` failed, the process was killed) replaces its parked
@@ -250,7 +254,9 @@ class EmbeddedMailbox:
         """
         mine = _mine(letter)
         id_ = mine.id or str(ULID())
-        parked = Parked(id_, mine.box, key, reason, mine.box, attempts, self._now(), mine.body)
+        parked = Parked(
+            id_, mine.box, listed.key, listed.reason, mine.box, listed.attempts, self._now(), mine.body
+        )
         set_aside = partial(QueueTable.park, parked=parked, line=mine.key)
         if mark is None:
             await self._change((), None if mine.lost else mine, set_aside)
@@ -309,6 +315,13 @@ class EmbeddedMailbox:
         found = {name: Depth(self._boxes[name].count, at) for name, at in zip(names, oldest, strict=True)}
         return found | {"parked": Depth(*parked)}
 
+    def in_memory(self) -> InMemory:
+        """Say what of the letters this process holds, and how much it may."""
+        boxes = self._boxes.values()
+        windows = {box.name: box.window for box in boxes if box.is_taken}
+        letters = sum(box.held for box in boxes)
+        return InMemory(letters, self._bytes_held.total, self._bytes_held.max_bytes, windows)
+
     # ── taking ────────────────────────────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
@@ -326,16 +339,16 @@ class EmbeddedMailbox:
     def _box(self, name: str) -> Buffer:
         box = self._boxes.get(name)
         if box is None:
-            box = self._boxes[name] = Buffer(name, self._window, self._window_bytes)
+            box = self._boxes[name] = Buffer(name, self._window, self._bytes_held)
         return box
 
     def _refill(self, box: Buffer) -> None:
-        """Have the next letters of the box read, where there are some and there is room."""
+        """Have the next letters of the box read, where there are some and they fit."""
         if not self._open or not self._health.up or not box.wants_rows():
             return
         box.loading = True
         visit, after = box.visit, box.read_to
-        limit, max_bytes = min(box.room, LOAD), min(box.room_bytes, LOAD_BYTES)
+        limit, max_bytes = min(box.free, LOAD), min(box.free_bytes, LOAD_BYTES)
         read = partial(QueueTable.load, box=box.name, after=after, limit=limit, max_bytes=max_bytes)
 
         def applied(outcome: tuple[list[LetterRow], bool] | Exception) -> None:

@@ -319,7 +319,8 @@ class AmqpChannel:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     with _renamed(self._url):
                         await self._raw.close()
-            except TimeoutError:  # the broker does not read: only the connection's end frees the letters
+            except TimeoutError:
+                # A broker that does not read frees the letters at the connection's end alone.
                 await self._link.close()
 
     def _await_confirm(self, confirm: asyncio.Future[None], id_: str) -> None:

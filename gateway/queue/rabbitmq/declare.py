@@ -66,8 +66,8 @@ class Topology:
         """
         self._choose_kind(link.version)
         names = self.names
-        async with _desk(link) as desk:
-            await self._queue(desk, names.topology)
+        async with _declaring(link) as declaring:
+            await self._queue(declaring, names.topology)
             await self._agree(link)
             for exchange, kind in (
                 (names.inbound_exchange, "direct"),
@@ -75,26 +75,26 @@ class Topology:
                 (names.control, "fanout"),
                 (names.events, "topic"),
             ):
-                await self._exchange(desk, exchange, kind)
+                await self._exchange(declaring, exchange, kind)
             for queue, slots in names.inbound_queues():
-                await self._queue(desk, queue, single_active=True)
-                channel = await desk.channel()
+                await self._queue(declaring, queue, single_active=True)
+                channel = await declaring.channel()
                 await channel.bind(queue, names.inbound_exchange, [slot_route(slot) for slot in slots])
-            await self._queue(desk, names.parked)
+            await self._queue(declaring, names.parked)
         await self._prove_over(link)
 
     async def declare_outbound(self, link: Link, channel: str) -> None:
         """Make sure that the queue of one channel's replies exists (prove it before use)."""
         queue = self.names.outbound_queue(channel)
-        async with _desk(link) as desk:
-            # One that is there may be a foreign program's own.
-            if not await self._exists(desk, queue):
-                await self._queue(desk, queue)
+        async with _declaring(link) as declaring:
+            # A queue that is there may be a foreign program's own, with other arguments than ours.
+            if not await self._exists(declaring, queue):
+                await self._queue(declaring, queue)
                 if self._kinds[0] == "classic":
                     # A classic queue keeps what it confirms from its first moment on, and a probe would only
                     # puzzle the foreign program that is waiting for it.
                     self._young.pop(queue, None)
-            await (await desk.channel()).bind(queue, self.names.outbound_exchange, [channel])
+            await (await declaring.channel()).bind(queue, self.names.outbound_exchange, [channel])
 
     async def prove(self, publish: Callable[[Sending], Awaitable[None]]) -> None:
         """Wait until the queues made here are old enough, then have each store a probe.
@@ -132,21 +132,21 @@ class Topology:
         else:
             self._kinds = ["quorum" if self._queue_type == "quorum" else "classic"]
 
-    async def _queue(self, desk: _Desk, queue: str, *, single_active: bool = False) -> None:
+    async def _queue(self, declaring: _Declaring, queue: str, *, single_active: bool = False) -> None:
         clock = asyncio.get_running_loop().time
-        if not await self._exists(desk, queue):
-            # Noted before it is asked, for the case that the answer to the declaration is lost.
+        if not await self._exists(declaring, queue):
+            # This is noted before the declaration, whose answer may be lost: the queue is young all the same.
             self._young[queue] = clock()
         for kind in list(self._kinds):
             arguments: Mapping[str, Any] = queue_arguments(kind, single_active=single_active)
             try:
-                await (await desk.channel()).declare_queue(queue, arguments=arguments)
+                await (await declaring.channel()).declare_queue(queue, arguments=arguments)
             except Differs:
                 continue
             self._kind_of[queue] = kind
             if queue in self._young:
                 self._young[queue] = clock()
-            # What stands on the broker decides for "auto".
+            # The kind that the broker has decides for "auto", or two processes would differ.
             self._kinds.sort(key=lambda known: known != kind)
             return
         raise TopologyMismatch(
@@ -154,16 +154,16 @@ class Topology:
             hint="set broker.queue_type to what the broker has, or let the queue run empty and delete it",
         )
 
-    async def _exists(self, desk: _Desk, queue: str) -> bool:
+    async def _exists(self, declaring: _Declaring, queue: str) -> bool:
         try:
-            await (await desk.channel()).declare_queue(queue, passive=True)
+            await (await declaring.channel()).declare_queue(queue, passive=True)
         except NotFound:
             return False
         return True
 
-    async def _exchange(self, desk: _Desk, exchange: str, kind: str) -> None:
+    async def _exchange(self, declaring: _Declaring, exchange: str, kind: str) -> None:
         try:
-            await (await desk.channel()).declare_exchange(exchange, kind)
+            await (await declaring.channel()).declare_exchange(exchange, kind)
         except Differs as error:
             raise TopologyMismatch(
                 f"exchange {exchange} exists with another type than {kind}",
@@ -173,7 +173,7 @@ class Topology:
     async def _agree(self, link: Link) -> None:
         recorded = await self._recorded(link)
         if recorded is None:
-            # Somebody may hold the record in his hand for a moment, or be about to write it.
+            # Another process may be reading the record, which hides it for a moment, or be about to write it.
             async with exclusively(link, self.names.topology_lock):
                 await asyncio.sleep(min(RECORD_LOOK_S, self._young_s))
                 recorded = await self._recorded(link)
@@ -223,13 +223,13 @@ def _probe(queue: str) -> Sending:
 
 
 @asynccontextmanager
-async def exclusively(link: Link, lock: str, patience_s: float = 30) -> AsyncIterator[None]:
+async def exclusively(link: Link, lock: str, wait_s: float = 30) -> AsyncIterator[None]:
     """Hold an exclusive queue as a lock among processes; it falls when the connection ends.
 
     Raises:
-        MailboxDown: another process held it for ``patience_s``.
+        MailboxDown: another process held it for ``wait_s``.
     """
-    end = asyncio.get_running_loop().time() + patience_s
+    end = asyncio.get_running_loop().time() + wait_s
     while True:
         channel = await link.channel()
         try:
@@ -249,7 +249,7 @@ async def exclusively(link: Link, lock: str, patience_s: float = 30) -> AsyncIte
             await channel.close()
 
 
-class _Desk:
+class _Declaring:
     """A channel to declare on, opened anew after a declaration that closed it."""
 
     def __init__(self, link: Link) -> None:
@@ -267,9 +267,9 @@ class _Desk:
 
 
 @asynccontextmanager
-async def _desk(link: Link) -> AsyncIterator[_Desk]:
-    desk = _Desk(link)
+async def _declaring(link: Link) -> AsyncIterator[_Declaring]:
+    declaring = _Declaring(link)
     try:
-        yield desk
+        yield declaring
     finally:
-        await desk.close()
+        await declaring.close()

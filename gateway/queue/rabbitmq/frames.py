@@ -46,7 +46,7 @@ class _Open:
 
     tag: int
     redelivered: bool
-    place: bytes = b""
+    sent_with: bytes = b""
     id: str = ""
     headers: Mapping[str, object] = field(default_factory=dict)
     left: int = 0
@@ -71,7 +71,7 @@ class _Open:
 
     def whole(self) -> Whole:
         body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
-        return Whole(BrokerMessage(self.tag, self.redelivered, self.id, self.headers, body, self.place))
+        return Whole(BrokerMessage(self.tag, self.redelivered, self.id, self.headers, body, self.sent_with))
 
 
 class Frames(FrameReceiver):
@@ -187,17 +187,17 @@ class _Heard:
 def _table(data: bytes, at: int) -> tuple[int, Mapping[str, object]]:
     """Read a table, and how many bytes it takes; one of plain texts, such as ours, takes the shortest way."""
     (size,) = _LENGTH.unpack_from(data, at)
-    place, end = at + 4, at + 4 + size
+    next_at, end = at + 4, at + 4 + size
     found: dict[str, object] = {}
     try:
-        while place < end:
-            named = place + 1 + data[place]
+        while next_at < end:
+            named = next_at + 1 + data[next_at]
             if data[named] != _LONG_TEXT:
                 break
             (length,) = _LENGTH.unpack_from(data, named + 1)
-            name, place = data[place + 1 : named].decode(), named + 5 + length
-            found[name] = data[named + 5 : place].decode()
-        if place == end:
+            name, next_at = data[next_at + 1 : named].decode(), named + 5 + length
+            found[name] = data[named + 5 : next_at].decode()
+        if next_at == end:
             return 4 + size, found
     except (UnicodeDecodeError, IndexError, struct.error):
         pass

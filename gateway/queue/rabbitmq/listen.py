@@ -27,7 +27,7 @@ Binding = tuple[str, str]
 _log = structlog.get_logger()
 
 
-class Hearing:
+class ListenQueue:
     """The one queue of a process for what is told.
 
     Args:
@@ -39,7 +39,7 @@ class Hearing:
         self, names: Names, dial: Callable[[], Awaitable[Link]], mend: Callable[[], Awaitable[None]]
     ) -> None:
         self._names, self._dial, self._mend = names, dial, mend
-        self._ears = Fanout()
+        self._listeners = Fanout()
         self._wanted: Counter[Binding] = Counter()
         self._bound: set[Binding] = set()
         self._changed = asyncio.Event()
@@ -71,7 +71,7 @@ class Hearing:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Receive what is told; entered once it is, where the broker is ``up``."""
         wanted = self._bindings(topic, slots)
-        async with self._ears.listen(topic, slots) as heard:
+        async with self._listeners.listen(topic, slots) as heard:
             self._wanted.update(wanted)
             self._changed.set()
             try:
@@ -122,4 +122,4 @@ class Hearing:
     def _heard(self, told: BrokerMessage) -> None:
         exchange, route = told.sent_to
         topic: Topic = "control" if exchange == self._names.control else "events"
-        self._ears.tell(topic, self._slots.get(route, -1), told.body)
+        self._listeners.tell(topic, self._slots.get(route, -1), told.body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -12,13 +12,27 @@ from typing import Any
 import structlog
 
 from gateway.errors import MailboxDown, TopologyMismatch
-from gateway.queue.mailbox import INBOUND, Depth, Health, Letter, Parked, Post, Topic, outbound
+from gateway.queue.held import BYTES_MAX, HeldBytes
+from gateway.queue.mailbox import (
+    INBOUND,
+    Depth,
+    Health,
+    InMemory,
+    Letter,
+    Mark,
+    Parked,
+    ParkedAs,
+    Post,
+    Topic,
+    outbound,
+)
 from gateway.queue.rabbitmq.connection import Link
-from gateway.queue.rabbitmq.consume import QueueReader, RabbitLetter
+from gateway.queue.rabbitmq.consume import QueueReader
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
-from gateway.queue.rabbitmq.listen import Hearing
+from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.publish import Outbox, Publisher
+from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.topology import Names, channel_of, slot_route
 from gateway.queue.rabbitmq.wire import LinkDown, NotFound, Sending
 
@@ -38,6 +52,7 @@ class RabbitMailbox:
             below the broker's ``consumer_timeout`` of 30 minutes.
         handover_s: how long running letters may end before a waiting daemon gets their queue.
         young_s: how long a queue made here is left alone before it is relied upon.
+        max_bytes: how large the letters may be together that this process holds.
         reports: whether the log says that the broker is away; else only ``health`` does.
     """
 
@@ -53,6 +68,7 @@ class RabbitMailbox:
         renew_after_s: float = 20 * 60,
         handover_s: float = 8 * 60,
         young_s: float = YOUNG_S,
+        max_bytes: int = BYTES_MAX,
         reports: bool = True,
     ) -> None:
         self._reports = reports
@@ -61,16 +77,17 @@ class RabbitMailbox:
         self._topology = Topology(self._names, queue_type, young_s)
         self._publisher = Publisher(self._dial, self._topology, confirm_timeout_s=confirm_timeout_s)
         self._outbox = Outbox(self._publisher, self._topology, lambda: self._link)
-        self._intake = QueueReader(
+        self._reader = QueueReader(
             self._attached,
             lambda: self._link,
             self._mend,
             self._topology.kind_of,
+            HeldBytes(max_bytes),
             renew_after_s=renew_after_s,
             handover_s=handover_s,
         )
         self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
-        self._hearing = Hearing(self._names, lambda: self._dial("listen"), self._publisher.restart)
+        self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.restart)
         self._first_put: dict[str, datetime] = {}
         self._link: Link | None = None
         self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
@@ -152,7 +169,7 @@ class RabbitMailbox:
 
     async def _listen_once(self) -> None:
         await self._publishing.wait()
-        await self._hearing.run()
+        await self._listening.run()
 
     def _note(self, error: str, hint: str = "") -> None:
         up = self._publishing.is_set() and self._consuming.is_set()
@@ -208,7 +225,7 @@ class RabbitMailbox:
             # Without the broker, the queue is made when it is back.
             with suppress(MailboxDown):
                 await self._outbox.open(channel_of(box))
-        async with self._intake.take(box, self._names.queues_of(box)) as letters:
+        async with self._reader.take(box, self._names.queues_of(box)) as letters:
             yield letters
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
@@ -218,26 +235,20 @@ class RabbitMailbox:
             MailboxDown: the puts are not confirmed, and the letter is not removed.
             LetterLost: the puts are durable, the letter comes again.
         """
+        # A crash before the acknowledgement repeats the letter; the other order would lose its reply.
         for post in puts:
             await self.put(post)
         _own(letter).ack()
 
-    async def park(
-        self,
-        letter: Letter,
-        *,
-        key: str | None,
-        reason: str,
-        attempts: int,
-        mark: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
+    async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
         """Store ``letter`` among the parked ones, await ``mark``, then acknowledge it.
 
         Raises:
             MailboxDown: not confirmed; the letter is where it was.
             LetterLost: it is parked, and comes again all the same.
         """
-        await self._parked.park(_own(letter), key=key, reason=reason, attempts=attempts)
+        # A crash in between leaves it parked and in its queue, where the mark tells that it is done with.
+        await self._parked.park(_own(letter), listed)
         if mark is not None:
             await mark()
         _own(letter).ack()
@@ -278,7 +289,7 @@ class RabbitMailbox:
         self, topic: Topic, slots: Collection[int] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Receive what is told on ``topic``; entered once listening, where the broker is up."""
-        async with self._hearing.listen(topic, slots, up=self._link is not None) as heard:
+        async with self._listening.listen(topic, slots, up=self._link is not None) as heard:
             yield heard
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────────────────
@@ -302,23 +313,28 @@ class RabbitMailbox:
         """
         link = self._now_attached()
         boxes = {INBOUND: self._names.queues_of(INBOUND)}
-        for channel in sorted(self._topology.channels):
-            boxes[outbound(channel)] = self._names.queues_of(outbound(channel))
+        for name in sorted(self._topology.channels):
+            boxes[outbound(name)] = self._names.queues_of(outbound(name))
         boxes["parked"] = [self._names.parked]
         counts: dict[str, Depth] = {}
         for box, queues in boxes.items():
-            desk = await link.channel()
+            channel = await link.channel()
             try:
-                states = [await desk.declare_queue(queue, passive=True) for queue in queues]
+                states = [await channel.declare_queue(queue, passive=True) for queue in queues]
                 ready = sum(state.ready for state in states)
                 takers = sum(state.consumers for state in states)
-                unsettled = self._intake.unsettled(box)
-                counts[box] = Depth(ready + unsettled, self._alone_since(box, ready, takers), takers)
+                counts[box] = Depth(
+                    ready + self._reader.out(box), self._alone_since(box, ready, takers), takers
+                )
             except NotFound:
                 counts[box] = Depth(0)
             finally:
-                await desk.close()
+                await channel.close()
         return counts
+
+    def in_memory(self) -> InMemory:
+        """Say what of the letters this process holds, and how much it may."""
+        return self._reader.in_memory()
 
     def _alone_since(self, box: str, ready: int, takers: int) -> datetime | None:
         """Tell since when letters wait in an outbound box that nobody takes from, as far as was looked."""

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from ulid import ULID
 
 from channels.message import MAX_KEY_BYTES
-from gateway.queue.mailbox import Parked
+from gateway.queue.mailbox import Parked, ParkedAs
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
-from gateway.queue.rabbitmq.consume import RabbitLetter
 from gateway.queue.rabbitmq.declare import PROBE, exclusively
+from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.topology import Names
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending
 
-RETURN_PATIENCE_S = 15.0
+RETURN_WITHIN_S = 15.0
 # The broker closes the connection over a header of more than a frame, and the letter would come for ever.
 MAX_REASON_CHARS = 2_000
 MAX_SENT_ID_BYTES = 255
@@ -48,17 +48,17 @@ class _Reading:
 
         Of several letters under one key it is the oldest: anybody may publish under one id twice.
         """
-        found = [one for one in self.held if one.parked.id == id_ and key in (None, one.parked.key)]
-        if len({one.parked.key for one in found}) > 1:
+        found = [copy for copy in self.held if copy.parked.id == id_ and key in (None, copy.parked.key)]
+        if len({copy.parked.key for copy in found}) > 1:
             raise LookupError(f"several parked letters have the id {id_}: name the key")
-        oldest = min(found, key=lambda one: one.parked.parked_at, default=None)
-        return [one for one in found if oldest is not None and one.is_copy_of(oldest)]
+        oldest = min(found, key=lambda copy: copy.parked.parked_at, default=None)
+        return [copy for copy in found if oldest is not None and copy.is_copy_of(oldest)]
 
     def remove(self, found: list[_Held]) -> Parked | None:
         """Remove the copies for good."""
-        for one in found:
-            self.channel.ack(one.tag)
-            self.held.remove(one)
+        for copy in found:
+            self.channel.ack(copy.tag)
+            self.held.remove(copy)
         return found[0].parked if found else None
 
 
@@ -69,25 +69,25 @@ class ParkedQueue:
         self._names, self._send, self._attached = names, send, attached
         self._reading = asyncio.Lock()
 
-    async def park(self, letter: RabbitLetter, *, key: str | None, reason: str, attempts: int) -> None:
+    async def park(self, letter: RabbitLetter, listed: ParkedAs) -> None:
         """Store the letter among the parked ones (it is not acknowledged here)."""
         if not letter.parked_id:
-            letter.parked_id = _sendable(letter.id)
+            letter.parked_id, letter.parked_at = _sendable(letter.id), datetime.now(UTC).isoformat()
         headers: dict[str, str | int | bool] = {
-            "reason": reason[:MAX_REASON_CHARS],
+            "reason": listed.reason[:MAX_REASON_CHARS],
             "from": letter.stream.queue,
-            "attempts": attempts,
-            "parked_at": datetime.now(UTC).isoformat(),
+            "attempts": listed.attempts,
+            "parked_at": letter.parked_at,
         }
-        if key is not None and len(key) <= MAX_KEY_BYTES:
-            headers["key"] = key
+        if listed.key is not None and len(listed.key) <= MAX_KEY_BYTES:
+            headers["key"] = listed.key
         sending = Sending("", self._names.parked, letter.body, id=letter.parked_id, headers=headers)
         await self._send(("parked", letter.parked_id), sending)
 
     async def all(self) -> list[Parked]:
         """Return all, oldest first; each is left where it was."""
         async with self._read() as reading:
-            return sorted((one.parked for one in reading.held), key=lambda parked: parked.parked_at)
+            return sorted((copy.parked for copy in reading.held), key=lambda parked: parked.parked_at)
 
     async def replay(self, id_: str, key: str | None) -> Parked | None:
         """Put one back at the end of its box, then remove it here."""
@@ -99,6 +99,7 @@ class ParkedQueue:
                 key_fits = parked.key is not None and len(parked.key) <= MAX_KEY_BYTES
                 headers: dict[str, str | int | bool] = {"key": parked.key or ""} if key_fits else {}
                 sending = Sending(exchange, route, parked.body, id=_sendable(parked.id), headers=headers)
+                # A crash behind this line leaves it parked and in its box: known by its id, and never lost.
                 await self._send((parked.box, parked.key or ""), sending)
             return reading.remove(found)
 
@@ -124,15 +125,15 @@ class ParkedQueue:
 
     async def _returned(self, link: Link, count: int) -> None:
         """Wait until what was read is back: a quorum queue returns it a moment after the channel's end."""
-        desk = await link.channel()
-        end = asyncio.get_running_loop().time() + RETURN_PATIENCE_S
+        channel = await link.channel()
+        end = asyncio.get_running_loop().time() + RETURN_WITHIN_S
         try:
-            while (await desk.declare_queue(self._names.parked, passive=True)).ready < count:
+            while (await channel.declare_queue(self._names.parked, passive=True)).ready < count:
                 if asyncio.get_running_loop().time() > end:
                     return
                 await asyncio.sleep(0.02)
         finally:
-            await desk.close()
+            await channel.close()
 
     def _parked(self, message: BrokerMessage) -> Parked:
         headers = message.headers

@@ -65,7 +65,7 @@ class Publisher:
         self._confirm_timeout_s = confirm_timeout_s
         self._link: Link | None = None
         self._channel: AmqpChannel | None = None
-        self._hearsay: AmqpChannel | None = None
+        self._transient: AmqpChannel | None = None
         self._flights: dict[str, _Flight] = {}
         self._lines: dict[tuple[str, str], _Flight] = {}
 
@@ -86,14 +86,14 @@ class Publisher:
             await self._topology.declare(link)
             while True:
                 channel = await link.channel(confirms=True)
-                self._link, self._hearsay, self._channel = link, await link.channel(), channel
+                self._link, self._transient, self._channel = link, await link.channel(), channel
                 on_up()
                 await self._watch(link, channel)
-                await self._hearsay.close()
+                await self._transient.close()
                 if link.ended.is_set():
                     raise LinkDown(channel.cause or "the connection was lost")
         finally:
-            self._link = self._channel = self._hearsay = None
+            self._link = self._channel = self._transient = None
             await link.close()
 
     async def restart(self) -> None:
@@ -108,8 +108,11 @@ class Publisher:
             Unroutable: no queue is bound there.
             MailboxDown: not confirmed, or no connection.
         """
+        # One id twice in flight on a channel gives a false confirmation, and two letters of one line could
+        # change places where the first is refused.
         while (ahead := self._flights.get(sending.id) or self._lines.get(line)) is not None:
-            if ahead.sending.id == sending.id and ahead.line == line:
+            # Anybody may publish two messages under one id: only a repeat of the same one shares its outcome.
+            if ahead.sending == sending and ahead.line == line:
                 return await self._wait(ahead.callers)
             await self._wait(ahead.followers)
         link, channel = self._link, self._channel
@@ -126,7 +129,7 @@ class Publisher:
 
     def tell(self, exchange: str, route: str, body: bytes) -> None:
         """Send a message that may be lost; dropped while the broker is away or takes none."""
-        channel = self._hearsay
+        channel = self._transient
         if channel is None or channel.ended.is_set() or self.blocked:
             return
         channel.publish(Sending(exchange, route, body, transient=True), mandatory=False)
@@ -164,6 +167,8 @@ class Publisher:
         overdue = [each for each in self._flights.values() if now - each.begun > self._confirm_timeout_s]
         if overdue and not link.blocked:
             _log.warning("publish.timed_out", count=len(overdue), exchange=overdue[0].sending.exchange)
+            # Its confirmation might still come: only the channel's end settles what "unknown" means, and the
+            # same letter may be sent again.
             await channel.close()
         for flight in overdue:
             # Under an alarm the message lies in the socket and will be stored when the alarm ends: it

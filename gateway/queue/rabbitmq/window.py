@@ -8,6 +8,8 @@ for ever. A classic queue keeps the order of publication whatever the windows ar
 
 from __future__ import annotations
 
+from gateway.queue.held import BYTES_MAX
+
 FIRST_WINDOW = 1_000
 GROWTH = 4
 # Below this many further letters, growing is not worth the broker's answer.
@@ -16,7 +18,6 @@ LEAST_GROWTH = 250
 FIXED_WINDOW = 10_000
 # The protocol has two bytes for it.
 WINDOW_MAX = 65_535
-BYTES_MAX = 64 * 1024 * 1024
 # A short letter's objects take more than its body.
 LETTER_BYTES = 1024
 
@@ -27,7 +28,7 @@ def cost_of(body: bytes) -> int:
 
 
 def next_window(window: int, cost: int, all_cost: int) -> int:
-    """Return the window after one that is full; the same where the bound leaves no room for more.
+    """Return the window after one that is full; the same if the bound allows no more.
 
     Args:
         window: how many letters may be out now, and are.
@@ -35,5 +36,5 @@ def next_window(window: int, cost: int, all_cost: int) -> int:
         all_cost: bytes that the letters of all windows of the process take.
     """
     mean = max(cost // max(window, 1), LETTER_BYTES)
-    room = min(max(BYTES_MAX - all_cost, 0) // mean, WINDOW_MAX - window)
-    return min(window * GROWTH, window + room) if room >= LEAST_GROWTH else window
+    growth = min(max(BYTES_MAX - all_cost, 0) // mean, WINDOW_MAX - window)
+    return min(window * GROWTH, window + growth) if growth >= LEAST_GROWTH else window

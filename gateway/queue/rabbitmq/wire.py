@@ -55,15 +55,15 @@ class BrokerMessage:
     id: str
     headers: Mapping[str, object]
     body: bytes
-    place: bytes = field(default=b"", compare=False)
+    sent_with: bytes = field(default=b"", compare=False)
 
     @property
     def sent_to(self) -> tuple[str, str]:
         """The exchange and the routing key that it was published with; empty of one taken by ``get``."""
-        if not self.place:
+        if not self.sent_with:
             return "", ""
-        cut = 1 + self.place[0]
-        exchange, route = self.place[1:cut], self.place[cut + 1 : cut + 1 + self.place[cut]]
+        cut = 1 + self.sent_with[0]
+        exchange, route = self.sent_with[1:cut], self.sent_with[cut + 1 : cut + 1 + self.sent_with[cut]]
         return exchange.decode("utf-8", "replace"), route.decode("utf-8", "replace")
 
 
@@ -137,7 +137,7 @@ def _framed(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 class Confirm:
-    """Takes the broker's answer to one message, in the place of one more future of the library's."""
+    """Takes the broker's answer to one message, in the sent_with of one more future of the library's."""
 
     __slots__ = ("_confirm", "_id", "_open", "_raw", "_tag")
 

@@ -16,7 +16,7 @@ import pytest
 from channels.message import Attachment, Inbound
 from gateway.app.awaited import awaited_files
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.background.retention import UNNAMED_FOR, Retention
 from session.store.unnamed import media_bytes
@@ -95,7 +95,7 @@ async def test_files_of_letters_that_wait_run_or_are_parked_stay(world: World, t
             for id_ in "pd":
                 letter = await anext(letters)
                 assert letter.id == id_
-                await mailbox.park(letter, key="telegram:1", reason="failed", attempts=1)
+                await mailbox.park(letter, ParkedAs("telegram:1", "failed", 1))
             assert (await anext(letters)).id == "r"
             await retention(world, mailbox).prune()
             assert [path.exists() for path in (waiting, running, parked, dropped)] == [True] * 4
@@ -115,7 +115,7 @@ async def test_a_file_of_an_ended_session_stays_for_a_parked_letter(world: World
     async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         await mailbox.put(post("p", NAMES[0]))
         async with mailbox.take(INBOUND) as letters:
-            await mailbox.park(await anext(letters), key="telegram:1", reason="failed", attempts=1)
+            await mailbox.park(await anext(letters), ParkedAs("telegram:1", "failed", 1))
         world.clock.forward(days=40)
         await retention(world, mailbox).prune()
         assert [step.do for step in await retention(world, mailbox).prune()] == []
@@ -175,7 +175,7 @@ async def test_of_a_broker_what_is_parked_keeps_its_file(
     async with opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
         await mailbox.put(post("p", NAMES[1]))
         async with mailbox.take(INBOUND) as letters:
-            await mailbox.park(await anext(letters), key="telegram:1", reason="failed", attempts=1)
+            await mailbox.park(await anext(letters), ParkedAs("telegram:1", "failed", 1))
         world.clock.forward(days=40)
         await retention(world, mailbox).prune()
 

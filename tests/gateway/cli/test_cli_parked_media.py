@@ -15,7 +15,7 @@ from channels.message import Attachment, Inbound
 from gateway.__main__ import main
 from gateway.app.daemons import DaemonRegistry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -64,7 +64,7 @@ async def park(mailbox: Mailbox) -> None:
     letter = letter.model_copy(update={"attachments": [Attachment(ref=AWAITED)]})
     await mailbox.put(Post(INBOUND, KEY, "m", letter.to_bytes()))
     async with mailbox.take(INBOUND) as letters:
-        await mailbox.park(await anext(letters), key=KEY, reason="failed", attempts=3)
+        await mailbox.park(await anext(letters), ParkedAs(KEY, "failed", 3))
 
 
 def run(workspace: Path, *argv: str) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import LetterLost, MailboxDown, MailboxError, NewerState, StateInUse
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.testing import ADA, WEB, MailboxContract, collect, ids, park_one, post, put_all
 from tests.gateway.embedded_place import opened, vanish
 
@@ -291,18 +291,6 @@ async def test_rows_read_for_one_taker_are_not_given_to_the_next(tmp_path: Path)
             assert ids(await collect(letters, 4)) == [*names, "web:ada#end"]
 
 
-async def test_window_of_bytes_lets_one_through(tmp_path: Path) -> None:
-    """A body larger than the whole window comes all the same, alone."""
-    async with opened(tmp_path, window_bytes=10) as mailbox:
-        for number in range(3):
-            await mailbox.put(post(ADA, number, body=bytes(100)))
-        async with mailbox.take(INBOUND) as letters:
-            for number in range(3):
-                (letter,) = await collect(letters, 1)
-                assert letter.id == f"web:ada#{number}"
-                await mailbox.settle(letter)
-
-
 async def test_window_is_never_passed(tmp_path: Path) -> None:
     """With a window's worth unsettled nothing more comes; a settle makes room for exactly one."""
     async with opened(tmp_path, window=3) as mailbox, mailbox.take(INBOUND) as letters:
@@ -339,7 +327,7 @@ async def test_letters_without_an_id_are_not_repeats_of_each_other(tmp_path: Pat
             await mailbox.put(Post(INBOUND, ADA, "", b"anonymous"))
         async with mailbox.take(INBOUND) as letters:
             for letter in await collect(letters, 2):
-                await mailbox.park(letter, key=None, reason="no id", attempts=0)
+                await mailbox.park(letter, ParkedAs(None, "no id", 0))
 
         one, two = await mailbox.parked()
         assert len({one.id, two.id, ""}) == 3
@@ -353,12 +341,12 @@ async def test_letter_parked_again_is_parked_once(tmp_path: Path) -> None:
         async with first.take(INBOUND) as letters:
             (letter,) = await collect(letters, 1)
             with pytest.raises(LetterLost):
-                await first.park(letter, key=ADA, reason="poison", attempts=3, mark=lambda: vanish(first))
+                await first.park(letter, ParkedAs(ADA, "poison", 3), mark=lambda: vanish(first))
 
     async with opened(tmp_path) as second:
         async with second.take(INBOUND) as letters:
             (letter,) = await collect(letters, 1)
-            await second.park(letter, key=ADA, reason="poison", attempts=3)
+            await second.park(letter, ParkedAs(ADA, "poison", 3))
         assert ids(await second.parked()) == ["web:ada#0"]
         assert (await second.depths())[INBOUND].count == 0
 

@@ -32,7 +32,8 @@ async def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
             held = await collect(letters, len(stored))
             with pytest.raises(MailboxDown):
                 await mailbox.settle(held[0], [post(ADA, "reply", box=WEB, body=bytes(500_000))])
-            assert not mailbox.health().up  # until the next probe, which is small enough for this disk
+            # It is down until the next probe, which is small enough for this disk.
+            assert not mailbox.health().up
             assert not held[0].lost
             assert (await mailbox.depths())[INBOUND].count == len(stored)
 
@@ -85,7 +86,8 @@ async def test_nobody_waits_for_a_queue_that_broke(tmp_path: Path) -> None:
     def break_at_second(step: str) -> None:
         steps.append(step)
         if step == "closing":
-            time.sleep(0.2)  # a slow disk: whoever opens next must not meet the lock
+            # A slow disk: whoever opens next must not meet the lock.
+            time.sleep(0.2)
         elif steps.count("written") == 2:
             raise MemoryError
 

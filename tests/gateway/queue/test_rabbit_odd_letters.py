@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import aio_pika
 import pytest
 
-from gateway.queue.mailbox import INBOUND
+from gateway.queue.mailbox import INBOUND, ParkedAs
 from gateway.testing import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
@@ -82,7 +82,7 @@ async def test_an_odd_letter_is_taken_like_any_other(broker: Broker, broker_name
             first, second = await collect(letters, 2)
 
             assert (first.body, second.id) == (b"odd", post(ADA, 1).id)
-            await mailbox.park(first, key=None, reason="odd", attempts=0)
+            await mailbox.park(first, ParkedAs(None, "odd", 0))
             await mailbox.settle(second)
         (parked,) = await mailbox.parked()
         assert parked.body == b"odd"

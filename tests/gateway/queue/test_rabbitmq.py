@@ -12,7 +12,7 @@ import pytest
 from pamqp.common import FieldTable
 
 from gateway.errors import LetterLost, MailboxDown, TopologyMismatch
-from gateway.queue.mailbox import INBOUND, Mailbox, Post, outbound
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.testing import ADA, BOB, WEB, MailboxContract, collect, ids, park_one, post, put_all
 from session.transcript.key import slot_of
@@ -120,7 +120,8 @@ async def test_new_queues_are_left_alone_first(broker: Broker, broker_name: str)
     """Nothing is put before the queues made here have stood for the time of youth."""
     began = asyncio.get_running_loop().time()
     async with opened(broker.url, broker_name, young_s=0.5):
-        assert asyncio.get_running_loop().time() - began >= 1.0  # the record's look, then the queues' youth
+        # The record is looked at for a while, then the queues are left alone while they are young.
+        assert asyncio.get_running_loop().time() - began >= 1.0
         began = asyncio.get_running_loop().time()
     async with opened(broker.url, broker_name, young_s=30):
         assert asyncio.get_running_loop().time() - began < 25
@@ -137,7 +138,7 @@ async def test_foreign_letter_is_taken(broker: Broker, broker_name: str) -> None
     ):
         await send_bare(broker.url, f"{broker_name}.inbound", "255", b"\xff")
         (letter,) = await collect(letters, 1)
-        await mailbox.park(letter, key=None, reason="not JSON", attempts=0)
+        await mailbox.park(letter, ParkedAs(None, "not JSON", 0))
         (parked,) = await mailbox.parked()
 
         assert (letter.id, letter.body) == ("", b"\xff")
@@ -228,7 +229,8 @@ async def test_replies_go_to_one_process(broker: Broker, broker_name: str) -> No
 async def test_old_letters_renew_their_channel(broker: Broker, broker_name: str) -> None:
     """Before the oldest letter is too old its channel is opened anew: all come again in order."""
     async with opened(broker.url, broker_name, renew_after_s=1) as mailbox:
-        names = await put_all(mailbox, ADA, 3)  # before they are taken: they come all at once
+        # They are put before anybody takes, so that they come all at once.
+        names = await put_all(mailbox, ADA, 3)
         async with mailbox.take(INBOUND) as letters:
             held = await collect(letters, 3)
             again = await collect(letters, 3)
@@ -256,7 +258,8 @@ async def test_renewal_hands_over_when_the_running_ones_end(broker: Broker, brok
         async with asyncio.timeout(30):
             while not taken[2].lost:
                 await asyncio.sleep(0.01)
-        await one.depths()  # an answer over the same connection, behind the end of a channel
+        # Its answer comes over the same connection, behind the end of a channel.
+        await one.depths()
         assert not following.done() and not any(letter.lost for letter in running)
         assert not taken[2].begin()
 
@@ -280,7 +283,7 @@ async def test_looking_does_not_empty_the_parked(broker: Broker, broker_name: st
         names = await put_all(mailbox, ADA, 5)
         async with mailbox.take(INBOUND) as letters:
             for letter in await collect(letters, 5):
-                await mailbox.park(letter, key=ADA, reason="poison", attempts=3)
+                await mailbox.park(letter, ParkedAs(ADA, "poison", 3))
 
         for _ in range(6):
             looks = await asyncio.gather(mailbox.parked(), other.parked())

@@ -118,7 +118,8 @@ async def test_young_queues_survive_a_kill(fragile: Broker) -> None:
 async def test_channel_closed_for_an_old_letter(fragile: Broker, queue_type: str) -> None:
     """The broker closes a channel whose letter is too old: all comes again in order, and can be settled."""
     async with opened(fragile.url, f"old-{queue_type}", queue_type=queue_type) as mailbox:
-        names = await put_all(mailbox, ADA, 5)  # before they are taken: they come all at once
+        # They are put before anybody takes, so that they come all at once.
+        names = await put_all(mailbox, ADA, 5)
         async with mailbox.take(INBOUND) as letters:
             held = await collect(letters, 5)
             await mailbox.settle(held[1])
@@ -263,7 +264,8 @@ async def test_alarm_holds_back_and_loses_nothing(broker: Broker, broker_name: s
             "web:1#1",
             "web:1#last",
         ]
-        assert seen.count("web:1#1") <= 2  # however often it was put, it was sent once under the alarm
+        # However often it was put, it was sent once under the alarm.
+        assert seen.count("web:1#1") <= 2
         assert mailbox.health().up
 
 

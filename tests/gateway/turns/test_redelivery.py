@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.errors import LetterLost
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Letter, Post
+from gateway.queue.mailbox import INBOUND, Letter, ParkedAs, Post
 from session.errors import ModelRefused
 from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.waits import until
@@ -86,8 +86,8 @@ class Parking(EmbeddedMailbox):
         super().__init__(state)
         self._then = then
 
-    async def park(self, letter: Letter, **how: Any) -> None:
-        await super().park(letter, **how)
+    async def park(self, letter: Letter, listed: ParkedAs, **how: Any) -> None:
+        await super().park(letter, listed, **how)
         await self._then(letter)
 
 

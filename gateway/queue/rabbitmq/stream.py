@@ -1,0 +1,219 @@
+"""One opening of one queue: its unsettled letters, and which it leaves with the broker for now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from durable import first_of
+from gateway.errors import LetterLost
+from gateway.queue.feed import LetterFeed
+from gateway.queue.held import HeldBytes
+from gateway.queue.rabbitmq.connection import AmqpChannel
+from gateway.queue.rabbitmq.declare import PROBE
+from gateway.queue.rabbitmq.window import cost_of
+from gateway.queue.rabbitmq.wire import BrokerMessage
+
+
+class RabbitLetter:
+    """A letter of one opening of a queue."""
+
+    __slots__ = (
+        "at",
+        "body",
+        "box",
+        "dropped",
+        "id",
+        "key",
+        "parked_at",
+        "parked_id",
+        "settled",
+        "stream",
+        "suspect",
+        "tag",
+    )
+
+    def __init__(self, stream: Stream, delivery: BrokerMessage, at: float) -> None:
+        self.stream, self.box = stream, stream.box
+        self.tag, self.id, self.body = delivery.tag, delivery.id, delivery.body
+        self.suspect = delivery.redelivered
+        key = delivery.headers.get("key")
+        self.key = key if isinstance(key, str) else None
+        self.at = at
+        self.dropped = self.settled = False
+        # Parked again, it is the same message to the broker.
+        self.parked_id = self.parked_at = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether its delivery ended before it was settled."""
+        return not self.settled and (self.dropped or self.stream.closed)
+
+    def begin(self) -> bool:
+        """Say that work on it begins; False where it is lost, or its queue goes to another daemon."""
+        if self.lost:
+            return False
+        self.stream.begun.add(self.tag)
+        return True
+
+    def ack(self) -> None:
+        """Remove it from its queue; again is no error.
+
+        Raises:
+            LetterLost: its channel is closed; it comes again.
+        """
+        if self.settled:
+            return
+        if self.lost:
+            raise LetterLost(f"letter {self.id} comes again: its delivery ended")
+        self.stream.ack(self)
+
+
+class LetterBuffer(LetterFeed):
+    """The letters of all queues of a box in one line, as the broker sends them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._letters: deque[RabbitLetter] = deque()
+
+    def put(self, letter: RabbitLetter) -> None:
+        """Add a letter behind the others."""
+        self._letters.append(letter)
+        self.arrived.set()
+
+    def next(self) -> RabbitLetter | None:
+        """Take out the next letter that can still be settled."""
+        while self._letters:
+            letter = self._letters.popleft()
+            if not letter.lost:
+                return letter
+        return None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the iteration; what was not handed out yet is dropped."""
+        self._letters.clear()
+        super().end(error)
+
+
+class Stream:
+    """One opening of one queue: the letters that came and were not settled yet, oldest first.
+
+    ``window`` is how many of them may be out. ``bytes_held`` bounds their size: a letter beyond it is
+    declined, as is every one behind it. Declined letters come again when the queue is opened anew.
+    ``stalled`` is set when all of the window is out, or a letter was declined.
+    """
+
+    def __init__(
+        self,
+        box: str,
+        queue: str,
+        buffer: LetterBuffer,
+        channel: AmqpChannel,
+        bytes_held: HeldBytes,
+        *,
+        window: int,
+        live: bool,
+    ) -> None:
+        self.box, self.queue = box, queue
+        self.window, self.stalled = window, asyncio.Event()
+        self.live = live
+        self.begun: set[int] = set()
+        self.declined = 0
+        self._declined_cost = 0
+        self._buffer, self._channel, self._bytes_held = buffer, channel, bytes_held
+        self._open: dict[int, RabbitLetter] = {}
+        self._ended = self._handing_over = False
+        self._idle = asyncio.Event()
+        bytes_held.join(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of it can be settled any more."""
+        return self._ended or self._channel.ended.is_set()
+
+    @property
+    def out(self) -> int:
+        """How many letters the broker counts as this process's work, declined ones included."""
+        return 0 if self.closed else self.held + self.declined
+
+    @property
+    def held(self) -> int:
+        """How many letters it took and did not settle, also after its end."""
+        return len(self._open)
+
+    @property
+    def cost(self) -> int:
+        """How many bytes they take."""
+        return self._bytes_held.of(self)
+
+    @property
+    def full(self) -> bool:
+        """Whether all of its window is out."""
+        return len(self._open) >= self.window
+
+    async def widen(self, window: int) -> None:
+        """Let more letters be out.
+
+        Raises:
+            LinkDown: the channel is closed.
+        """
+        await self._channel.limit(window, live=self.live)
+        self.window = window
+
+    def oldest_at(self) -> float | None:
+        """When the oldest unsettled letter was delivered, on the loop's clock."""
+        return next(iter(self._open.values())).at if self._open else None
+
+    def deliver(self, delivery: BrokerMessage) -> None:
+        """Take in what the broker sends."""
+        # What is not taken here returns to the queue when the channel is closed.
+        if self.closed or self._handing_over:
+            return
+        if PROBE in delivery.headers:
+            self._channel.ack(delivery.tag)
+            return
+        cost = cost_of(delivery.body)
+        # A small letter behind a declined one may be of the same key, and would overtake it.
+        if self.declined or not self._bytes_held.takes(self, cost):
+            self._declined_cost = self._declined_cost or cost
+            self.declined += 1
+            self.stalled.set()
+            return
+        letter = RabbitLetter(self, delivery, asyncio.get_running_loop().time())
+        self._open[letter.tag] = letter
+        self._bytes_held.add(self, cost)
+        if self.full:
+            self.stalled.set()
+        self._buffer.put(letter)
+
+    def takes_again(self) -> bool:
+        """Say whether so much was settled that the declined letters are worth being sent once more."""
+        half_free = self.cost <= self._bytes_held.bound_of(self) // 2
+        return self.declined > 0 and half_free and self._bytes_held.takes(self, self._declined_cost)
+
+    def ack(self, letter: RabbitLetter) -> None:
+        """Acknowledge one of its letters."""
+        self._channel.ack(letter.tag)
+        letter.settled = True
+        del self._open[letter.tag]
+        self._bytes_held.add(self, -cost_of(letter.body))
+        self.begun.discard(letter.tag)
+        if not self.begun:
+            self._idle.set()
+
+    async def hand_over(self, within_s: float) -> None:
+        """Take and begin nothing more; return when what was begun is settled, or the time is over."""
+        # Another daemon is handed these letters next: a turn that began now would run twice.
+        self._handing_over = True
+        for letter in self._open.values():
+            letter.dropped = letter.tag not in self.begun
+        end = asyncio.get_running_loop().time() + within_s
+        while self.begun and not self.closed and asyncio.get_running_loop().time() < end:
+            self._idle.clear()
+            left_s = end - asyncio.get_running_loop().time()
+            await first_of(self._idle.wait(), self._channel.ended.wait(), timeout_s=left_s)
+
+    def end(self) -> None:
+        """Make all its letters lost."""
+        self._ended = True
+        self._bytes_held.leave(self)

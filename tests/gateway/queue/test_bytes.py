@@ -1,0 +1,131 @@
+"""Letters too large to be held together: some stay with the broker, and come in order afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.queue.mailbox import INBOUND, Letter, Mailbox
+from gateway.queue.rabbitmq.topology import partition_of
+from gateway.testing import BOB, collect, post
+from session.transcript.key import slot_of
+from tests.gateway.on_rabbit import by_key, fill, held_by_a_victim, opened
+from tests.support.broker import Broker
+
+# It waits for seconds.
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("queue_type", ["classic", "quorum"])]
+
+BOUND = 400_000
+COUNT = 120
+# Small ones behind large ones: they would be the ones to overtake.
+BODIES = [bytes(size) for size in (20_000, 100, 9_000)]
+
+
+async def _settled(mailbox: Mailbox, letters: AsyncIterator[Letter], count: int) -> list[Letter]:
+    """Settle letters one by one as they come, and look each time at how many bytes are in memory."""
+    taken: list[Letter] = []
+    while len(taken) < count:
+        taken += await collect(letters, 1)
+        assert mailbox.in_memory().bytes <= BOUND
+        await mailbox.settle(taken[-1])
+    return taken
+
+
+async def test_no_more_than_the_bound_is_held_and_all_come_in_order(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    async with opened(broker.url, broker_name, queue_type=queue_type, max_bytes=BOUND) as mailbox:
+        sent = await fill(mailbox, COUNT, BODIES)
+        async with mailbox.take(INBOUND) as letters:
+            taken = await _settled(mailbox, letters, COUNT)
+
+        assert by_key(taken) == sent
+        assert (await mailbox.depths())[INBOUND].count == 0
+
+
+async def test_what_is_declined_still_counts_and_is_told(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    """Nothing of it is worked on: depths count all, and the bytes in memory are just below the bound."""
+    async with opened(broker.url, broker_name, queue_type=queue_type, max_bytes=BOUND) as mailbox:
+        await fill(mailbox, COUNT, BODIES)
+        async with mailbox.take(INBOUND) as letters:
+            await collect(letters, 30)
+            depth = (await mailbox.depths())[INBOUND]
+            held = mailbox.in_memory()
+
+    assert depth.count == COUNT
+    assert BOUND * 0.8 < held.bytes <= BOUND == held.max_bytes
+    assert 30 <= held.letters < COUNT
+    assert held.windows == {INBOUND: 1_000 if queue_type == "classic" else 10_000}
+
+
+async def test_a_queue_full_of_large_letters_leaves_the_others_theirs(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    assert partition_of(slot_of(BOB), 4) != 0
+    async with opened(broker.url, broker_name, queue_type=queue_type, max_bytes=BOUND) as mailbox:
+        await fill(mailbox, COUNT, BODIES)
+        async with mailbox.take(INBOUND) as letters:
+            before = await collect(letters, 30)
+            await mailbox.put(post(BOB, "neighbour"))
+            while (letter := await anext(letters)).key != BOB:
+                before.append(letter)
+
+    assert len(before) < COUNT
+
+
+async def test_daemons_that_hand_large_letters_over_keep_each_key_in_order(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    """One waits while the other holds what fits; with each opening anew they change places."""
+    async with (
+        opened(broker.url, broker_name, queue_type=queue_type, max_bytes=BOUND) as one,
+        opened(broker.url, broker_name, queue_type=queue_type, max_bytes=BOUND) as other,
+    ):
+        sent = await fill(one, COUNT, BODIES)
+        done: list[Letter] = []
+        all_done = asyncio.Event()
+
+        async def work(mailbox: Mailbox) -> None:
+            async with mailbox.take(INBOUND) as letters:
+                async for letter in letters:
+                    if letter.begin():
+                        await mailbox.settle(letter)
+                        done.append(letter)
+                        if len(done) >= COUNT:
+                            all_done.set()
+
+        workers = [asyncio.create_task(work(mailbox)) for mailbox in (one, other)]
+        async with asyncio.timeout(60):
+            await all_done.wait()
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    assert by_key(done) == sent
+
+
+async def test_a_kill_while_letters_are_declined_keeps_each_key_in_order(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    """The killed one was sent all and held some; the second takes a few and ends, the third goes on."""
+    options = {"queue_type": queue_type, "max_bytes": BOUND}
+    async with (
+        opened(broker.url, broker_name, **options) as second,
+        opened(broker.url, broker_name, **options) as third,
+    ):
+        sent = await fill(second, COUNT, BODIES)
+        async with held_by_a_victim(broker.url, broker_name, take=30, settle=0, max_bytes=BOUND) as pid:
+            async with second.take(INBOUND) as letters:
+                os.kill(pid, signal.SIGKILL)
+                between = await _settled(second, letters, 10)
+                await second.depths()
+            async with third.take(INBOUND) as letters:
+                rest = await _settled(third, letters, COUNT - 10)
+
+    assert by_key([*between, *rest]) == sent
