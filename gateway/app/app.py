@@ -69,7 +69,7 @@ class Application:
         self.mailbox: Mailbox = open_mailbox(settings)
         self.events = Events(self.mailbox)
         self.intake = Intake(self.mailbox)
-        self.room: SessionServices | None = None
+        self.services: SessionServices | None = None
         self.worker: Worker | None = None
         self.ready = asyncio.Event()
         self.depths_within_s = DEPTHS_WITHIN_S
@@ -117,12 +117,12 @@ class Application:
             finally:
                 for task in tasks:
                     task.cancel()
-                if self.room is not None:
-                    await self.room.aclose()
+                if self.services is not None:
+                    await self.services.aclose()
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         limits = self.settings.limits
-        services = self.room = build_session_services(self.settings, status=self._status_lines)
+        services = self.services = build_session_services(self.settings, status=self._status_lines)
         services.retention.awaited = partial(awaited_files, self.mailbox)
         self.worker = Worker(
             mailbox=self.mailbox,
@@ -216,7 +216,7 @@ class Application:
     def model_standing(self) -> ModelStanding:
         """Say whether the model answers, as far as that is known without asking it."""
         outage = self.worker.outage if self.worker is not None else None
-        return standing_of(self.room.model if self.room is not None else None, outage)
+        return standing_of(self.services.model if self.services is not None else None, outage)
 
     def _held(self, channel: str) -> str:
         """Say why letters of a channel wait for the workspace; empty where none does."""
@@ -260,8 +260,8 @@ class Application:
             "lanes": lanes,
             "queues": queues,
             "unserved": self._unserved,
-            "usage_today": await self.room.usage_today() if self.room is not None else None,
-            "memory": self.room.jobs.shown() if self.room is not None else None,
+            "usage_today": await self.services.usage_today() if self.services is not None else None,
+            "memory": self.services.jobs.shown() if self.services is not None else None,
             "media_bytes": await asyncio.to_thread(media_bytes, Layout(self.settings.workspace)),
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.app.compactions import build_bounds
+from gateway.app.compactions import build_compactions
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota
@@ -64,7 +64,7 @@ class SessionServices:
             purse=self._spending,
         )
         self.jobs = Background(self.memory, store=self.store, state=settings.workspace / "state")
-        self.bounds = build_bounds(
+        self.compactions = build_compactions(
             settings,
             self.model,
             take=self.memory.budget.take,
@@ -81,7 +81,7 @@ class SessionServices:
             clock=lambda: datetime.now(UTC),
             turn_context=self._surroundings,
             workspace=settings.workspace,
-            compactions=self.bounds,
+            compactions=self.compactions,
             embeddings=build_embeddings(settings),
         )
         self.commands = Commands(
@@ -89,7 +89,7 @@ class SessionServices:
             memory=self._memory_text,
             ended=self.jobs.ended,
             left=self.jobs.left,
-            compact=self.bounds,
+            compact=self.compactions,
             now=self.turns.now,
         )
         self.retention = Retention(
@@ -147,7 +147,7 @@ class SessionServices:
             await self.model.warm()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
-            group.create_task(self.bounds.run(), name="compactions")
+            group.create_task(self.compactions.run(), name="compactions")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""

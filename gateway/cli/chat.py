@@ -142,7 +142,7 @@ class _Here:
         await self._chats.stop(key)
 
     async def model(self) -> ModelStanding:
-        return self._chats.house.model_standing()
+        return self._chats.application.model_standing()
 
 
 class _Conversation:

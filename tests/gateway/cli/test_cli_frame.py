@@ -227,7 +227,8 @@ def test_ctrl_c_exits_130_without_a_word(tmp_path: Path) -> None:
         "import argparse, signal, sys\nfrom gateway.__main__ import run\n"
         "def wait(_):\n"
         "    print('here', flush=True)\n"
-        "    while True: signal.sigtimedwait([], 1)\n"  # a signal just before a pause is slept over
+        # A signal that comes just before ``pause`` would be slept over.
+        "    while True: signal.sigtimedwait([], 1)\n"
         "sys.modules['waits'] = sys.modules['__main__']\n"
         "sys.exit(run(argparse.Namespace(handler='waits:wait')))"
     )

@@ -93,12 +93,14 @@ def test_retention_counts_from_the_end(tmp_path: Path) -> None:
     taken(tmp_path / "w", document(tmp_path / "b.json", third))
     (tmp_path / "c.toml").write_text("session.retention_days = 30\n")
     for job in (tmp_path / "w" / "state" / "jobs").glob("*.json"):
-        job.unlink()  # memory has them all: what it does not have yet is kept for a week more
+        # Without a job memory has all of a session; one that it lacks is kept for a week more.
+        job.unlink()
 
     dry = Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "sessions", "prune", "--dry-run", "--json")
 
     steps = {one["id"]: (one["do"], one["since"][:10]) for one in json.loads(dry.out)}
-    assert steps == {FIRST: ("delete", "2026-02-19")}  # the second is named by the active one
+    # The second stays, since the active one names it as its previous session.
+    assert steps == {FIRST: ("delete", "2026-02-19")}
 
 
 def test_without_a_named_end_the_last_line_says_when(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not folder.exists()
     folder.mkdir(parents=True)
     usage = Usage(prompt=10, completion=2, cost_usd=0.25)
-    for at in (now, now + timedelta(days=1)):  # midnight may be near
+    # Midnight may pass between this line and the verb.
+    for at in (now, now + timedelta(days=1)):
         rows = [SpendingRow(at, "web:ada", "ada", usage), SpendingRow(at, "web:ada", "", usage, turn=False)]
         lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
         (folder / f"{at:%Y-%m-%d}.jsonl").write_bytes(lines)

@@ -47,13 +47,13 @@ def house_without_broker(workspace: Path, port: int) -> Application:
     )
 
 
-async def status_of(house: Application, workspace: Path, *args: str) -> tuple[int, dict[str, object]]:
+async def status_of(application: Application, workspace: Path, *args: str) -> tuple[int, dict[str, object]]:
     """Run ``status`` against a daemon that waits for its broker; return the exit code and its document."""
-    server = HttpServer(house)
+    server = HttpServer(application)
     server.bind()
 
     async def never_ready() -> None:
-        async with house.open(serve=server.serve):
+        async with application.open(serve=server.serve):
             raise AssertionError("there is no broker")
 
     running = asyncio.create_task(never_ready())
@@ -95,7 +95,8 @@ async def test_status_without_the_broker_is_one_document(
     """``--json`` gives its document all the same: no depths, and the queue's error among the parts."""
     code, _ = await status_of(house_without_broker(tmp_path, port), tmp_path, "--json")
 
-    shown = capsys.readouterr().out  # the log of the daemon, which is this process too, is in it
+    # The daemon is this process too, so that its log is in the output.
+    shown = capsys.readouterr().out
     document = orjson.loads(shown[shown.index("{\n") : shown.rindex("}") + 1])
     assert (code, document["running"], document["queues"]) == (69, True, None)
     assert document["parts"]["queue"]["error"]
@@ -104,8 +105,8 @@ async def test_status_without_the_broker_is_one_document(
 async def test_a_queue_that_hangs_does_not_hang_status(tmp_path: Path) -> None:
     """Where the queue does not count in time, the rest is shown, and the queue's part says so."""
     async with open_place(tmp_path) as place:
-        place.house.mailbox = Hangs(tmp_path / "other")
-        place.house.depths_within_s = 0.05
+        place.application.mailbox = Hangs(tmp_path / "other")
+        place.application.depths_within_s = 0.05
         found = (await place.http.get("/v1/status")).json()
 
     assert found["queues"] is None
