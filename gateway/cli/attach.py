@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.app.daemons import DaemonRegistry
@@ -39,6 +39,19 @@ async def daemon(settings: Settings) -> AsyncIterator[Client | None]:
                 yield client
                 return
     yield None
+
+
+@asynccontextmanager
+async def daemon_or(
+    settings: Settings, otherwise: Callable[[Settings], AbstractAsyncContextManager[T]]
+) -> AsyncIterator[Client | T]:
+    """Connect to the first daemon that answers; where none does, open what ``otherwise`` builds."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(daemon(settings))
+        if client is None:
+            yield await stack.enter_async_context(otherwise(settings))
+        else:
+            yield client
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from gateway.config.load import load
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound, is_kept
-from gateway.service.outcome import Outcome
+from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event
 from gateway.turns.model_standing import ModelStanding
 from session.errors import SessionError
@@ -71,7 +71,7 @@ def _valid(text: str) -> str:
 
 
 async def _chat(settings: Settings, args: argparse.Namespace) -> int:
-    async with _partner(settings) as talk:
+    async with attach.daemon_or(settings, _here) as talk:
         if settings.model.name == "echo":
             output.words(ECHO)
         if args.message is not None:
@@ -85,11 +85,7 @@ async def _chat(settings: Settings, args: argparse.Namespace) -> int:
 
 
 @asynccontextmanager
-async def _partner(settings: Settings) -> AsyncIterator[Talk]:
-    async with attach.daemon(settings) as client:
-        if client is not None:
-            yield client
-            return
+async def _here(settings: Settings) -> AsyncIterator[_Here]:
     if not settings.broker.embedded:
         raise Unreachable("no daemon of this workspace answers", hint="chat-gateway run")
     # A daemon that answers does without an application in this process.
@@ -117,13 +113,7 @@ class _Here:
         self.unanswered = False
 
     async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        within_s: float | None = None,
-        away: Callable[[str], None] = lambda _: None,
+        self, key: str, text: str, message_id: str, *, within_s: float | None = None, away: ToldAway = None
     ) -> Outcome | None:
         self.unanswered = True
         outcome = await self._chats.ask(

@@ -113,9 +113,16 @@ class _Tree:
         return _Tree(parser, self._shared)
 
     def verb(
-        self, name: str, handler: str, help_text: str, *, details: str = "", as_json: bool = False
+        self,
+        name: str,
+        handler: str,
+        help_text: str,
+        *,
+        details: str = "",
+        on_key: bool = False,
+        as_json: bool = False,
     ) -> argparse.ArgumentParser:
-        """Add a verb, done by ``handler``; ``as_json`` gives it ``--json``."""
+        """Add a verb, done by ``handler``; ``on_key`` gives it a KEY, ``as_json`` gives it ``--json``."""
         parser = self._verbs.add_parser(
             name,
             help=help_text,
@@ -124,6 +131,8 @@ class _Tree:
             allow_abbrev=False,
         )
         parser.set_defaults(handler=handler)
+        if on_key:
+            parser.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
         if as_json:
             parser.add_argument("--json", action="store_true", help="print one JSON document")
         return parser
@@ -219,17 +228,17 @@ def _add_sessions(tree: _Tree) -> None:
     tree.verb("list", "gateway.cli.sessions:list_", "list conversations, newest first", as_json=True)
     show = tree.verb("show", "gateway.cli.sessions:show", "show every message, oldest first", as_json=True)
     show.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
-    new = tree.verb("new", "gateway.cli.sessions:new", "end the session and begin another, as /new does")
-    new.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
-    close = tree.verb("close", "gateway.cli.sessions:close", "end the session without beginning another")
-    close.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    tree.verb(
+        "new", "gateway.cli.sessions:new", "end the session and begin another, as /new does", on_key=True
+    )
+    tree.verb("close", "gateway.cli.sessions:close", "end the session without beginning another", on_key=True)
     resume = tree.verb(
         "resume",
         "gateway.cli.sessions:resume",
         "open an ended session again",
         details="The active one is archived for it, and can be opened again in turn.",
+        on_key=True,
     )
-    resume.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
     resume.add_argument("ulid", metavar="ULID", help="one of its ended sessions, as `sessions list` shows it")
     _add_ageing(tree)
     clear = tree.verb(
@@ -237,8 +246,8 @@ def _add_sessions(tree: _Tree) -> None:
         "gateway.cli.sessions:clear",
         "delete the active transcript, without archive or summary",
         details="Stops the running turn; letters that wait in the queue stay.",
+        on_key=True,
     )
-    clear.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
     clear.add_argument(
         "--everything",
         action="store_true",
@@ -298,8 +307,8 @@ def _add_ageing(tree: _Tree) -> None:
         "gateway.cli.sessions:search",
         "find words in the sessions of a conversation, newest first",
         as_json=True,
+        on_key=True,
     )
-    search.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
     search.add_argument("words", metavar="WORD", nargs="+", help="a message must hold all of them")
     search.add_argument(
         "--limit",
@@ -320,12 +329,16 @@ def _add_ageing(tree: _Tree) -> None:
 
 
 def _add_memory(tree: _Tree) -> None:
-    show = tree.verb("show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True)
-    show.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
-    consolidate = tree.verb(
-        "consolidate", "gateway.cli.memory:consolidate", "move old messages into memory now", as_json=True
+    tree.verb(
+        "show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True, on_key=True
     )
-    consolidate.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    tree.verb(
+        "consolidate",
+        "gateway.cli.memory:consolidate",
+        "move old messages into memory now",
+        as_json=True,
+        on_key=True,
+    )
 
 
 def _add_parked(tree: _Tree) -> None:

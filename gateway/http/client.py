@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -16,7 +16,7 @@ import orjson
 from ulid import ULID
 
 from gateway.errors import GatewayError, Unreachable
-from gateway.service.outcome import Outcome
+from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event, read_event
 from gateway.turns.model_standing import ModelStanding, of_part
 
@@ -67,13 +67,7 @@ class Client:
     # -- talking -----------------------------------------------------------------------------------
 
     async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        within_s: float | None = None,
-        away: Callable[[str], None] = lambda _: None,
+        self, key: str, text: str, message_id: str, *, within_s: float | None = None, away: ToldAway = None
     ) -> Outcome | None:
         """Hand in a message and wait for how it ends, over restarts of the daemon too.
 
@@ -101,7 +95,7 @@ class Client:
                     "POST", "/v1/messages", body, timeout=wait + QUICK_S, params=params, cures=cures
                 )
             except _Away as error:
-                if last is None:
+                if last is None and away is not None:
                     away(str(error))
                 since, last = since or now(), error
                 if now() - since > AWAY_S:

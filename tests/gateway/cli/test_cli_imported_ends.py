@@ -12,7 +12,7 @@ from session.context.context import Recent
 from session.context.recent import RecentSessions
 from session.disk.layout import Layout
 from session.transcript.archive import Archived, of_stem
-from tests.gateway.cli.test_cli_interchange import Ran, listed, session_file, shown
+from tests.gateway.cli_place import Ran, listed, session_file, shown
 
 FIRST, SECOND = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A", "01KN2Q3Q3BZ63Q2JQ3VM15EA2B"
 KEY = "web:old"
