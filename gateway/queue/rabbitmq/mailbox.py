@@ -283,17 +283,17 @@ class RabbitMailbox:
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────────────────
 
-    async def depths(self) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
         """Count what waits on the broker, and what this process works on, by box.
 
-        Of the outbound boxes those that this process has used.
+        Of the outbound boxes those that this process has used, and those of ``channels``.
 
         Raises:
             MailboxDown: the broker is away.
         """
         link = self._now_attached()
         boxes = {INBOUND: self._names.queues_of(INBOUND)}
-        for channel in sorted(self._topology.channels):
+        for channel in sorted(self._topology.channels.union(channels)):
             boxes[outbound(channel)] = self._names.queues_of(outbound(channel))
         boxes["parked"] = [self._names.parked]
         counts: dict[str, Depth] = {}
@@ -313,13 +313,10 @@ class RabbitMailbox:
 
     def _alone_since(self, box: str, ready: int, takers: int) -> datetime | None:
         """Tell since when letters wait in an outbound box that nobody takes from, as far as was looked."""
-        if box not in self._names_of_outbound() or takers or not ready:
+        if not box.startswith(outbound("")) or takers or not ready:
             self._first_put.pop(box, None)
             return None
         return self._first_put.setdefault(box, datetime.now(UTC))
-
-    def _names_of_outbound(self) -> set[str]:
-        return {outbound(channel) for channel in self._topology.channels}
 
 
 def _own(letter: Letter) -> RabbitLetter:
