@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.app.compactions import build_compactions
+from gateway.app.model import build_model
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota
@@ -24,8 +25,8 @@ from session.disk.layout import Layout
 from session.library.library import Library
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes, MemoryRules
-from session.models.llm import LiteLLM, LiteLLMEmbedder, provider_of
-from session.models.model import Echo, Embedder, Model, Warms
+from session.models.llm import LiteLLMEmbedder, provider_of
+from session.models.model import Embedder, Warms
 from session.models.spending import Spending
 from session.store.store import Session, Store
 from session.tools import Toolbox, ToolPlace
@@ -242,22 +243,6 @@ def turn_limits(settings: Settings) -> TurnLimits:
         )
         if history.mode == "relevant"
         else None,
-    )
-
-
-def build_model(settings: Settings) -> Model:
-    """Choose ``echo`` or LiteLLM."""
-    model = settings.model
-    if model.name == "echo":
-        return Echo(model.echo_delay_s)
-    return LiteLLM(
-        name=model.name,
-        api_base=model.api_base,
-        api_key=model.api_key.get_secret_value(),
-        timeout_s=model.timeout_s,
-        max_output_tokens=model.max_output_tokens,
-        fallbacks=model.fallbacks,
-        small=model.small,
     )
 
 

@@ -74,7 +74,7 @@ def _asked(args: argparse.Namespace, call: Callable[[_ParkedLetters], Awaitable[
 
 @asynccontextmanager
 async def _queue_here(settings: Settings) -> AsyncIterator[_ParkedLetters]:
-    # A daemon that answers does without a store in this process.
+    # `parked` starts sooner without a store in this process where a daemon answers.
     from gateway.service.parked import ParkedLetters
     from session.store.store import Store
 

@@ -19,8 +19,9 @@ from channels import registry
 from channels.errors import ChannelError
 from gateway.app.app import open_mailbox
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.model import build_model
+from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
-from gateway.app.sessions import build_model
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
 from gateway.doctor import cron, embedding, owners
@@ -31,7 +32,7 @@ from gateway.queue.mailbox import Mailbox
 from session.disk.state import read_state
 from session.errors import ModelAway, ModelRefused, SessionError
 from session.library.library import Library
-from session.models.model import Prompt
+from session.models.model import Prompt, Warms
 from session.store.store import Store
 
 Level = Literal["ok", "warn", "fail"]
@@ -163,7 +164,7 @@ async def _broker(settings: Settings) -> Check:
             return Check(
                 "broker", "fail", f"{what}: {fault}", health.hint or "start it, or correct broker.url"
             )
-        depths = await mailbox.depths()
+        depths = await mailbox.depths(RepliedChannels(settings.state).names())
     except StateInUse as in_use:
         running = DaemonRegistry(settings.workspace).running()
         if running:
@@ -198,6 +199,9 @@ async def _model(settings: Settings) -> Check:
         return Check(
             "model", "warn", "echo repeats what it is told", 'set model.name, e.g. "openai/gpt-4.1-mini"'
         )
+    if isinstance(model, Warms):
+        # Loading LiteLLM takes seconds, and on a busy machine longer than any provider may take to answer.
+        await model.warm()
     try:
         async with asyncio.timeout(MODEL_S):
             await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))

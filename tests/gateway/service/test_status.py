@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tests.support.ports import Place
 class Hangs(EmbeddedMailbox):
     """A queue that never says how much waits."""
 
-    async def depths(self) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -40,7 +40,7 @@ def port() -> Iterator[int]:
         yield port
 
 
-def house_without_broker(workspace: Path, port: int) -> Application:
+def application_without_broker(workspace: Path, port: int) -> Application:
     url = f"amqp://me:very-secret@127.0.0.1:{port}/"
     return Application(
         Settings.model_validate({"workspace": workspace, "http": {"port": 0}, "broker": {"url": url}})
@@ -74,7 +74,7 @@ async def test_status_without_the_broker_shows_all_but_the_depths(
     """Lanes, parts, usage and budget are shown; the queue is said to be away, with its cure and exit 69."""
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", "amqp://me:very-secret@127.0.0.1:1/")
 
-    code, found = await status_of(house_without_broker(tmp_path, port), tmp_path)
+    code, found = await status_of(application_without_broker(tmp_path, port), tmp_path)
 
     shown = capsys.readouterr()
     assert (code, found["queues"], found["lanes"]) == (69, None, [])
@@ -93,7 +93,7 @@ async def test_status_without_the_broker_is_one_document(
     tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``--json`` gives its document all the same: no depths, and the queue's error among the parts."""
-    code, _ = await status_of(house_without_broker(tmp_path, port), tmp_path, "--json")
+    code, _ = await status_of(application_without_broker(tmp_path, port), tmp_path, "--json")
 
     # The daemon is this process too, so that its log is in the output.
     shown = capsys.readouterr().out
