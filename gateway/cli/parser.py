@@ -113,16 +113,9 @@ class _Tree:
         return _Tree(parser, self._shared)
 
     def verb(
-        self,
-        name: str,
-        handler: str,
-        text: str,
-        *,
-        more: str = "",
-        keyed: bool = False,
-        as_json: bool = False,
+        self, name: str, code: str, text: str, *, more: str = "", keyed: bool = False, as_json: bool = False
     ) -> argparse.ArgumentParser:
-        """Add a verb, done by ``handler``; ``keyed`` gives it a KEY, ``as_json`` gives it ``--json``."""
+        """Add a verb, done by ``code``; ``keyed`` gives it a KEY, ``as_json`` gives it ``--json``."""
         parser = self._verbs.add_parser(
             name,
             help=text,
@@ -130,7 +123,7 @@ class _Tree:
             parents=[self._shared],
             allow_abbrev=False,
         )
-        parser.set_defaults(handler=handler)
+        parser.set_defaults(handler=code)
         if keyed:
             parser.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
         if as_json:
