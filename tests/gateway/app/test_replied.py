@@ -44,7 +44,7 @@ async def test_later_processes_tell_of_them_too(
         told[verb] = capsys.readouterr().out
 
     assert (row["channel"], row["count"]) == ("slack", 1)
-    assert all("1 replies wait for slack" in text for text in told.values()), told
+    assert all("1 reply waits for slack" in text for text in told.values()), told
 
 
 async def test_a_name_that_is_no_channel_makes_no_file(tmp_path: Path) -> None:

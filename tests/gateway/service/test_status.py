@@ -112,3 +112,12 @@ async def test_a_queue_that_hangs_does_not_hang_status(tmp_path: Path) -> None:
     assert found["queues"] is None
     assert "0.05 s" in found["parts"]["queue"]["error"]
     assert found["model"] == "echo"
+
+
+async def test_a_daemon_says_how_much_media_takes(tmp_path: Path) -> None:
+    (tmp_path / "media" / "ab").mkdir(parents=True)
+    (tmp_path / "media" / "ab" / "photo.jpg").write_bytes(b"12345")
+    async with open_place(tmp_path) as place:
+        found = (await place.http.get("/v1/status")).json()
+
+    assert found["media_bytes"] == 5
