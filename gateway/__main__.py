@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         _abandon_stdout()
         return 1
     except Exception as error:  # noqa: BLE001 - here one command ends
-        # Help and usage are quick without it.
+        # Help and usage answer at once because nothing of the configuration is imported for them.
         from gateway.cli import output
 
         code = output.report(error, args)

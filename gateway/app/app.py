@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
+from channels.message import Inbound
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
+from gateway.app.replied import RepliedChannels
 from gateway.app.served import CHANNELS_OF_SESSION, enabled, served
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.config.settings import Settings
@@ -69,7 +71,8 @@ class Application:
         self.mailbox: Mailbox = open_mailbox(settings)
         self.events = Events(self.mailbox)
         self.intake = Intake(self.mailbox)
-        self.room: SessionServices | None = None
+        self.replied = RepliedChannels(settings.state)
+        self.services: SessionServices | None = None
         self.worker: Worker | None = None
         self.ready = asyncio.Event()
         self.depths_within_s = DEPTHS_WITHIN_S
@@ -117,12 +120,12 @@ class Application:
             finally:
                 for task in tasks:
                     task.cancel()
-                if self.room is not None:
-                    await self.room.aclose()
+                if self.services is not None:
+                    await self.services.aclose()
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         limits = self.settings.limits
-        services = self.room = build_session_services(self.settings, status=self._status_lines)
+        services = self.services = build_session_services(self.settings, status=self._status_lines)
         services.retention.awaited = partial(awaited_files, self.mailbox)
         self.worker = Worker(
             mailbox=self.mailbox,
@@ -142,7 +145,7 @@ class Application:
             quota=services.quota,
             enclosures=services.enclosures,
             turn_ended=services.turn_ended,
-            letter_ended=Outcomes(self.settings, group).ended,
+            letter_ended=partial(self._letter_ended, Outcomes(self.settings, group), group),
             confides=Confidants(self.settings),
         )
         self._deliveries = [
@@ -152,6 +155,13 @@ class Application:
         tasks.append(group.create_task(services.background(self.ready), name="background"))
         tasks.append(group.create_task(services.retention.run(), name="retention"))
 
+    def _letter_ended(
+        self, outcomes: Outcomes, group: asyncio.TaskGroup, inbound: Inbound, *how: Any
+    ) -> None:
+        outcomes.ended(inbound, *how)
+        if not self.settings.broker.embedded:
+            group.create_task(self.replied.answered(inbound), name="note channel")
+
     def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         if enabled(self.settings):
             self._open_adapters(group)
@@ -160,7 +170,7 @@ class Application:
         tasks += self._outside
 
     def _open_adapters(self, group: asyncio.TaskGroup) -> None:
-        # A process without platforms starts faster without what adapters import.
+        # A process without platforms, such as `chat` alone, starts sooner without what only adapters import.
         from gateway.outbound.adapters import Adapter, AdapterContext
 
         settings = self.settings
@@ -216,7 +226,7 @@ class Application:
     def model_standing(self) -> ModelStanding:
         """Say whether the model answers, as far as that is known without asking it."""
         outage = self.worker.outage if self.worker is not None else None
-        return standing_of(self.room.model if self.room is not None else None, outage)
+        return standing_of(self.services.model if self.services is not None else None, outage)
 
     def _held(self, channel: str) -> str:
         """Say why letters of a channel wait for the workspace; empty where none does."""
@@ -261,8 +271,8 @@ class Application:
             "queues": queues,
             "in_memory": self.mailbox.in_memory().as_dict(),
             "unserved": self._unserved,
-            "usage_today": await self.room.usage_today() if self.room is not None else None,
-            "memory": self.room.jobs.shown() if self.room is not None else None,
+            "usage_today": await self.services.usage_today() if self.services is not None else None,
+            "memory": self.services.jobs.shown() if self.services is not None else None,
             "media_bytes": await asyncio.to_thread(media_bytes, Layout(self.settings.workspace)),
         }
 
@@ -270,7 +280,7 @@ class Application:
         """Count what waits by box; None and why, where the queue does not say so in time."""
         try:
             async with asyncio.timeout(self.depths_within_s):
-                depths = await self.mailbox.depths()
+                depths = await self.mailbox.depths(self.replied.names())
         except MailboxDown as error:
             return None, str(error)
         except TimeoutError:
@@ -308,7 +318,7 @@ def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
     """
     if settings.broker.embedded:
         return EmbeddedMailbox(settings.workspace / "state")
-    # The embedded queue needs no AMQP client, which is slow to import.
+    # A start with the embedded queue is quicker without the AMQP client.
     from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 
     broker = settings.broker

@@ -16,7 +16,7 @@ from session.models.windows import window_of
 from session.transcript.line import stamp
 
 
-def build_bounds(
+def build_compactions(
     settings: Settings,
     model: Model,
     *,

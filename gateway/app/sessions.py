@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.app.compactions import build_bounds
+from gateway.app.compactions import build_compactions
+from gateway.app.model import build_model
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota
@@ -25,8 +26,8 @@ from session.disk.layout import Layout
 from session.library.library import Library
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes, MemoryRules
-from session.models.llm import LiteLLM, LiteLLMEmbedder, provider_of
-from session.models.model import Echo, Embedder, Model, Warms
+from session.models.llm import LiteLLMEmbedder, provider_of
+from session.models.model import Embedder, Warms
 from session.models.spending import Spending
 from session.store.store import Session, Store
 from session.tools import Toolbox, ToolPlace
@@ -65,7 +66,7 @@ class SessionServices:
             cost_meter=self._spending,
         )
         self.jobs = Background(self.memory, store=self.store, files=JobFiles(settings.workspace / "state"))
-        self.bounds = build_bounds(
+        self.compactions = build_compactions(
             settings,
             self.model,
             take=self.memory.budget.take,
@@ -82,7 +83,7 @@ class SessionServices:
             clock=lambda: datetime.now(UTC),
             turn_context=self._surroundings,
             workspace=settings.workspace,
-            compactions=self.bounds,
+            compactions=self.compactions,
             embeddings=build_embeddings(settings),
         )
         self.commands = Commands(
@@ -90,7 +91,7 @@ class SessionServices:
             memory=self._memory_text,
             ended=self.jobs.ended,
             left=self.jobs.left,
-            compact=self.bounds,
+            compact=self.compactions,
             now=self.turns.now,
         )
         self.retention = Retention(
@@ -148,7 +149,7 @@ class SessionServices:
             await self.model.warm()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
-            group.create_task(self.bounds.run(), name="compactions")
+            group.create_task(self.compactions.run(), name="compactions")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""
@@ -243,22 +244,6 @@ def turn_limits(settings: Settings) -> TurnLimits:
         )
         if history.mode == "relevant"
         else None,
-    )
-
-
-def build_model(settings: Settings) -> Model:
-    """Choose ``echo`` or LiteLLM."""
-    model = settings.model
-    if model.name == "echo":
-        return Echo(model.echo_delay_s)
-    return LiteLLM(
-        name=model.name,
-        api_base=model.api_base,
-        api_key=model.api_key.get_secret_value(),
-        timeout_s=model.timeout_s,
-        max_output_tokens=model.max_output_tokens,
-        fallbacks=model.fallbacks,
-        small=model.small,
     )
 
 

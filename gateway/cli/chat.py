@@ -6,17 +6,19 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ulid import ULID
 
 from gateway.app import log as logs
+from gateway.app.model import build_model
 from gateway.cli import attach, output, piped
 from gateway.cli.chat_log import ChatLog
 from gateway.cli.looking import look_on
-from gateway.cli.once import ask_once, unreachable
+from gateway.cli.once import ask_once, asks_model, no_answer, unreachable
 from gateway.cli.screen import Screen
 from gateway.cli.talk import Talk
 from gateway.cli.typed import Typed, open_typed
@@ -24,10 +26,11 @@ from gateway.config.load import load
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound, is_kept
-from gateway.service.outcome import Outcome
+from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event
-from gateway.turns.model_standing import ModelStanding
+from gateway.turns.model_standing import ModelStanding, standing_of
 from session.errors import SessionError
+from session.store.store import Store
 
 if TYPE_CHECKING:
     from gateway.service.chats import ChatService
@@ -58,9 +61,6 @@ def chat(args: argparse.Namespace) -> int:
 async def _is_kept(settings: Settings, key: str) -> bool:
     if ":" in key:
         return False
-    # Almost every key has a colon, and is checked without a store.
-    from session.store.store import Store
-
     async with aclosing(Store(settings.workspace, zone=settings.zone)) as store:
         return await is_kept(store, key)
 
@@ -71,7 +71,7 @@ def _valid(text: str) -> str:
 
 
 async def _chat(settings: Settings, args: argparse.Namespace) -> int:
-    async with _partner(settings) as talk:
+    async with attach.daemon_or(settings, partial(_here, message=args.message)) as talk:
         if settings.model.name == "echo":
             output.words(ECHO)
         if args.message is not None:
@@ -85,14 +85,22 @@ async def _chat(settings: Settings, args: argparse.Namespace) -> int:
 
 
 @asynccontextmanager
-async def _partner(settings: Settings) -> AsyncIterator[Talk]:
-    async with attach.daemon(settings) as client:
-        if client is not None:
-            yield client
-            return
+async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_Here]:
+    """Open an application in this process.
+
+    Raises:
+        Unreachable: the queue needs a daemon, or no model can answer the one ``message``.
+    """
     if not settings.broker.embedded:
         raise Unreachable("no daemon of this workspace answers", hint="chat-gateway run")
-    # A daemon that answers does without an application in this process.
+    # Importing and opening an application takes longer than to see that the model has no key.
+    if (
+        message is not None
+        and asks_model(message)
+        and (standing := standing_of(build_model(settings))).foreseen
+    ):
+        raise no_answer(standing)
+    # `chat` starts sooner without an application in this process where a daemon answers.
     from gateway.app.app import Application
     from gateway.service.chats import ChatService
 
@@ -117,13 +125,7 @@ class _Here:
         self.unanswered = False
 
     async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        within_s: float | None = None,
-        away: Callable[[str], None] = lambda _: None,
+        self, key: str, text: str, message_id: str, *, within_s: float | None = None, away: ToldAway = None
     ) -> Outcome | None:
         self.unanswered = True
         outcome = await self._chats.ask(
@@ -142,7 +144,7 @@ class _Here:
         await self._chats.stop(key)
 
     async def model(self) -> ModelStanding:
-        return self._chats.house.model_standing()
+        return self._chats.application.model_standing()
 
 
 class _Conversation:

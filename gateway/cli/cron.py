@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         async with attach.daemon(settings) as client:
             if client is not None:
                 return await client.run_job(args.id)
-        # A daemon that answers does without these.
+        # `cron` starts sooner without the scheduler where a daemon answers, or for another verb.
         from channels.cron.by_hand import run_now
         from gateway.inbound.intake import Intake
 

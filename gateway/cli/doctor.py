@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from gateway.cli import output
+from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.doctor import owners
 from gateway.doctor.checks import Check, examine
+from gateway.errors import GatewayError
 from session.store.listing import brief
 
 
@@ -40,7 +43,14 @@ def _fix(workspace: Path) -> None:
 
 async def _all(settings: Settings, *, quiet: bool) -> list[Check]:
     found = []
-    async for check in examine(settings, tell=_nothing if quiet else output.words):
+
+    async def daemon() -> dict[str, Any] | None:
+        async with attach.daemon(settings) as client:
+            with contextlib.suppress(GatewayError):
+                return await client.status() if client is not None else None
+        return None
+
+    async for check in examine(settings, tell=_nothing if quiet else output.words, daemon=daemon):
         found.append(check)
         if not quiet:
             text = brief(check.text) if check.name == "transcripts" else check.text

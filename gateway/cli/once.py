@@ -98,9 +98,15 @@ async def _standing(talk: Talk) -> ModelStanding:
 
 def unreachable(standing: ModelStanding) -> int:
     """Say why the model does not answer, and the cure; return the exit code."""
+    error = no_answer(standing)
+    output.error(str(error), error.hint)
+    return error.exit_code
+
+
+def no_answer(standing: ModelStanding) -> Unreachable:
+    """Put into words why the model does not answer, with the cure."""
     why = f" ({standing.cause.replace('_', ' ')})" if standing.cause else ""
-    output.error(f"the language model does not answer{why}: {standing.error}", standing.hint)
-    return Unreachable.exit_code
+    return Unreachable(f"the language model does not answer{why}: {standing.error}", hint=standing.hint)
 
 
 def away(reason: str) -> None:

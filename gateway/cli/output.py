@@ -11,14 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from durable import HintedError, NewerVersion
 from gateway.config import folder
+from gateway.config.load import load
+from gateway.config.redact import Redactor
+from gateway.config.settings import Settings
 from gateway.errors import ConfigError, GatewayError
-
-if TYPE_CHECKING:
-    from gateway.config.settings import Settings
 
 DEBUG_VARIABLE = "CHAT_GATEWAY_DEBUG"
 FAILED, BAD_CONFIGURATION, INTERRUPTED = 1, 78, 130
@@ -93,9 +93,6 @@ def report(fault: BaseException, args: argparse.Namespace) -> int:
             words(f"error: {problem}")
         words(f"try: {fault.hint}")
         return fault.exit_code
-    # A verb that fails has loaded the models long before; one that prints need not.
-    from gateway.config.redact import Redactor
-
     redactor = Redactor.of(settings)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     if debug:
@@ -121,9 +118,6 @@ def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:
 
 
 def _settings(args: argparse.Namespace) -> Settings | None:
-    # As above: printing alone needs no settings.
-    from gateway.config.load import load
-
     try:
         return load(args.config, args.workspace)
     except ConfigError:

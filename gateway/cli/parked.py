@@ -66,19 +66,15 @@ def _asked(args: argparse.Namespace, call: Callable[[_ParkedLetters], Awaitable[
     """Ask the running daemon, or the queue where none runs."""
 
     async def work(settings: Settings) -> T:
-        async with _opened(settings) as letters:
+        async with attach.daemon_or(settings, _queue_here) as letters:
             return await call(letters)
 
     return attach.complete(work(settings_of(args)))
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[_ParkedLetters]:
-    async with attach.daemon(settings) as client:
-        if client is not None:
-            yield client
-            return
-    # A daemon that answers does without a store in this process.
+async def _queue_here(settings: Settings) -> AsyncIterator[_ParkedLetters]:
+    # `parked` starts sooner without a store in this process where a daemon answers.
     from gateway.service.parked import ParkedLetters
     from session.store.store import Store
 

@@ -113,17 +113,19 @@ class _Tree:
         return _Tree(parser, self._shared)
 
     def verb(
-        self, name: str, handler: str, help_text: str, *, details: str = "", as_json: bool = False
+        self, name: str, code: str, text: str, *, more: str = "", keyed: bool = False, as_json: bool = False
     ) -> argparse.ArgumentParser:
-        """Add a verb, done by ``handler``; ``as_json`` gives it ``--json``."""
+        """Add a verb, done by ``code``; ``keyed`` gives it a KEY, ``as_json`` gives it ``--json``."""
         parser = self._verbs.add_parser(
             name,
-            help=help_text,
-            description=f"{_sentence(help_text)} {details}".rstrip(),
+            help=text,
+            description=f"{_sentence(text)} {more}".rstrip(),
             parents=[self._shared],
             allow_abbrev=False,
         )
-        parser.set_defaults(handler=handler)
+        parser.set_defaults(handler=code)
+        if keyed:
+            parser.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
         if as_json:
             parser.add_argument("--json", action="store_true", help="print one JSON document")
         return parser
@@ -174,7 +176,7 @@ def _add_daemon(tree: _Tree) -> None:
         "run",
         "gateway.cli.run:run",
         "run the daemon in the foreground",
-        details="Prints `ready` to stderr when it is; SIGTERM ends it once the running turns are done.",
+        more="Prints `ready` to stderr when it is; SIGTERM ends it once the running turns are done.",
     )
     run.add_argument(
         "--role",
@@ -186,7 +188,7 @@ def _add_daemon(tree: _Tree) -> None:
         "chat",
         _CHAT,
         "talk to the gateway in this terminal",
-        details="Attaches to a running daemon of this workspace; without one, and with the embedded queue, "
+        more="Attaches to a running daemon of this workspace; without one, and with the embedded queue, "
         "works in its own process.",
     )
     chat.add_argument(
@@ -207,7 +209,7 @@ def _add_daemon(tree: _Tree) -> None:
         "doctor",
         "gateway.cli.doctor:doctor",
         "check configuration, broker, model, locks, transcripts and more",
-        details="Each check says ok, warn or fail, with a cure.",
+        more="Each check says ok, warn or fail, with a cure.",
         as_json=True,
     )
     doctor.add_argument(
@@ -219,30 +221,28 @@ def _add_sessions(tree: _Tree) -> None:
     tree.verb("list", "gateway.cli.sessions:list_", "list conversations, newest first", as_json=True)
     show = tree.verb("show", "gateway.cli.sessions:show", "show every message, oldest first", as_json=True)
     show.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
-    new = tree.verb("new", "gateway.cli.sessions:new", "end the session and begin another, as /new does")
-    new.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
-    close = tree.verb("close", "gateway.cli.sessions:close", "end the session without beginning another")
-    close.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    tree.verb(
+        "new", "gateway.cli.sessions:new", "end the session and begin another, as /new does", keyed=True
+    )
+    tree.verb("close", "gateway.cli.sessions:close", "end the session without beginning another", keyed=True)
     resume = tree.verb(
         "resume",
         "gateway.cli.sessions:resume",
         "open an ended session again",
-        details="The active one is archived for it, and can be opened again in turn.",
+        more="The active one is archived for it, and can be opened again in turn.",
+        keyed=True,
     )
-    resume.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
     resume.add_argument("ulid", metavar="ULID", help="one of its ended sessions, as `sessions list` shows it")
     _add_ageing(tree)
     clear = tree.verb(
         "clear",
         "gateway.cli.sessions:clear",
         "delete the active transcript, without archive or summary",
-        details="Stops the running turn; letters that wait in the queue stay.",
+        more="Stops the running turn; letters that wait in the queue stay.",
+        keyed=True,
     )
-    clear.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
     clear.add_argument(
-        "--everything",
-        action="store_true",
-        help="also its archive, memory, facts, journal and media",
+        "--everything", action="store_true", help="also its archive, memory, facts, journal and media"
     )
     verify = tree.verb(
         "verify",
@@ -261,7 +261,7 @@ def _add_interchange(tree: _Tree) -> None:
         "import",
         "gateway.cli.interchange:import_",
         "take over conversations of another program",
-        details="An active session of the same key is archived first; the original stays as it is. "
+        more="An active session of the same key is archived first; the original stays as it is. "
         "With --from nanobot PATH may be a whole workspace: sessions, memory and cron jobs are taken over.",
     )
     take.add_argument(
@@ -298,8 +298,8 @@ def _add_ageing(tree: _Tree) -> None:
         "gateway.cli.sessions:search",
         "find words in the sessions of a conversation, newest first",
         as_json=True,
+        keyed=True,
     )
-    search.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
     search.add_argument("words", metavar="WORD", nargs="+", help="a message must hold all of them")
     search.add_argument(
         "--limit",
@@ -313,19 +313,23 @@ def _add_ageing(tree: _Tree) -> None:
         "prune",
         "gateway.cli.sessions:prune",
         "delete and archive what is older than session.retention_days",
-        details="The daemon does the same at its start and daily.",
+        more="The daemon does the same at its start and daily.",
         as_json=True,
     )
     prune.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
 def _add_memory(tree: _Tree) -> None:
-    show = tree.verb("show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True)
-    show.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
-    consolidate = tree.verb(
-        "consolidate", "gateway.cli.memory:consolidate", "move old messages into memory now", as_json=True
+    tree.verb(
+        "show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True, keyed=True
     )
-    consolidate.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+    tree.verb(
+        "consolidate",
+        "gateway.cli.memory:consolidate",
+        "move old messages into memory now",
+        as_json=True,
+        keyed=True,
+    )
 
 
 def _add_parked(tree: _Tree) -> None:

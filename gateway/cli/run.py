@@ -5,24 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from gateway.app import daemon
+from gateway.app.app import Application
 from gateway.config.load import load
 
 if TYPE_CHECKING:
-    from gateway.app.app import Application
     from gateway.http.server import HttpServer
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to end."""
     settings = load(args.config, args.workspace)
-    # A fault in the configuration is told before the application is imported.
-    from gateway.app import daemon
-
     return daemon.run(settings, server=_server, role=args.role)
 
 
 def _server(application: Application) -> HttpServer:
-    # A process without HTTP starts faster without its imports.
+    # A process with role channels serves no HTTP and starts sooner without it.
     from gateway.http.server import HttpServer
 
     return HttpServer(application)

@@ -16,9 +16,12 @@ class Screen:
     """Writes one conversation to stdout; the turn of this terminal's own message is the running one."""
 
     def __init__(self) -> None:
-        self._running = ""  # id of our own message, while its turn runs
-        self._shown = ""  # of its answer
-        self._came = ""  # of its answer in the try that runs now: after a crash it is written anew
+        # The id of our own message, while its turn runs.
+        self._running = ""
+        # What the screen shows of its answer.
+        self._shown = ""
+        # What came of its answer in the try that runs now, since after a crash the answer is written anew.
+        self._came = ""
         self._mid_line = False
         self._ours: set[str] = set()
         # Texts of ours that are no longer waited for.

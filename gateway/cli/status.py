@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.app.replied import RepliedChannels
 from gateway.app.served import served
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
@@ -58,7 +59,7 @@ async def _status(settings: Settings) -> dict[str, Any]:
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
     """Read what the daemons of today wrote, whatever the model is now."""
-    # A daemon that answers does without the whole session side.
+    # `status` starts twice as fast without the session side where a daemon answers.
     from gateway.app.sessions import build_spending, spent_today
     from session.store.store import Store
 
@@ -73,7 +74,7 @@ async def _queues(settings: Settings) -> dict[str, Any]:
     if settings.broker.embedded and not (settings.workspace / "state" / "queue.db").exists():
         return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
-        depths = await mailbox.depths()
+        depths = await mailbox.depths(RepliedChannels(settings.state).names())
     return {
         "queues": {box: depth.as_dict() for box, depth in depths.items()},
         "unserved": unserved(depths, served(settings)),

@@ -43,24 +43,14 @@ class NanobotWorkspace:
     roots: tuple[Path, ...] = ()
 
 
-def read(path: Path) -> bytes:
-    """Read a file whole. Raises GatewayError where that cannot be done."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise GatewayError(
-            f"{path} cannot be read: {error.strerror}", hint="look at its permissions"
-        ) from error
-
-
 def files_of(path: Path) -> dict[str, bytes]:
     """Read a file, or those of a folder and the folders in it, by path from that folder's own name on."""
     if path.is_file():
-        return {path.name: read(path)}
+        return {path.name: edit.read(path)}
     top = path.resolve()
     found = sorted(one for pattern in ("*", "*/*") for one in top.glob(pattern))
     return {
-        one.relative_to(top.parent).as_posix(): read(one)
+        one.relative_to(top.parent).as_posix(): edit.read(one)
         for one in found
         if one.is_file() and one.suffix in (".json", ".jsonl") and not one.name.startswith(".")
     }
@@ -75,9 +65,9 @@ def look(path: Path, own: Path) -> NanobotWorkspace:
     if path.resolve() == own.resolve():
         raise GatewayError(f"{path} is the workspace itself", hint="name another program's workspace")
     roots = [root for root in (path, path / "workspace") if root.is_dir()]
-    sessions = {str(one.relative_to(path)): read(one) for root in roots for one in _sessions(root)}
+    sessions = {str(one.relative_to(path)): edit.read(one) for root in roots for one in _sessions(root)}
     if not sessions:
-        sessions = {one.name: read(one) for one in _jsonl(path)}
+        sessions = {one.name: edit.read(one) for one in _jsonl(path)}
     notes = tuple(one for root in roots for one in _notes(root / "memory"))
     cron = tuple(root / "cron" for root in roots if (root / "cron" / "jobs.json").is_file())
     others = tuple(
@@ -113,10 +103,10 @@ def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     folder = settings.workspace / "memory"
     taken = []
     for note in place.notes:
-        data, target = read(note), folder / note.name
+        data, target = edit.read(note), folder / note.name
         if put(target, data):
             taken.append(note.name)
-        elif read(target) != data:
+        elif edit.read(target) != data:
             cure = f"join {note} to {target} by hand; or move that away and import again"
             refused.append((f"memory/{note.name} is another one here, and stays", cure))
     if taken:
@@ -177,11 +167,11 @@ def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     taken = 0
     for folder in place.cron:
         path, left = folder / "jobs.json", folder / "action.jsonl"
-        document = jobs_text.decode(read(path))
+        document = jobs_text.decode(edit.read(path))
         if document.fault is not None:
             refused.append((f"{path} is damaged: {document.fault.text}", document.fault.cure))
         refused += [(f"{path}: {lost.text}", lost.cure) for lost in document.lost]
-        for row in merged(document.rows, read(left) if left.is_file() else b""):
+        for row in merged(document.rows, edit.read(left) if left.is_file() else b""):
             problem = _take_job(file, row)
             taken += problem == ""
             if isinstance(problem, tuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from gateway.service.outcome import Outcome
+from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event
 from gateway.turns.model_standing import ModelStanding
 
@@ -14,13 +14,7 @@ class Talk(Protocol):
     """One conversation partner."""
 
     async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        within_s: float | None = None,
-        away: Callable[[str], None] = ...,
+        self, key: str, text: str, message_id: str, *, within_s: float | None = None, away: ToldAway = None
     ) -> Outcome | None:
         """Send a message and wait for how it ends; None when the time ran out first.
 

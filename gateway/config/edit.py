@@ -14,9 +14,19 @@ from gateway.errors import GatewayError
 _MARK = b"\xef\xbb\xbf"
 
 
+def read(file: Path) -> bytes:
+    """Read a person's file whole. Raises GatewayError where that cannot be done."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise GatewayError(
+            f"{file} cannot be read: {error.strerror}", hint="look at its permissions"
+        ) from error
+
+
 def standing(file: Path, path: KeyPath) -> tuple[object, int] | None:
     """Return the value of a key in a sound file, and its line from 1; None where it is not there."""
-    text = _read(file).removeprefix(_MARK).decode()
+    text = read(file).removeprefix(_MARK).decode()
     found: object = tomllib.loads(text)
     for name in path:
         if not isinstance(found, Mapping) or name not in found:
@@ -40,7 +50,7 @@ def put(file: Path, path: KeyPath, value: str) -> None:
         GatewayError: it cannot be written, or nothing can be put into that table; the file is as it was.
     """
     target = Path(os.path.realpath(file))
-    old = _read(target) if target.exists() else b""
+    old = read(target) if target.exists() else b""
     mark = _MARK if old.startswith(_MARK) else b""
     new = with_key(old.removeprefix(_MARK).decode(), path, value)
     if new is None:
@@ -50,7 +60,7 @@ def put(file: Path, path: KeyPath, value: str) -> None:
     temp = target.with_name(f".{target.name[:200]}.tmp")
 
     def unchanged() -> None:
-        if (_read(target) if target.exists() else b"") != old:
+        if (read(target) if target.exists() else b"") != old:
             raise GatewayError(f"{file} was changed in this very moment", hint="try again")
 
     try:
@@ -62,13 +72,4 @@ def put(file: Path, path: KeyPath, value: str) -> None:
     except OSError as error:
         raise GatewayError(
             f"{file} cannot be written: {error.strerror}", hint=f"write {path[-1]} = {value} there by hand"
-        ) from error
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise GatewayError(
-            f"{file} cannot be read: {error.strerror}", hint="look at its permissions"
         ) from error

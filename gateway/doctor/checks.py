@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,9 @@ from channels import registry
 from channels.errors import ChannelError
 from gateway.app.app import open_mailbox
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.model import build_model
+from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
-from gateway.app.sessions import build_model
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
 from gateway.doctor import cron, embedding, owners
@@ -28,11 +29,13 @@ from gateway.errors import GatewayError, StateInUse
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.mailbox import Mailbox
+from session.disk.layout import Layout
 from session.disk.state import read_state
 from session.errors import ModelAway, ModelRefused, SessionError
 from session.library.library import Library
-from session.models.model import Prompt
+from session.models.model import Prompt, Warms
 from session.store.store import Store
+from session.store.unnamed import media_bytes
 
 Level = Literal["ok", "warn", "fail"]
 BROKER_S = 8.0
@@ -54,14 +57,20 @@ class Check:
 
 
 Look = Callable[[Settings], Iterable[Check]]
+DaemonStatus = Callable[[], Awaitable[Mapping[str, Any] | None]]
+
+
+async def _no_daemon() -> None:
+    """Say that no daemon answers."""
 
 
 async def examine(
-    settings: Settings, *, tell: Callable[[str], None] = lambda _: None
+    settings: Settings, *, tell: Callable[[str], None] = lambda _: None, daemon: DaemonStatus = _no_daemon
 ) -> AsyncIterator[Check]:
     """Yield one finding after the other; nothing is changed.
 
-    What needs the workspace is left out where that cannot be used. ``tell`` is told what may take long.
+    What needs the workspace is left out where that cannot be used. ``tell`` is told what may take long;
+    ``daemon`` returns what ``status`` shows of the running daemon, which holds an embedded queue for itself.
     """
     workspace = settings.workspace
     yield Check("configuration", "ok", f"workspace {workspace}")
@@ -79,7 +88,8 @@ async def examine(
     if usable or not settings.broker.embedded:
         if not settings.broker.embedded:
             tell(f"asks the broker, for {BROKER_S:g} s at most …")
-        yield await _broker(settings)
+        for check in await _broker(settings, daemon):
+            yield check
     if settings.model.name != "echo":
         tell(f"asks the model, for {MODEL_S:g} s at most …")
     yield await _model(settings)
@@ -145,7 +155,7 @@ def _owners(settings: Settings) -> list[Check]:
     return [Check("owners", level, text, cure)]
 
 
-async def _broker(settings: Settings) -> Check:
+async def _broker(settings: Settings, daemon: DaemonStatus) -> list[Check]:
     what = "embedded queue" if settings.broker.embedded else f"RabbitMQ at {settings.broker.shown_url}"
     mailbox = open_mailbox(settings, reports=False)
     serve = asyncio.create_task(mailbox.serve(), name="doctor mailbox")
@@ -160,28 +170,38 @@ async def _broker(settings: Settings) -> Check:
         if not ready.done():
             health = mailbox.health()
             fault = health.error if health.hint else f"no answer within {BROKER_S:g} s"
-            return Check(
-                "broker", "fail", f"{what}: {fault}", health.hint or "start it, or correct broker.url"
-            )
-        depths = await mailbox.depths()
+            return [
+                Check("broker", "fail", f"{what}: {fault}", health.hint or "start it, or correct broker.url")
+            ]
+        depths = await mailbox.depths(RepliedChannels(settings.state).names())
     except StateInUse as in_use:
         running = DaemonRegistry(settings.workspace).running()
         if running:
-            return Check("broker", "ok", f"{what}, in use by the daemon with pid {running[0].pid}")
-        return Check("broker", "fail", str(in_use), in_use.hint)
+            return _of_queue(f"{what}, in use by the daemon with pid {running[0].pid}", await daemon())
+        return [Check("broker", "fail", str(in_use), in_use.hint)]
     except GatewayError as error:
-        return Check("broker", "fail", str(error), error.hint)
+        return [Check("broker", "fail", str(error), error.hint)]
     finally:
         for task in (serve, ready):
             task.cancel()
         await asyncio.gather(serve, ready, return_exceptions=True)
-    waiting = sum(depth.count for box, depth in depths.items() if box != "parked")
-    parked = depths["parked"].count if "parked" in depths else 0
-    for row in unserved(depths, served(settings)):
-        return Check("broker", "warn", in_words(row, datetime.now(UTC)), cure_of(str(row["channel"])))
-    if parked:
-        return Check("broker", "warn", f"{what}: {parked} parked letters", "chat-gateway parked list")
-    return Check("broker", "ok", f"{what}: {waiting} letters wait")
+    queues = {box: depth.as_dict() for box, depth in depths.items()}
+    return _of_queue(what, {"queues": queues, "unserved": unserved(depths, served(settings))})
+
+
+def _of_queue(what: str, status: Mapping[str, Any] | None) -> list[Check]:
+    """Judge what waits, as ``status`` has it; without it nothing is known but that the queue is there."""
+    if status is None or status["queues"] is None:
+        return [Check("broker", "ok", what)]
+    now = datetime.now(UTC)
+    checks = [
+        Check("broker", "warn", in_words(row, now), cure_of(str(row["channel"])))
+        for row in status["unserved"]
+    ]
+    counts = {box: depth["count"] for box, depth in status["queues"].items()}
+    if parked := counts.pop("parked", 0):
+        checks.append(Check("broker", "warn", f"{what}: {parked} parked letters", "chat-gateway parked list"))
+    return checks or [Check("broker", "ok", f"{what}: {sum(counts.values())} letters wait")]
 
 
 async def _first_answer(mailbox: Mailbox, *tasks: asyncio.Task[None]) -> None:
@@ -198,6 +218,9 @@ async def _model(settings: Settings) -> Check:
         return Check(
             "model", "warn", "echo repeats what it is told", 'set model.name, e.g. "openai/gpt-4.1-mini"'
         )
+    if isinstance(model, Warms):
+        # Loading LiteLLM takes seconds, and on a busy machine longer than any provider may take to answer.
+        await model.warm()
     try:
         async with asyncio.timeout(MODEL_S):
             await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))
@@ -336,7 +359,7 @@ def _instructions(settings: Settings) -> list[Check]:
 
 def _media(settings: Settings) -> list[Check]:
     """Say how much people's files take, with a warning from ``MEDIA_MANY_BYTES`` on."""
-    size = sum(path.stat().st_size for path in (settings.workspace / "media").rglob("*") if path.is_file())
+    size = media_bytes(Layout(settings.workspace))
     text = f"{size / 2**20:.0f} MB in media/"
     if size <= MEDIA_MANY_BYTES:
         return [Check("media", "ok", text)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -16,16 +16,20 @@ import orjson
 from ulid import ULID
 
 from gateway.errors import GatewayError, Unreachable
-from gateway.service.outcome import Outcome
+from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event, read_event
 from gateway.turns.model_standing import ModelStanding, of_part
 
-WAIT_S = 60.0  # of one request; a longer wait is several of them
-AWAY_S = 15.0  # how long a daemon that was there may be away before we give up
+# A longer wait is several requests of this length.
+WAIT_S = 60.0
+# A daemon that was there may restart: only one that is away for longer is given up.
+AWAY_S = 15.0
 QUICK_S = 10.0
-ALIVE_S = 5.0  # its process lives: one that is busy is not to be taken for none
+# Its process lives, and one that is busy must not be taken for none.
+ALIVE_S = 5.0
 HEARTBEATS_MISSED_S = 45.0
-_OF_THE_API = re.compile(r"(GET|POST|PATCH|PUT|DELETE) /|\?key=|\"id\"")  # a hint for who speaks HTTP
+# By this a hint is known that is meant for programs that speak HTTP.
+_OF_THE_API = re.compile(r"(GET|POST|PATCH|PUT|DELETE) /|\?key=|\"id\"")
 _CURE = "chat-gateway status"
 _CURES_OF_PARKED = {404: "chat-gateway parked list", 409: "name the key by --key: chat-gateway parked list"}
 _CURES_OF_CRON = {404: "chat-gateway cron list"}
@@ -63,13 +67,7 @@ class Client:
     # -- talking -----------------------------------------------------------------------------------
 
     async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        within_s: float | None = None,
-        away: Callable[[str], None] = lambda _: None,
+        self, key: str, text: str, message_id: str, *, within_s: float | None = None, away: ToldAway = None
     ) -> Outcome | None:
         """Hand in a message and wait for how it ends, over restarts of the daemon too.
 
@@ -84,7 +82,8 @@ class Client:
         """
         now = asyncio.get_running_loop().time
         until = math.inf if within_s is None else now() + within_s
-        since: float | None = None  # when it went away
+        # When the daemon went away; None while it answers.
+        since: float | None = None
         last: _Away | None = None
         cures = {503: "chat-gateway doctor"}
         body = {"key": key, "text": text, "id": message_id}
@@ -96,7 +95,7 @@ class Client:
                     "POST", "/v1/messages", body, timeout=wait + QUICK_S, params=params, cures=cures
                 )
             except _Away as error:
-                if last is None:
+                if last is None and away is not None:
                     away(str(error))
                 since, last = since or now(), error
                 if now() - since > AWAY_S:

@@ -37,10 +37,10 @@ class JobIn(BaseModel):
     missed: Literal["skip", "once", "all"] = "once"
 
 
-def routes(desk: ChatService) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the routes of cron jobs."""
     router = APIRouter(prefix="/v1/cron")
-    settings = desk.house.settings
+    settings = chats.application.settings
 
     def file() -> CronFile:
         return CronFile(settings.workspace, zone=settings.zone)
@@ -69,7 +69,7 @@ def routes(desk: ChatService) -> APIRouter:
 
     @router.post("/{job_id:path}/run", status_code=202, summary="Run a job now, beside its schedule")
     async def post_run(job_id: str) -> Response:
-        return json_response(await _done(run_now(file(), job_id, desk.house.intake.accept)), 202)
+        return json_response(await _done(run_now(file(), job_id, chats.application.intake.accept)), 202)
 
     return router
 

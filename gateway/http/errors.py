@@ -99,7 +99,8 @@ def _body_fault(request: Request, errors: Sequence[Mapping[str, Any]]) -> tuple[
             return "the body is missing", "send a JSON object, with Content-Type: application/json"
         if fault["type"] == "model_attributes_type":
             sent = request.headers.get("Content-Type", "")
-            if isinstance(fault.get("input"), bytes):  # nothing tried to read it
+            # The body arrives as bytes where its Content-Type kept FastAPI from reading it as JSON.
+            if isinstance(fault.get("input"), bytes):
                 named = f"its Content-Type is {sent[:80]}" if sent else "it has no Content-Type"
                 return f"the body is not said to be JSON: {named}", "send Content-Type: application/json"
             return "the body is JSON, but not an object", 'send an object: {"name": "value"}'

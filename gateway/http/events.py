@@ -40,7 +40,7 @@ class EventStream(StreamingResponse):
             log.info("events.client_cut", after_s=self.slow_s)
 
 
-def routes(desk: ChatService) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the route of events."""
     router = APIRouter(prefix="/v1")
 
@@ -59,15 +59,16 @@ def routes(desk: ChatService) -> APIRouter:
             if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 16):
                 raise HttpError(400, "Last-Event-ID is not a number", hint="leave it out to begin now")
             last = int(last_event_id)
-        await desk.record.last_seq(key)  # what cannot be read is said before the stream begins
-        return EventStream(_frames(desk, key, last, drafts=draft), headers={"X-Accel-Buffering": "no"})
+        # A transcript that cannot be read is an error of the request, which a begun stream could not tell.
+        await chats.record.last_seq(key)
+        return EventStream(_frames(chats, key, last, drafts=draft), headers={"X-Accel-Buffering": "no"})
 
     return router
 
 
-async def _frames(desk: ChatService, key: str, last: int | None, *, drafts: bool) -> AsyncIterator[bytes]:
+async def _frames(chats: ChatService, key: str, last: int | None, *, drafts: bool) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n: listening\n\n"
-    async with aclosing(desk.stream(key, last, drafts=drafts)) as stream:
+    async with aclosing(chats.stream(key, last, drafts=drafts)) as stream:
         async for event, resume in stream:
             if event is None:
                 yield b": still here\n\n"

@@ -10,7 +10,7 @@ from gateway.http.security import Gate
 from gateway.service.chats import ChatService
 
 
-def routes(desk: ChatService, gate: Gate) -> APIRouter:
+def routes(chats: ChatService, gate: Gate) -> APIRouter:
     """Build the routes that ask after the daemon itself."""
     router = APIRouter()
 
@@ -22,8 +22,8 @@ def routes(desk: ChatService, gate: Gate) -> APIRouter:
         "/readyz", summary="Whether queue, lanes and HTTP are up; else 503; why, for who has the token"
     )
     async def get_readyz(request: Request) -> Response:
-        ready, parts = desk.house.readiness()
-        up = {"up": True, "since": desk.house.started_at.isoformat(), "error": ""}
+        ready, parts = chats.application.readiness()
+        up = {"up": True, "since": chats.application.started_at.isoformat(), "error": ""}
         parts |= {"http": up}
         if not gate.carries_token(request.scope):
             # An error names hosts, accounts and files: a load balancer needs to know none of them.
@@ -32,6 +32,6 @@ def routes(desk: ChatService, gate: Gate) -> APIRouter:
 
     @router.get("/v1/status", summary="Lanes, queue depths, parts, tokens and cost today")
     async def get_status() -> Response:
-        return json_response(await desk.house.status())
+        return json_response(await chats.application.status())
 
     return router

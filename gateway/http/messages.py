@@ -63,7 +63,7 @@ def has_surrogate(text: str) -> bool:
     return False
 
 
-def routes(desk: ChatService) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the routes of messages."""
     router = APIRouter(prefix="/v1")
 
@@ -75,32 +75,32 @@ def routes(desk: ChatService) -> APIRouter:
             float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")
         ] = None,
     ) -> Response:
-        return await hand_in(request, desk, body, wait)
+        return await hand_in(request, chats, body, wait)
 
     @router.post("/stop", status_code=202, summary="Stop the turn that runs in a chat")
     async def post_stop(body: KeyIn) -> Response:
-        await desk.stop(body.key)
+        await chats.stop(body.key)
         return json_response({"key": body.key}, 202)
 
     return router
 
 
-async def hand_in(request: Request, desk: ChatService, body: MessageIn, wait: float | None) -> Response:
+async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: float | None) -> Response:
     """Hand in a message; wait for its answer where ``wait`` says so."""
     key = body.key if body.key is not None else f"web:{body.chat_id}"
-    room = desk.house.room if ":" not in key else None
+    services = chats.application.services if ":" not in key else None
     try:
-        kept = room is not None and await is_kept(room.store, key)
+        kept = services is not None and await is_kept(services.store, key)
         message = inbound(key, body.text, body.id, kept=kept)
     except NoAddress as error:
         raise HttpError(400, str(error), hint=error.hint) from None
     names: dict[str, Any] = {"id": message.id, "key": message.key}
     try:
         if not wait:
-            outcome = await desk.accept(message)
+            outcome = await chats.accept(message)
             outcome = outcome if wait is not None else None
         else:
-            outcome = await _ask(request, desk, message, min(wait, MAX_WAIT_S))
+            outcome = await _ask(request, chats, message, min(wait, MAX_WAIT_S))
     except Conflict:
         raise HttpError(
             409, f"the id {message.id} stands for another text in this chat", hint="take a new id"
@@ -114,9 +114,9 @@ async def hand_in(request: Request, desk: ChatService, body: MessageIn, wait: fl
     return json_response(names | {"reply": outcome.text, "kind": outcome.kind})
 
 
-async def _ask(request: Request, desk: ChatService, message: Inbound, within_s: float) -> Outcome | None:
+async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:
     """Wait for the answer as long as the client does."""
-    asking = asyncio.ensure_future(desk.ask(message, within_s=within_s))
+    asking = asyncio.ensure_future(chats.ask(message, within_s=within_s))
     leaving = asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)

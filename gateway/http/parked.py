@@ -17,12 +17,12 @@ Key = Annotated[str | None, Query(description="which one, where several chats ha
 Files = Annotated[bool, Query(description="add the files of media/ that each names")]
 
 
-def routes(desk: ChatService) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the routes of parked letters."""
     router = APIRouter(prefix="/v1/parked")
 
     def letters() -> ParkedLetters:
-        return ParkedLetters(desk.house.mailbox, desk.store, worker=desk.house.worker)
+        return ParkedLetters(chats.application.mailbox, chats.store, worker=chats.application.worker)
 
     @router.get("", summary="List the parked letters, oldest first")
     async def get_all(files: Files = False) -> Response:

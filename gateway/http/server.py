@@ -1,4 +1,4 @@
-"""Serves the API and the page of one house: binds its socket at once, runs inside the daemon's own loop."""
+"""Serves the API and the page of one application: binds its socket at once, runs in the daemon's own loop."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 
 END_WITHIN_S = 2
 BACKLOG = 512
-SILENT_PEER_MS = 60_000  # a peer that acknowledges nothing for so long is dropped by the kernel
+# The kernel drops a peer that acknowledges nothing for so long: it would hold a descriptor for ever.
+SILENT_PEER_MS = 60_000
 
 
 class HttpServer:
-    """The HTTP server of one house."""
+    """The HTTP server of one application."""
 
-    def __init__(self, house: Application) -> None:
-        http = house.settings.http
+    def __init__(self, application: Application) -> None:
+        http = application.settings.http
         self._host, self._port = http.host, http.port
         self._socket: socket.socket | None = None
         self.bound = asyncio.Event()
-        self.desk = ChatService(house)
+        self.chats = ChatService(application)
         self.descriptors = descriptors.limit()
         self._gate = Gate(
             host=http.host, allowed_hosts=http.allowed_hosts, token=http.token.get_secret_value()
@@ -82,19 +83,19 @@ class HttpServer:
         name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
         return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
-    async def serve(self, house: Application) -> None:
+    async def serve(self, application: Application) -> None:
         """Answer requests until cancelled; open streams end then, and what still runs two seconds later.
 
         Where ``bind`` was not called, the port is taken once the queue is open.
         """
         if self._socket is None:
-            await house.mailbox.ready()
+            await application.mailbox.ready()
             self.bind()
         assert self._socket is not None
         connections = Connections(self.descriptors)
         server = _Server(
             Config(
-                Parting(Guard(build_app(self.desk, self._gate), self._gate)),
+                Parting(Guard(build_app(self.chats, self._gate), self._gate)),
                 connections=connections,
                 log_config=None,
                 log_level="critical",
@@ -113,7 +114,7 @@ class HttpServer:
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            self.desk.closing.set()
+            self.chats.closing.set()
             server.should_exit = True
             await asyncio.wait((running,), timeout=END_WITHIN_S + 1)
             running.cancel()
@@ -130,7 +131,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build_app(desk: ChatService, gate: Gate) -> FastAPI:
+def build_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put all routes together."""
     app = FastAPI(
         title="chat-gateway",
@@ -141,12 +142,12 @@ def build_app(desk: ChatService, gate: Gate) -> FastAPI:
     )
     add_error_handlers(app)
     for router in (
-        health.routes(desk, gate),
-        messages.routes(desk),
-        events.routes(desk),
-        parked.routes(desk),
-        sessions.routes(desk),
-        cron.routes(desk),
+        health.routes(chats, gate),
+        messages.routes(chats),
+        events.routes(chats),
+        parked.routes(chats),
+        sessions.routes(chats),
+        cron.routes(chats),
         login.routes(gate),
         page.routes(),
     ):

@@ -72,16 +72,16 @@ def _check(*texts: str | None) -> None:
         raise ValueError("half of a surrogate pair is no text")
 
 
-def routes(desk: ChatService) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the routes of sessions."""
     router = APIRouter()
-    _add_reading(router, desk)
-    _add_changing(router, desk)
+    _add_reading(router, chats)
+    _add_changing(router, chats)
     return router
 
 
-def _add_reading(router: APIRouter, desk: ChatService) -> None:
-    files = SessionService(desk)
+def _add_reading(router: APIRouter, chats: ChatService) -> None:
+    files = SessionService(chats)
 
     @router.get("/v1/sessions", summary="List the sessions, newest message first")
     async def get_all(limit: Limit = 100, cursor: str | None = None) -> Response:
@@ -106,8 +106,8 @@ def _add_reading(router: APIRouter, desk: ChatService) -> None:
         return json_response({"messages": found, "next": following})
 
 
-def _add_changing(router: APIRouter, desk: ChatService) -> None:
-    files = SessionService(desk)
+def _add_changing(router: APIRouter, chats: ChatService) -> None:
+    files = SessionService(chats)
 
     @router.patch("/v1/sessions/{ulid}", summary="Give a session a name, or instructions of its own")
     async def patch(ulid: str, body: PatchIn) -> Response:
@@ -135,7 +135,7 @@ def _add_changing(router: APIRouter, desk: ChatService) -> None:
             message = MessageIn(key=row.key, text=body.text, id=body.id)
         except ValueError as error:
             raise HttpError(400, f"this cannot be sent to {row.key}: {error}") from None
-        return await hand_in(request, desk, message, wait)
+        return await hand_in(request, chats, message, wait)
 
     @router.post("/v1/sessions/{ulid}/resume", summary="Open an ended session again")
     async def post_resume(ulid: str) -> Response:

@@ -27,7 +27,8 @@ def in_words(row: Row, now: datetime) -> str:
     """Say how many replies of one row wait, and for how long."""
     since = row["oldest_at"]
     age = f", the oldest for {_age(datetime.fromisoformat(str(since)), now)}" if since else ""
-    return f"{row['count']} replies wait for {row['channel']}{age}: nothing serves that channel"
+    count = "1 reply waits" if row["count"] == 1 else f"{row['count']} replies wait"
+    return f"{count} for {row['channel']}{age}: nothing serves that channel"
 
 
 def cure_of(channel: str) -> str:

@@ -228,8 +228,12 @@ class Mailbox(Protocol):
         """Receive what is told on ``topic`` (events: of these slots; None: of all) while it is open."""
         ...
 
-    async def depths(self) -> Mapping[str, Depth]:
-        """Count what waits or is being worked on, by box; ``parked`` among them."""
+    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
+        """Count what waits or is being worked on, by box; ``parked`` among them.
+
+        A broker does not list its queues: ``channels`` names those whose outbound boxes are counted, too,
+        besides the ones that this process has used.
+        """
         ...
 
     def in_memory(self) -> InMemory:

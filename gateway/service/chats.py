@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from gateway.app.app import Application
     from session.store.store import Store
 
-Shown = tuple[Event | None, int | None]  # an event or a heartbeat, and the seq to resume from
+# An event or a heartbeat (None), and the seq to resume from.
+Shown = tuple[Event | None, int | None]
 ACCEPT_WITHIN_S = 5.0
 WATCH_S = 60.0
 HEARTBEAT_S = 15.0
-LOOK_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # an event may be lost: the record is asked again
+# An event may be lost on its way, so that the record is asked again after these times.
+LOOK_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 EMITTED_MAX = 1_000
 
 
@@ -38,10 +40,10 @@ class Closing(Exception):
 
 
 class ChatService:
-    """Serves the clients of one house."""
+    """Serves the clients of one application."""
 
-    def __init__(self, house: Application) -> None:
-        self.house = house
+    def __init__(self, application: Application) -> None:
+        self.application = application
         self.closing = asyncio.Event()
         self.accept_within_s = ACCEPT_WITHIN_S
         self.heartbeat_s = HEARTBEAT_S
@@ -51,11 +53,11 @@ class ChatService:
         """The conversations.
 
         Raises:
-            MailboxDown: the house is not open yet.
+            MailboxDown: the application is not open yet.
         """
-        if self.house.room is None:
+        if self.application.services is None:
             raise MailboxDown("the session side is not open yet")
-        return self.house.room.store
+        return self.application.services.store
 
     @property
     def record(self) -> Record:
@@ -89,10 +91,10 @@ class ChatService:
             async with asyncio.timeout(self.accept_within_s):
                 while True:
                     try:
-                        await self.house.intake.accept(message)
+                        await self.application.intake.accept(message)
                     except MailboxDown:
                         await asyncio.sleep(0.1)
-                        await self.house.mailbox.ready()
+                        await self.application.mailbox.ready()
                     else:
                         return
         except TimeoutError:
@@ -133,16 +135,16 @@ class ChatService:
 
     async def stop(self, key: str) -> None:
         """Stop the turn that runs for ``key``, wherever it does."""
-        await self.house.intake.stop(key)
+        await self.application.intake.stop(key)
 
     # -- looking on --------------------------------------------------------------------------------
 
     async def watch(self, key: str, *, draft: bool = False) -> None:
         """Have every daemon send all events of this key for a minute, with ``draft`` the text so far too."""
         slot = slot_of(key)
-        self.house.events.watch([slot], WATCH_S)
+        self.application.events.watch([slot], WATCH_S)
         order = WatchOrder(id=str(ULID()), slots=[slot], for_s=WATCH_S, draft=key if draft else None)
-        await self.house.mailbox.tell("control", slot, order.to_bytes())
+        await self.application.mailbox.tell("control", slot, order.to_bytes())
 
     async def stream(
         self, key: str, last: int | None = None, *, drafts: bool = False
@@ -193,7 +195,7 @@ class ChatService:
 
     @asynccontextmanager
     async def _listen(self, key: str, *, draft: bool = False) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with self.house.mailbox.listen("events", [slot_of(key)]) as bodies:
+        async with self.application.mailbox.listen("events", [slot_of(key)]) as bodies:
             await self.watch(key, draft=draft)
             yield bodies
 
@@ -232,8 +234,10 @@ class _Emitted:
     """Which seqs of a chat one stream has shown."""
 
     def __init__(self, high: int) -> None:
-        self.high = high  # the highest one shown, or the one from which the stream began
-        self.floor = high  # up to here all count as shown
+        # The highest seq shown, or the one from which the stream began.
+        self.high = high
+        # Up to here every seq counts as shown.
+        self.floor = high
         self._seqs: set[int] = set()
 
     def __contains__(self, seq: int) -> bool:

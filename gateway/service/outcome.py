@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+# Is told why a message cannot be handed in just now; it is tried again.
+ToldAway = Callable[[str], None] | None
 
 
 @dataclass(frozen=True, slots=True)

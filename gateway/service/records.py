@@ -12,7 +12,8 @@ from session.transcript.journal import Known, Told
 from session.transcript.key import SessionKey
 from session.turn.commands import STOPPED
 
-MANY = 200  # replies that are read in a thread
+# From so many replies on they are read in a thread, since other chats would wait for the loop.
+MANY = 200
 _SAID: Mapping[str, str] = {
     "parked": "This message is set aside, and the operator can see it.",
     "cleared": "The conversation was deleted before this message was answered.",

@@ -29,10 +29,10 @@ class Unknown(Exception):
 
 
 class SessionService:
-    """Works on the sessions of one house."""
+    """Works on the sessions of one application."""
 
-    def __init__(self, desk: ChatService) -> None:
-        self._desk = desk
+    def __init__(self, chats: ChatService) -> None:
+        self._chats = chats
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -43,13 +43,13 @@ class SessionService:
             ValueError: the cursor is none of ours.
         """
         after = None if cursor is None else _read_cursor(cursor)
-        rows = sorted(await self._desk.store.rows(), key=_place, reverse=True)
+        rows = sorted(await self._chats.store.rows(), key=_place, reverse=True)
         left = [row for row in rows if after is None or _place(row) < after]
         return left[:limit], _cursor(left[limit - 1]) if len(left) > limit else None
 
     async def find(self, session_id: str) -> SessionRow | None:
         """Find a session by its ULID."""
-        for row in await self._desk.store.rows():
+        for row in await self._chats.store.rows():
             if row.id == session_id:
                 return row
         return None
@@ -64,10 +64,11 @@ class SessionService:
         return (await self._look(row)).messages
 
     async def _look(self, row: SessionRow) -> Transcript:
-        store = self._desk.store
+        store = self._chats.store
         view = await (store.look(SessionKey(row.key)) if row.active else store.look_up(row.id))
         if view is None or view.session_id != row.id:
-            view = await store.look_up(row.id)  # it was ended or opened again in this very moment
+            # Between the listing and this look the session was ended or opened again.
+            view = await store.look_up(row.id)
         return view.transcript if view is not None else Transcript(row.stem)
 
     # -- changing ----------------------------------------------------------------------------------
@@ -78,7 +79,7 @@ class SessionService:
         Raises:
             Unknown, StoreError.
         """
-        store = self._desk.store
+        store = self._chats.store
 
         def head_of(transcript: Transcript) -> bytes:
             inner = {**transcript.inner, **changes}
@@ -104,7 +105,7 @@ class SessionService:
         Raises:
             Unknown, StoreError.
         """
-        store = self._desk.store
+        store = self._chats.store
         gone = row.active and await self._clear(row.key, of=row.id)
         fence = self._fence(row)
         copies = await start_thread(
@@ -121,7 +122,7 @@ class SessionService:
             Unknown, StoreError.
         """
         try:
-            async with self._desk.store.open(SessionKey(row.key)) as session:
+            async with self._chats.store.open(SessionKey(row.key)) as session:
                 swap = await session.change(lambda *hands: switch_session.reopen(*hands, session_id=row.id))
         except NoSession:
             raise Unknown(row.id) from None
@@ -136,7 +137,7 @@ class SessionService:
             Unknown, StoreError: one without a message is gone then, and unknown.
         """
         if row.active:
-            async with self._desk.store.open(SessionKey(row.key)) as session:
+            async with self._chats.store.open(SessionKey(row.key)) as session:
                 closed = await session.change(lambda *hands: switch_session.close(*hands, of=row.id))
             if closed is not None:
                 await self._left(row.key, closed)
@@ -150,33 +151,33 @@ class SessionService:
         """
         keys = {key} if key is not None else set[str]()
         if chat_id is not None:
-            rows = await self._desk.store.rows()
+            rows = await self._chats.store.rows()
             keys |= {row.key for row in rows if split(row.key)[1] == chat_id}
-            worker = self._desk.house.worker
+            worker = self._chats.application.worker
             lanes = [lane.key for lane in worker.lanes] if worker is not None else []
             keys |= {lane for lane in lanes if split(lane)[1] == chat_id}
         return [one for one in sorted(keys) if await self._clear(one, everything=everything)]
 
     async def _clear(self, key: str, *, of: str | None = None, everything: bool = False) -> bool:
         """Delete, then end the turn that ran: its id is known as cleared, so that it is not begun again."""
-        worker = self._desk.house.worker
+        worker = self._chats.application.worker
         begun = worker.lanes.begun(key) if worker is not None else None
         ids = [begun.inbound.id] if begun is not None else []
-        awaited = partial(awaited_at_once, self._desk.house.mailbox)
-        cleared = await self._desk.store.clear(
+        awaited = partial(awaited_at_once, self._chats.application.mailbox)
+        cleared = await self._chats.store.clear(
             SessionKey(key), ids=ids, of=of, everything=everything, awaited=awaited
         )
         if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
             worker.lanes.stop(key)
-        room = self._desk.house.room
-        if cleared and room is not None:
-            await room.bounds.settled(key, cancel=True)
+        services = self._chats.application.services
+        if cleared and services is not None:
+            await services.compactions.settled(key, cancel=True)
         return cleared
 
     async def _left(self, key: str, session_id: str) -> None:
-        room = self._desk.house.room
-        if room is not None:
-            await room.jobs.left(key, session_id)
+        services = self._chats.application.services
+        if services is not None:
+            await services.jobs.left(key, session_id)
 
     async def _again(self, row: SessionRow) -> dict[str, Any]:
         found = await self.find(row.id)
@@ -185,7 +186,7 @@ class SessionService:
         return await self.shown(found)
 
     def _fence(self, row: SessionRow) -> Fence:
-        store = self._desk.store
+        store = self._chats.store
         return Fence(store.layout, row.stem, owner=store.owner)
 
 

@@ -14,8 +14,8 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "http.md"
 
 
 def test_every_route_is_on_the_page(tmp_path: Path) -> None:
-    house = Application(Settings(workspace=tmp_path))
-    paths = build_app(HttpServer(house).desk, Gate(host="127.0.0.1")).openapi()["paths"]
+    application = Application(Settings(workspace=tmp_path))
+    paths = build_app(HttpServer(application).chats, Gate(host="127.0.0.1")).openapi()["paths"]
     there = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
     headings = re.findall(r"^### (.*)$", PAGE.read_text(), re.MULTILINE)

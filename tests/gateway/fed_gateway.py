@@ -61,13 +61,13 @@ class Gateway:
 
     async def _main(self) -> None:
         self._end = asyncio.Event()
-        self.house = self._build()
+        self.application = self._build()
         self.place = Place(self._folder)
         self.heard: asyncio.Queue[bytes] = asyncio.Queue()
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.house.open())
-            await stack.enter_async_context(self.place.delivering(self.house.mailbox))
-            bodies = await stack.enter_async_context(self.house.mailbox.listen("events"))
+            await stack.enter_async_context(self.application.open())
+            await stack.enter_async_context(self.place.delivering(self.application.mailbox))
+            bodies = await stack.enter_async_context(self.application.mailbox.listen("events"))
 
             async def hear() -> None:
                 async for body in bodies:
@@ -81,7 +81,7 @@ class Gateway:
     @property
     def mailbox(self) -> Mailbox:
         """The queue."""
-        return self.house.mailbox
+        return self.application.mailbox
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the gateway's loop; a gateway that has ended is a failure at once."""
@@ -127,7 +127,7 @@ class Gateway:
     async def _obeys(self, key: str) -> None:
         # A daemon told of a slot it was not told of before shows that its ear still hears.
         order = {"v": 1, "id": "w", "do": "watch", "slots": [slot_of(key)], "for_s": 30}
-        while not self.house.events.watched(key):
+        while not self.application.events.watched(key):
             await self.mailbox.tell("control", slot_of(key), orjson.dumps(order))
             await asyncio.sleep(0.02)
 

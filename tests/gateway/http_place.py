@@ -1,4 +1,4 @@
-"""A whole house with its HTTP server on a port of its own, in this process, and a client for it."""
+"""A whole application with its HTTP server on a port of its own, in this process, and a client for it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Gated:
 
 
 class Place:
-    def __init__(self, house: Application, server: HttpServer, http: httpx.AsyncClient) -> None:
-        self.house = house
+    def __init__(self, application: Application, server: HttpServer, http: httpx.AsyncClient) -> None:
+        self.application = application
         self.server = server
         self.http = http
 
@@ -61,9 +61,9 @@ class Place:
 
     def gate(self) -> Gated:
         """Have all further turns answered by a model that waits to be let."""
-        assert self.house.room is not None
+        assert self.application.services is not None
         model = Gated()
-        self.house.room.turns.model = model
+        self.application.services.turns.model = model
         return model
 
 
@@ -120,13 +120,13 @@ async def open_place(
             **tables,
         }
     )
-    house = Application(settings)
-    server = HttpServer(house)
+    application = Application(settings)
+    server = HttpServer(application)
     if prepare is not None:
         prepare(server)
     server.bind()
     async with (
-        house.open(serve=server.serve),
+        application.open(serve=server.serve),
         httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client,
     ):
-        yield Place(house, server, client)
+        yield Place(application, server, client)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.gateway.cli.test_cli_interchange import session_file
+from tests.gateway.cli_place import session_file
 from tests.system.terminal import daemon, run
 
 

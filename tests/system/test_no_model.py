@@ -46,7 +46,8 @@ def test_no_key_is_told_at_once_and_nothing_is_sent(tmp_path: Path) -> None:
     assert "try: set OPENAI_API_KEY, or model.api_key_file" in done.stderr
     assert not has_log(done.stderr)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
-    assert queues["inbound"]["count"] == 0
+    # Without a queue nothing can wait.
+    assert not queues or queues["inbound"]["count"] == 0
 
 
 def test_a_daemon_without_a_key(tmp_path: Path) -> None:

@@ -303,17 +303,17 @@ class RabbitMailbox:
         inbound = (await self.depths())[INBOUND]
         return inbound.count == 0 and inbound.takers <= len(self._names.queues_of(INBOUND))
 
-    async def depths(self) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
         """Count what waits on the broker, and what this process works on, by box.
 
-        Of the outbound boxes those that this process has used.
+        Of the outbound boxes those that this process has used, and those of ``channels``.
 
         Raises:
             MailboxDown: the broker is away.
         """
         link = self._now_attached()
         boxes = {INBOUND: self._names.queues_of(INBOUND)}
-        for name in sorted(self._topology.channels):
+        for name in sorted(self._topology.channels.union(channels)):
             boxes[outbound(name)] = self._names.queues_of(outbound(name))
         boxes["parked"] = [self._names.parked]
         counts: dict[str, Depth] = {}
@@ -338,13 +338,10 @@ class RabbitMailbox:
 
     def _alone_since(self, box: str, ready: int, takers: int) -> datetime | None:
         """Tell since when letters wait in an outbound box that nobody takes from, as far as was looked."""
-        if box not in self._names_of_outbound() or takers or not ready:
+        if not box.startswith(outbound("")) or takers or not ready:
             self._first_put.pop(box, None)
             return None
         return self._first_put.setdefault(box, datetime.now(UTC))
-
-    def _names_of_outbound(self) -> set[str]:
-        return {outbound(channel) for channel in self._topology.channels}
 
 
 def _own(letter: Letter) -> RabbitLetter:

@@ -68,7 +68,8 @@ def test_no_secret_leaves_by_any_way(form: str) -> None:
     """Events, values, tracebacks, library records, warnings, threads, loops, finalizers, uncaught errors."""
     stream = io.StringIO()
     log.setup(settings(form), stream=stream)
-    root = logging.getLogger()  # pytest's own handlers do not bear what follows
+    # pytest's own handlers do not bear what follows.
+    root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == "gateway.app.log"]
     ours, theirs = structlog.get_logger(), logging.getLogger("some.library")
 
@@ -155,7 +156,8 @@ def test_libraries_are_quiet_and_cannot_write_by_themselves() -> None:
         logger = logging.getLogger(name)
         handler = logging.StreamHandler(its_own)
         logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)  # what some do when they are imported
+        # Some libraries do so when they are imported.
+        logger.setLevel(logging.DEBUG)
         logger.info("GET /bot%s/getMe", SECRET)
         logger.warning("slow")
         logger.removeHandler(handler)

@@ -27,7 +27,7 @@ def run(workspace: Path, *argv: str) -> int:
 
 async def attached(place: Place, *argv: str) -> int:
     """Run a verb beside this daemon, as another process does."""
-    workspace = place.house.settings.workspace
+    workspace = place.application.settings.workspace
     with DaemonRegistry(workspace).entry(url=place.server.url, role="all"):
         return await asyncio.to_thread(run, workspace, *argv)
 
@@ -79,13 +79,13 @@ async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[
 async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is said once that the daemon cannot store the message now; the end names its reason, and is 69."""
     async with open_place(tmp_path, prepare=_impatient) as place:
-        place.house.intake = Away()  # type: ignore[assignment]
+        place.application.intake = Away()  # type: ignore[assignment]
         code = await attached(place, "chat", "-m", "hi", "--timeout", "2")
         out, words = capsys.readouterr()
-        place.house.intake = Intake(place.house.mailbox)
+        place.application.intake = Intake(place.application.mailbox)
 
     assert (code, out) == (69, "")
-    assert place.house.room is not None
+    assert place.application.services is not None
     assert words.count("the queue did not confirm the message in time; trying again") == 1
     assert words.endswith("the queue did not confirm the message in time\ntry: chat-gateway doctor\n")
 
@@ -93,12 +93,12 @@ async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixtur
 async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:
     """The same message is handed in until it is stored, and answered."""
     async with open_place(tmp_path, prepare=_impatient) as place, Client(place.server.url) as client:
-        place.house.intake = Away()  # type: ignore[assignment]
+        place.application.intake = Away()  # type: ignore[assignment]
         told: list[str] = []
 
         def back(reason: str) -> None:
             told.append(reason)
-            place.house.intake = Intake(place.house.mailbox)
+            place.application.intake = Intake(place.application.mailbox)
 
         outcome = await client.ask("cli:direct", "hello", "one", within_s=30, away=back)
 
@@ -114,7 +114,7 @@ async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
         raise StoreError("no space", hint="free some space")
 
     async with open_place(tmp_path) as place, Client(place.server.url) as client:
-        place.house.status = refuse  # type: ignore[method-assign]
+        place.application.status = refuse  # type: ignore[method-assign]
         with pytest.raises(Unreachable) as caught:
             await client.status()
 
@@ -140,4 +140,4 @@ class Away:
 
 
 def _impatient(server: HttpServer) -> None:
-    server.desk.accept_within_s = 0.2
+    server.chats.accept_within_s = 0.2

@@ -25,7 +25,8 @@ from gateway.queue.mailbox import INBOUND
 from tests.gateway.http_place import Place, open_place
 from tests.support.harness import ROOT, Daemon, environment
 
-LATER = f"{datetime.now(UTC).year + 2}-01-01T09:00"  # at the end of a year the next one has begun too soon
+# At the end of December the first of January is too near.
+LATER = f"{datetime.now(UTC).year + 2}-01-01T09:00"
 BAD = {
     "id": "bad",
     "name": "b",

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.cli.test_cli_interchange import Ran, listed, session_file, shown, write
+from tests.gateway.cli_place import Ran, listed, session_file, shown, write
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 AT = "2026-02-11T01:14:59.755Z"

@@ -1,4 +1,4 @@
-"""The frame of the command line: help, usage, errors, exit codes, and the verbs of ``config``."""
+"""The frame of the command line: help, usage, errors, exit codes, and what it prints."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -19,24 +18,10 @@ from gateway.__main__ import main, run
 from gateway.cli import output, parser
 from gateway.errors import ConfigError, GatewayError, StateInUse, TopologyMismatch, Unreachable
 from session.errors import NewerFormat, StoreError
+from tests.gateway.cli_place import PROGRAM, command
+from tests.support.harness import ROOT
 
 SECRET = "sk-very-secret-key"
-PROGRAM = (sys.executable, "-m", "gateway")
-
-
-def command(
-    *args: str, cwd: Path, environ: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
-    root = str(Path(__file__).parents[3])
-    return subprocess.run(
-        [*PROGRAM, *args],
-        cwd=cwd,
-        env=clean | {"HOME": str(cwd), "PYTHONPATH": root} | dict(environ or {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def fails(_: argparse.Namespace) -> int:
@@ -227,7 +212,8 @@ def test_ctrl_c_exits_130_without_a_word(tmp_path: Path) -> None:
         "import argparse, signal, sys\nfrom gateway.__main__ import run\n"
         "def wait(_):\n"
         "    print('here', flush=True)\n"
-        "    while True: signal.sigtimedwait([], 1)\n"  # a signal just before a pause is slept over
+        # A signal that comes just before ``pause`` would be slept over.
+        "    while True: signal.sigtimedwait([], 1)\n"
         "sys.modules['waits'] = sys.modules['__main__']\n"
         "sys.exit(run(argparse.Namespace(handler='waits:wait')))"
     )
@@ -253,11 +239,10 @@ def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
         "import sys\nfrom gateway.__main__ import run\n"
         "from tests.gateway.cli.test_cli_frame import verb\nsys.exit(run(verb('prints_much')))"
     )
-    root = str(Path(__file__).parents[3])
     with subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": root},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -271,21 +256,21 @@ def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
     assert (program.returncode, words) == (1, "")
 
 
+def buffered_into(stdout: int | IO[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Print the configuration there, by way of a buffer, as without ``PYTHONUNBUFFERED``."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    words = [*PROGRAM, "config", "show"]
+    return subprocess.run(
+        words, cwd=cwd, env=buffered, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+
+
 def test_a_reader_that_was_never_there_ends_it_quietly(tmp_path: Path) -> None:
     """Output that still lies in the buffer when the pipe turns out to be broken makes no noise at exit."""
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = subprocess.run(
-            [*PROGRAM, "config", "show"],
-            cwd=tmp_path,
-            env=buffered,
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
+        done = buffered_into(writer, tmp_path)
     finally:
         os.close(writer)
 
@@ -294,17 +279,8 @@ def test_a_reader_that_was_never_there_ends_it_quietly(tmp_path: Path) -> None:
 
 def test_output_onto_a_full_disk_is_an_error(tmp_path: Path) -> None:
     """Data that could not be written is told once, and the exit code says so."""
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*PROGRAM, "config", "show"],
-            cwd=tmp_path,
-            env=buffered,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
+        done = buffered_into(full, tmp_path)
 
     assert done.returncode == 1
     assert done.stderr.startswith("error: OSError: [Errno 28] No space left on device\ntry: ")
@@ -338,68 +314,3 @@ def test_rows_line_up_and_nothing_is_printed_for_nothing(capsys: pytest.CaptureF
     )
 
     assert capsys.readouterr().out == "KEY        PARKED AT\ncli:a [2J\nb          3\n"
-
-
-def test_config_show_prints_what_holds_and_hides_secrets(tmp_path: Path) -> None:
-    """Its TOML is a configuration again, with the preset's numbers; JSON says the same."""
-    (tmp_path / "chat-gateway.toml").write_text(
-        f"""
-workspace = "data"
-[compaction]
-preset = "annabelle"
-[people]
-"j\u00f6rg" = ["telegram:1"]
-[channels.telegram]
-enabled = true
-token = "{SECRET}"
-[model]
-name = "tab\\t\\"quote\\""
-api_base = "http://ada:{SECRET}@host/"
-"""
-    )
-    environ = {"CHAT_GATEWAY_BROKER__URL": "amqp://guest:guest@host/"}
-
-    toml = command("config", "show", cwd=tmp_path, environ=environ)
-    document = command("config", "show", "--json", cwd=tmp_path, environ=environ)
-
-    shown = tomllib.loads(toml.stdout)
-    assert shown == json.loads(document.stdout)
-    assert shown["workspace"] == str(tmp_path / "data")
-    assert shown["channels"]["telegram"]["token"] == "********"
-    assert shown["http"]["token"] == ""
-    assert shown["broker"]["url"] == "amqp://guest:********@host/"
-    assert (shown["history"]["mode"], shown["compaction"]["max_chars"]) == ("relevant", 20_000)
-    assert shown["people"] == {"j\u00f6rg": ["telegram:1"]}
-    assert shown["model"]["name"] == 'tab\t"quote"'
-    assert SECRET not in toml.stdout + toml.stderr + document.stdout
-    (tmp_path / "again.toml").write_text(toml.stdout)
-    assert command("--config", "again.toml", "config", "check", cwd=tmp_path).returncode == 0
-
-
-def test_config_check_names_all_problems_or_says_fine(tmp_path: Path) -> None:
-    """78 with every problem, 0 without one; --json is one document either way."""
-    fine = command("config", "check", cwd=tmp_path)
-    (tmp_path / "c.toml").write_text("[limits]\natempts = 1\n[http]\nport = -1\n")
-    bad = command("config", "check", "--config", "c.toml", cwd=tmp_path)
-    document = command("config", "check", "--config", "c.toml", "--json", cwd=tmp_path)
-
-    assert (fine.returncode, fine.stderr) == (0, "")
-    assert fine.stdout.endswith("fine\n")
-    assert (bad.returncode, document.returncode) == (78, 78)
-    assert bad.stdout == ""
-    assert bad.stderr.splitlines()[0] == (
-        "error: c.toml:2: limits.atempts: unknown key; nearest: limits.attempts"
-    )
-    assert len(json.loads(document.stdout)["problems"]) == 2
-
-
-def test_config_path_prints_the_file_that_is_read(tmp_path: Path) -> None:
-    """Nothing on stdout where there is none."""
-    none = command("config", "path", cwd=tmp_path)
-    (tmp_path / "chat-gateway.toml").touch()
-    found = command("config", "path", cwd=tmp_path)
-    document = command("config", "path", "--json", cwd=tmp_path)
-
-    assert (none.returncode, none.stdout) == (0, "")
-    assert (found.returncode, found.stdout) == (0, f"{tmp_path}/chat-gateway.toml\n")
-    assert json.loads(document.stdout) == {"file": f"{tmp_path}/chat-gateway.toml", "exists": True}

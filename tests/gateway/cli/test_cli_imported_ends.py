@@ -12,7 +12,7 @@ from session.context.context import Recent
 from session.context.recent import RecentSessions
 from session.disk.layout import Layout
 from session.transcript.archive import Archived, of_stem
-from tests.gateway.cli.test_cli_interchange import Ran, listed, session_file, shown
+from tests.gateway.cli_place import Ran, listed, session_file, shown
 
 FIRST, SECOND = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A", "01KN2Q3Q3BZ63Q2JQ3VM15EA2B"
 KEY = "web:old"
@@ -93,12 +93,14 @@ def test_retention_counts_from_the_end(tmp_path: Path) -> None:
     taken(tmp_path / "w", document(tmp_path / "b.json", third))
     (tmp_path / "c.toml").write_text("session.retention_days = 30\n")
     for job in (tmp_path / "w" / "state" / "jobs").glob("*.json"):
-        job.unlink()  # memory has them all: what it does not have yet is kept for a week more
+        # Without a job memory has all of a session; one that it lacks is kept for a week more.
+        job.unlink()
 
     dry = Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "sessions", "prune", "--dry-run", "--json")
 
     steps = {one["id"]: (one["do"], one["since"][:10]) for one in json.loads(dry.out)}
-    assert steps == {FIRST: ("delete", "2026-02-19")}  # the second is named by the active one
+    # The second stays, since the active one names it as its previous session.
+    assert steps == {FIRST: ("delete", "2026-02-19")}
 
 
 def test_without_a_named_end_the_last_line_says_when(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ async def run(workspace: Path, *words: str, url: str = "") -> tuple[int, str, st
 
 
 async def talked(workspace: Path, count: int = 10) -> None:
-    async with place(workspace) as house:
-        await house.said(ADA, talk(count))
+    async with place(workspace) as memory:
+        await memory.said(ADA, talk(count))
 
 
 async def test_consolidate_asks_the_model_and_says_what_it_did(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ async def test_nothing_to_move(tmp_path: Path) -> None:
 async def test_show(tmp_path: Path, flags: Sequence[str]) -> None:
     """MEMORY.md goes to stdout and the place of HISTORY.md to stderr; JSON has all three."""
     await talked(tmp_path)
-    async with place(tmp_path) as house:
-        await house.memory.consolidate(ADA)
-        history = await house.read("HISTORY.md")
+    async with place(tmp_path) as memory:
+        await memory.memory.consolidate(ADA)
+        history = await memory.read("HISTORY.md")
 
     code, out, err = await run(tmp_path, "memory", "show", ADA, *flags)
 

@@ -127,7 +127,8 @@ async def test_clear_ends_a_turn_that_hangs(tmp_path: Path, options: list[str]) 
             model.begun.clear()
             following = asyncio.ensure_future(place.post("next", wait=30))
             async with asyncio.timeout(30):
-                await model.begun.wait()  # which no answer of the old turn had to come before
+                # The new turn begins though the old one was never answered.
+                await model.begun.wait()
             model.let.set()
             answer = (await following).json()
 
@@ -143,15 +144,15 @@ async def test_clear_wakes_a_turn_that_waits_for_its_next_try(tmp_path: Path) ->
     async with open_place(tmp_path) as place:
         with DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"):
             await place.post("old", wait=30)
-            assert place.house.room is not None
-            model = place.house.room.turns.model
+            assert place.application.services is not None
+            model = place.application.services.turns.model
             away = Away()
-            place.house.room.turns.model = away
+            place.application.services.turns.model = away
             waiting = asyncio.ensure_future(place.post("poison", id="one", wait=30))
             await away.asked.wait()
             code = await asyncio.to_thread(run, tmp_path, "clear", "web:ada")
             told = (await waiting).json()
-            place.house.room.turns.model = model
+            place.application.services.turns.model = model
             answer = (await place.post("next", wait=30)).json()
 
     assert code == 0

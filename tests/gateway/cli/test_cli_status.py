@@ -24,7 +24,8 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not folder.exists()
     folder.mkdir(parents=True)
     usage = Usage(prompt=10, completion=2, cost_usd=0.25)
-    for at in (now, now + timedelta(days=1)):  # midnight may be near
+    # Midnight may pass between this line and the verb.
+    for at in (now, now + timedelta(days=1)):
         rows = [SpendingRow(at, "web:ada", "ada", usage), SpendingRow(at, "web:ada", "", usage, turn=False)]
         lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
         (folder / f"{at:%Y-%m-%d}.jsonl").write_bytes(lines)
@@ -37,3 +38,19 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert before["usage_today"] == nothing
     assert after["usage_today"] == {"turns": 1, "prompt_tokens": 20, "completion_tokens": 4, "cost_usd": 0.5}
     assert "today: 1 turns, 20 + 4 tokens, 0.5000 USD" in shown
+
+
+def test_how_much_media_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files that people sent are nowhere else seen to grow."""
+    verb = ["status", "--workspace", str(tmp_path)]
+    assert main(verb) == 0
+    assert "media" not in capsys.readouterr().out
+    (tmp_path / "media" / "ab").mkdir(parents=True)
+    (tmp_path / "media" / "ab" / "photo.jpg").write_bytes(bytes(3 * 2**19))
+
+    assert main(verb) == 0
+    shown = capsys.readouterr().out
+    assert main([*verb, "--json"]) == 0
+
+    assert "media: 1.5 MB of files that people sent" in shown
+    assert json.loads(capsys.readouterr().out)["media_bytes"] == 3 * 2**19

@@ -10,7 +10,7 @@ import pytest
 from gateway.__main__ import main
 from session.context.context_parts import PERSONA_FILES
 from session.library.library import Library
-from tests.gateway.cli.test_cli_interchange import Ran, session_file, tree
+from tests.gateway.cli_place import Ran, session_file, tree
 from tests.gateway.embedded_place import files_at_most
 
 SKILL = "---\nname: invoices\ndescription: Writes an invoice.\n---\nRead `template.txt`.\n"

@@ -16,7 +16,8 @@ async def test_doctor_warns_of_many_media(tmp_path: Path) -> None:
     settings = Settings.model_validate({"workspace": tmp_path})
     levels = {}
     for size in (2**20, MEDIA_MANY_BYTES + 1):
-        os.truncate(file, size)  # a hole: it takes no place
+        # A file with a hole takes no place on the disk.
+        os.truncate(file, size)
         (levels[size],) = [check async for check in examine(settings) if check.name == "media"]
 
     assert [check.level for check in levels.values()] == ["ok", "warn"]

@@ -33,8 +33,8 @@ class Slow:
 
 
 def slow(place: Place, *pieces: str) -> Slow:
-    assert place.house.room is not None
-    model = place.house.room.turns.model = Slow(*pieces)
+    assert place.application.services is not None
+    model = place.application.services.turns.model = Slow(*pieces)
     return model
 
 
@@ -76,8 +76,8 @@ async def test_a_reload_shows_the_text_so_far_and_each_piece_once(tmp_path: Path
 async def test_pieces_that_have_no_place_are_left_out(tmp_path: Path) -> None:
     """Behind a lost beginning nothing is shown in part; the next turn's pieces come again."""
     async with open_place(tmp_path) as place:
-        desk = ChatService(place.house)
-        stream = desk.stream("web:ada", drafts=True)
+        chats = ChatService(place.application)
+        stream = chats.stream("web:ada", drafts=True)
         kinds: list[Event] = []
 
         async def read() -> None:
@@ -86,7 +86,7 @@ async def test_pieces_that_have_no_place_are_left_out(tmp_path: Path) -> None:
                     kinds.append(event)
 
         reading = asyncio.create_task(read())
-        tell = place.house.events.tell
+        tell = place.application.events.tell
         async with asyncio.timeout(20):
             while not kinds:
                 await tell("tool", "web:ada", "web:m", text="grep")
@@ -114,20 +114,20 @@ async def test_a_draft_ends_with_its_turn_and_begins_anew_after_a_tool(tmp_path:
     """Nothing is shown of a turn that is over, nor of what was written before a tool ran."""
     async with open_place(tmp_path) as place:
         tasks: list[asyncio.Task[None]] = []
-        house = place.house.events
-        house.watch(None, 60)
-        async with place.house.mailbox.listen("events") as bodies, asyncio.timeout(20):
-            with house.onlooker(
+        application = place.application.events
+        application.watch(None, 60)
+        async with place.application.mailbox.listen("events") as bodies, asyncio.timeout(20):
+            with application.onlooker(
                 "web:ada", "web:m", lambda work, _: tasks.append(asyncio.create_task(work))
             ) as on:
                 on.delta("before")
                 on.tool("grep")
                 on.delta("behind ")
                 on.delta("it")
-                house.draft("web:ada")
-                house.draft("web:bob")
-            house.draft("web:ada")
-            await house.tell("reply", "web:ada", "web:m", text="end", seq=1)
+                application.draft("web:ada")
+                application.draft("web:bob")
+            application.draft("web:ada")
+            await application.tell("reply", "web:ada", "web:m", text="end", seq=1)
             await asyncio.gather(*tasks)
             told = [orjson.loads(await anext(bodies)) for _ in range(6)]
 

@@ -28,8 +28,8 @@ async def test_what_is_cut_off_by_the_end_is_told_so(tmp_path: Path) -> None:
     """503 with a cure and the time to come again; not a fault of ours."""
     stuck = Stuck()
     async with open_place(tmp_path) as place:
-        place.server.desk.accept_within_s = 600
-        place.house.intake = stuck  # type: ignore[assignment]
+        place.server.chats.accept_within_s = 600
+        place.application.intake = stuck  # type: ignore[assignment]
         client = httpx.AsyncClient(base_url=place.server.url, timeout=30, trust_env=False)
         body = {"chat_id": "ada", "text": "hello", "id": "one"}
         asking = asyncio.create_task(client.post("/v1/messages", json=body, params={"wait": "20"}))

@@ -96,16 +96,16 @@ async def test_lost_event_is_made_up(tmp_path: Path) -> None:
     """A reply whose event was lost is shown from the record, at a heartbeat or before the next reply."""
 
     def quick(server: Any) -> None:
-        server.desk.heartbeat_s = 0.2
+        server.chats.heartbeat_s = 0.2
 
     async with open_place(tmp_path, prepare=quick) as place, place.stream("web:ada", 0) as stream:
-        tell, place.house.events.tell = place.house.events.tell, _silence  # type: ignore[method-assign]
+        tell, place.application.events.tell = place.application.events.tell, _silence  # type: ignore[method-assign]
         await place.post("lost", wait=30)
         lost = await stream.next("reply")
-        place.server.desk.heartbeat_s = 60
+        place.server.chats.heartbeat_s = 60
         await stream.heartbeat()
         await place.post("lost too", wait=30)
-        place.house.events.tell = tell  # type: ignore[method-assign]
+        place.application.events.tell = tell  # type: ignore[method-assign]
         await place.post("heard", wait=30)
         after = [await stream.next("reply"), await stream.next("reply")]
 
@@ -124,7 +124,7 @@ async def test_late_event_does_not_move_the_resume_point(place: Place) -> None:
     """A reply that is told after one with a higher seq is shown, without an id that would lead back."""
     async with place.stream("web:ada", 0) as stream:
         for seq in (2, 1, 3):
-            await place.house.events.tell(
+            await place.application.events.tell(
                 "reply", "web:ada", f"web:{seq}", text=f"text {seq}", seq=seq, event_id=f"web:{seq}#reply"
             )
         seen = [await stream.next() for _ in range(3)]
@@ -136,7 +136,7 @@ async def test_heartbeats(tmp_path: Path) -> None:
     """A quiet stream says that it is still there."""
 
     def quick(server: Any) -> None:
-        server.desk.heartbeat_s = 0.05
+        server.chats.heartbeat_s = 0.05
 
     async with open_place(tmp_path, prepare=quick) as place, place.stream("web:ada") as stream:
         for _ in range(3):
@@ -145,10 +145,10 @@ async def test_heartbeats(tmp_path: Path) -> None:
 
 async def test_deltas_only_while_somebody_looks(place: Place) -> None:
     """Nobody looks, nobody pays: without a stream the slot is not watched."""
-    assert not place.house.events.watched("web:ada")
+    assert not place.application.events.watched("web:ada")
     async with place.stream("web:ada"):
-        assert place.house.events.watched("web:ada")
-        assert not place.house.events.watched("web:bob")
+        assert place.application.events.watched("web:ada")
+        assert not place.application.events.watched("web:bob")
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 20])
@@ -166,14 +166,15 @@ async def test_key_is_needed(place: Place) -> None:
 
 
 async def test_open_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
-    """With streams open the house closes, and the streams end cleanly: none waits until it is cut."""
+    """With streams open the application closes, and the streams end cleanly: none waits until it is cut."""
     async with asyncio.TaskGroup() as group, open_place(tmp_path) as place:
         opened = asyncio.Event()
         looking = group.create_task(_until_end(place, opened))
         await opened.wait()
-        place.server.desk.closing.set()
+        place.server.chats.closing.set()
         async with asyncio.timeout(30):
-            await looking  # while the server goes on serving: nothing but the end itself ended it
+            # The server still serves: only the end itself can have ended the stream.
+            await looking
         assert (await place.http.get("/healthz")).status_code == 200
 
 
@@ -208,7 +209,7 @@ async def test_notice_of_a_wait_does_not_end_it(place: Place) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(place.post("hello", id="one", wait=30))
         await model.begun.wait()
-        await place.house.events.tell(
+        await place.application.events.tell(
             "notice", "web:ada", "web:one", text="wait", event_id="web:one#notice.model_away"
         )
         model.let.set()
@@ -234,7 +235,7 @@ async def test_stream_of_a_chat_that_was_used_by_a_former_process(tmp_path: Path
             second, number = await stream.next()
             await place.post("three")
             third, following = await stream.next("reply")
-        view = await place.server.desk.store.look(SessionKey("web:ada"))
+        view = await place.server.chats.store.look(SessionKey("web:ada"))
 
     assert (second["text"], number) == ("echo: two", "2")
     assert (third["text"], following) == ("echo: three", "3")

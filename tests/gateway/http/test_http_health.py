@@ -12,8 +12,8 @@ WHY = "refused by account 4711 at 10.0.0.5"
 
 
 def break_model(place: Place) -> None:
-    assert place.house.worker is not None
-    place.house.worker.outage.met(ModelAway(WHY, cause="credentials", hint="pay"), 1.0)
+    assert place.application.worker is not None
+    place.application.worker.outage.met(ModelAway(WHY, cause="credentials", hint="pay"), 1.0)
 
 
 async def test_without_the_token_there_are_names_and_no_words(tmp_path: Path) -> None:

@@ -107,13 +107,13 @@ async def test_same_id_with_another_text(place: Place) -> None:
 
 async def test_reply_whose_event_was_lost(place: Place) -> None:
     """A waiter finds a reply that was stored although its event never came."""
-    assert place.house.room is not None
+    assert place.application.services is not None
     model = place.gate()
 
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(place.post("hello", id="one", wait=30))
         await model.begun.wait()
-        place.house.events.tell = _silence  # type: ignore[method-assign]
+        place.application.events.tell = _silence  # type: ignore[method-assign]
         model.let.set()
 
     assert waiting.result().json()["reply"] == "got hello"
@@ -224,7 +224,7 @@ async def test_body_over_two_mebibytes(place: Place) -> None:
 
 
 class _Watched(ChatService):
-    """A desk that says when a wait has ended."""
+    """A chats that says when a wait has ended."""
 
     left: asyncio.Event
 
@@ -239,17 +239,17 @@ async def test_client_that_leaves_holds_nothing(tmp_path: Path) -> None:
     """The wait of a client that has gone ends at once; its turn goes on."""
 
     def watch(server: HttpServer) -> None:
-        server.desk = _Watched(server.desk.house)
-        server.desk.left = asyncio.Event()
+        server.chats = _Watched(server.chats.application)
+        server.chats.left = asyncio.Event()
 
     async with open_place(tmp_path, prepare=watch) as place:
         model = place.gate()
-        assert isinstance(place.server.desk, _Watched)
+        assert isinstance(place.server.chats, _Watched)
         leaving = asyncio.create_task(place.post("hi", wait=60))
         await model.begun.wait()
         leaving.cancel()
         async with asyncio.timeout(30):
-            await place.server.desk.left.wait()
+            await place.server.chats.left.wait()
         assert leaving.cancelled()
         model.let.set()
 
@@ -273,11 +273,11 @@ async def test_waiter_at_the_end_of_the_daemon(tmp_path: Path) -> None:
 
 async def _close(place: Place, let: asyncio.Event) -> None:
     """Drain, as SIGTERM does, and end the server behind it."""
-    assert place.house.worker is not None
-    draining = asyncio.ensure_future(place.house.worker.drain(30))
+    assert place.application.worker is not None
+    draining = asyncio.ensure_future(place.application.worker.drain(30))
     let.set()
     await draining
-    place.server.desk.closing.set()
+    place.server.chats.closing.set()
 
 
 # -- a queue that does not confirm -------------------------------------------------------------------
@@ -293,7 +293,7 @@ class _Down:
 async def test_queue_that_is_away(tmp_path: Path) -> None:
     """A message that the queue does not confirm is 503 with Retry-After and the id to send again."""
     async with open_place(tmp_path, prepare=_impatient) as place:
-        place.house.intake = _Down()  # type: ignore[assignment]
+        place.application.intake = _Down()  # type: ignore[assignment]
         answer = await place.post("hi", id="one")
 
     assert answer.status_code == 503
@@ -302,18 +302,18 @@ async def test_queue_that_is_away(tmp_path: Path) -> None:
 
 
 def _impatient(server: Any) -> None:
-    server.desk.accept_within_s = 0.2
+    server.chats.accept_within_s = 0.2
 
 
 async def test_conflict_in_process(tmp_path: Path) -> None:
-    """A house without HTTP keeps the same rule: one id, one text."""
-    house = Application(Settings.model_validate({"workspace": tmp_path}))
-    async with house.open():
-        desk = ChatService(house)
-        outcome = await desk.ask(inbound("cli:direct", "hi", "one"), within_s=30)
+    """A application without HTTP keeps the same rule: one id, one text."""
+    application = Application(Settings.model_validate({"workspace": tmp_path}))
+    async with application.open():
+        chats = ChatService(application)
+        outcome = await chats.ask(inbound("cli:direct", "hi", "one"), within_s=30)
         with pytest.raises(Conflict):
-            await desk.accept(inbound("cli:direct", "other", "one"))
-        view = await house.room.store.look(SessionKey("cli:direct"))  # type: ignore[union-attr]
+            await chats.accept(inbound("cli:direct", "other", "one"))
+        view = await application.services.store.look(SessionKey("cli:direct"))  # type: ignore[union-attr]
 
     assert outcome is not None
     assert (outcome.kind, outcome.text) == ("reply", "echo: hi")

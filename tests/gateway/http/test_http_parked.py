@@ -44,9 +44,9 @@ class Refuses:
 
 async def park(place: Place, message_id: str, *, key: str = "web:ada", body: bytes = b"{") -> None:
     """Have the worker park a letter that is no Inbound."""
-    await place.house.mailbox.put(Post(INBOUND, key, message_id, body))
+    await place.application.mailbox.put(Post(INBOUND, key, message_id, body))
     async with place.stream("web:nobody"):
-        while message_id not in {one.id for one in await place.house.mailbox.parked()}:
+        while message_id not in {one.id for one in await place.application.mailbox.parked()}:
             await place.http.get("/healthz")
 
 
@@ -84,8 +84,8 @@ async def test_odd_ids(place: Place, message_id: str) -> None:
 
 async def test_retry_runs_again(place: Place) -> None:
     """A message that was parked and is put back is answered as if it were new."""
-    assert place.house.room is not None
-    place.house.room.turns.model = Refuses()
+    assert place.application.services is not None
+    place.application.services.turns.model = Refuses()
     refused = await place.post("please", id="one", wait=30)
     again = await place.post("please", id="one", wait=30)
 
@@ -102,9 +102,9 @@ async def test_retry_runs_again(place: Place) -> None:
 
 async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None:
     """It is listed already, but its letter is not gone yet: put back, it is not taken for that one."""
-    assert place.house.room is not None
-    place.house.room.turns.model = Refuses()
-    park, begun, let = place.house.mailbox.park, asyncio.Event(), asyncio.Event()
+    assert place.application.services is not None
+    place.application.services.turns.model = Refuses()
+    park, begun, let = place.application.mailbox.park, asyncio.Event(), asyncio.Event()
 
     async def slowly(letter: Letter, *, mark: Callable[[], Awaitable[object]], **more: Any) -> None:
         async def held() -> None:
@@ -114,13 +114,14 @@ async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None
 
         await park(letter, mark=held, **more)
 
-    place.house.mailbox.park = slowly  # type: ignore[method-assign, assignment]
+    place.application.mailbox.park = slowly  # type: ignore[method-assign, assignment]
     await place.post("please", id="one")
     await begun.wait()
     assert await rows(place) == ["web:one"]
     async with place.stream("web:ada") as stream:
         retrying = asyncio.create_task(place.http.post(f"/v1/parked/{quote('web:one')}/retry"))
-        for _ in range(20):  # where nothing held it, it would be put back by then
+        # A retry that nothing held would have put the letter back by then.
+        for _ in range(20):
             await place.http.get("/healthz")
         let.set()
         event, _ = await stream.next("reply")
@@ -132,9 +133,9 @@ async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None
 
 async def test_one_id_of_two_chats(place: Place) -> None:
     """An id that two chats have parked needs ?key=; without it nothing happens."""
-    assert place.house.room is not None
+    assert place.application.services is not None
     for chat in ("ada", "bob"):
-        place.house.room.turns.model = Refuses()
+        place.application.services.turns.model = Refuses()
         await place.post("please", id="one", chat=chat, wait=30)
 
     for method, path in (("POST", "/v1/parked/web:one/retry"), ("DELETE", "/v1/parked/web:one")):

@@ -130,7 +130,7 @@ async def test_refused_before_anything_happens(place: Place) -> None:
 
     assert foreign.status_code == rebound.status_code == 403
     assert set(foreign.json()) == set(rebound.json()) == {"error", "hint"}
-    assert (await place.house.mailbox.depths())["inbound"].count == 0
+    assert (await place.application.mailbox.depths())["inbound"].count == 0
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_ready_and_alive(place: Place) -> None:
     """Alive says so; ready names its parts, and is 503 while one that counts is down."""
     alive = await place.http.get("/healthz")
     ready = await place.http.get("/readyz")
-    place.house.ready.clear()
+    place.application.ready.clear()
     not_ready = await place.http.get("/readyz")
 
     assert alive.status_code == 200
@@ -259,7 +259,7 @@ async def test_crash_of_a_route(place: Place) -> None:
     async def broken() -> dict[str, Any]:
         raise RuntimeError("the secret of the error")
 
-    place.house.status = broken  # type: ignore[method-assign]
+    place.application.status = broken  # type: ignore[method-assign]
     answer = await place.http.get("/v1/status")
 
     assert answer.status_code == 500

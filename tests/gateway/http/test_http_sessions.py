@@ -74,9 +74,9 @@ async def test_pages(place: Place) -> None:
 
 async def test_messages_as_records(place: Place) -> None:
     """Content is always a list of blocks; results and calls in their own form; paged by seq."""
-    assert place.house.room is not None
+    assert place.application.services is not None
     call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}}
-    async with place.house.room.store.open(SessionKey("web:ada")) as session:
+    async with place.application.services.store.open(SessionKey("web:ada")) as session:
         await session.append(
             [
                 make_line("user", "q", AT, message_id="m"),
@@ -207,7 +207,7 @@ async def test_ulids(place: Place) -> None:
 
 async def test_clear_session(place: Place) -> None:
     """By key, or by a bare id on every channel; done again it says so, and other chats stay."""
-    assert place.house.room is not None
+    assert place.application.services is not None
     for key in ("web:ada", "cli:ada", "web:bob"):
         await place.http.post("/v1/messages", json={"key": key, "text": "x"}, params={"wait": "30"})
 
@@ -229,9 +229,10 @@ async def test_a_running_turn_ends_with_its_cleared_session(place: Place) -> Non
 
     await place.http.post("/clear-session", json={"key": "web:ada"})
     told = (await asking).json()
-    assert place.house.worker is not None
+    assert place.application.worker is not None
     async with asyncio.timeout(30):
-        while place.house.worker.lanes.get("web:ada") is not None:  # though the model never answered
+        # The lane ends though the model never answered.
+        while place.application.worker.lanes.get("web:ada") is not None:
             await place.http.get("/healthz")
     model.let.set()
     late = (await place.post("next", wait=30)).json()

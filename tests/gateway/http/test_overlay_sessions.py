@@ -61,8 +61,8 @@ async def test_a_new_session_is_an_empty_log_with_its_metadata(tmp_path: Path) -
 async def test_content_is_always_a_list_of_blocks(tmp_path: Path) -> None:
     """Never a bare string, whatever the stored lines hold."""
     async with open_place(tmp_path / "w") as place:
-        assert place.house.room is not None
-        async with place.house.room.store.open(SessionKey("web:ada")) as session:
+        assert place.application.services is not None
+        async with place.application.services.store.open(SessionKey("web:ada")) as session:
             await session.append(ODD)
             ulid = session.session_id
         records = (await place.http.get(f"/v1/sessions/{ulid}/messages")).json()["messages"]
@@ -91,9 +91,9 @@ async def test_sessions_of_a_job_are_told_apart(tmp_path: Path, source: str) -> 
     """Listing and export say whether a job or a person opened the session."""
     key = "cron:j1" if source == "cron" else "web:ada"
     async with open_place(tmp_path / "w") as place:
-        assert place.house.room is not None
+        assert place.application.services is not None
         tags = {"source": "cron", "cron_job_id": "j1"} if source == "cron" else {}
-        async with place.house.room.store.open(SessionKey(key)) as session:
+        async with place.application.services.store.open(SessionKey(key)) as session:
             await session.append(ODD[:1])
             await session.checkpoint(metadata=tags)
         [row] = await rows(place)

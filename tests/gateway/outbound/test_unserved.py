@@ -41,7 +41,7 @@ def test_status_tells_of_them_with_their_age(waiting: list[str], capsys: pytest.
     assert main(["status", *waiting, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    assert "1 replies wait for slack, the oldest for " in shown
+    assert "1 reply waits for slack, the oldest for " in shown
     assert "enable channels.slack" in shown
     assert [row["channel"] for row in document["unserved"]] == ["slack"]
 
@@ -49,7 +49,7 @@ def test_status_tells_of_them_with_their_age(waiting: list[str], capsys: pytest.
 def test_doctor_tells_of_them(waiting: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", *waiting])
 
-    assert "1 replies wait for slack, the oldest for " in capsys.readouterr().out
+    assert "1 reply waits for slack, the oldest for " in capsys.readouterr().out
 
 
 def test_cron_add_says_at_once_that_nothing_serves_a_channel(

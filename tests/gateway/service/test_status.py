@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tests.support.ports import KeptPort
 class Hangs(EmbeddedMailbox):
     """A queue that never says how much waits."""
 
-    async def depths(self) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -40,20 +40,20 @@ def port() -> Iterator[int]:
         yield port
 
 
-def house_without_broker(workspace: Path, port: int) -> Application:
+def application_without_broker(workspace: Path, port: int) -> Application:
     url = f"amqp://me:very-secret@127.0.0.1:{port}/"
     return Application(
         Settings.model_validate({"workspace": workspace, "http": {"port": 0}, "broker": {"url": url}})
     )
 
 
-async def status_of(house: Application, workspace: Path, *args: str) -> tuple[int, dict[str, object]]:
+async def status_of(application: Application, workspace: Path, *args: str) -> tuple[int, dict[str, object]]:
     """Run ``status`` against a daemon that waits for its broker; return the exit code and its document."""
-    server = HttpServer(house)
+    server = HttpServer(application)
     server.bind()
 
     async def never_ready() -> None:
-        async with house.open(serve=server.serve):
+        async with application.open(serve=server.serve):
             raise AssertionError("there is no broker")
 
     running = asyncio.create_task(never_ready())
@@ -74,7 +74,7 @@ async def test_status_without_the_broker_shows_all_but_the_depths(
     """Lanes, parts, usage and budget are shown; the queue is said to be away, with its cure and exit 69."""
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", "amqp://me:very-secret@127.0.0.1:1/")
 
-    code, found = await status_of(house_without_broker(tmp_path, port), tmp_path)
+    code, found = await status_of(application_without_broker(tmp_path, port), tmp_path)
 
     shown = capsys.readouterr()
     assert (code, found["queues"], found["lanes"]) == (69, None, [])
@@ -93,9 +93,10 @@ async def test_status_without_the_broker_is_one_document(
     tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``--json`` gives its document all the same: no depths, and the queue's error among the parts."""
-    code, _ = await status_of(house_without_broker(tmp_path, port), tmp_path, "--json")
+    code, _ = await status_of(application_without_broker(tmp_path, port), tmp_path, "--json")
 
-    shown = capsys.readouterr().out  # the log of the daemon, which is this process too, is in it
+    # The daemon is this process too, so that its log is in the output.
+    shown = capsys.readouterr().out
     document = orjson.loads(shown[shown.index("{\n") : shown.rindex("}") + 1])
     assert (code, document["running"], document["queues"]) == (69, True, None)
     assert document["parts"]["queue"]["error"]
@@ -104,10 +105,19 @@ async def test_status_without_the_broker_is_one_document(
 async def test_a_queue_that_hangs_does_not_hang_status(tmp_path: Path) -> None:
     """Where the queue does not count in time, the rest is shown, and the queue's part says so."""
     async with open_place(tmp_path) as place:
-        place.house.mailbox = Hangs(tmp_path / "other")
-        place.house.depths_within_s = 0.05
+        place.application.mailbox = Hangs(tmp_path / "other")
+        place.application.depths_within_s = 0.05
         found = (await place.http.get("/v1/status")).json()
 
     assert found["queues"] is None
     assert "0.05 s" in found["parts"]["queue"]["error"]
     assert found["model"] == "echo"
+
+
+async def test_a_daemon_says_how_much_media_takes(tmp_path: Path) -> None:
+    (tmp_path / "media" / "ab").mkdir(parents=True)
+    (tmp_path / "media" / "ab" / "photo.jpg").write_bytes(b"12345")
+    async with open_place(tmp_path) as place:
+        found = (await place.http.get("/v1/status")).json()
+
+    assert found["media_bytes"] == 5

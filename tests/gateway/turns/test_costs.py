@@ -25,8 +25,8 @@ def tables(model: ModelServer) -> dict[str, Any]:
 
 
 def room_of(place: Place) -> SessionServices:
-    assert place.house.room is not None
-    return place.house.room
+    assert place.application.services is not None
+    return place.application.services
 
 
 async def said(place: Place, text: str) -> str:

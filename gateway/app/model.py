@@ -1,0 +1,23 @@
+"""Builds from Settings the model that answers: apart from the session side, which takes longer to import."""
+
+from __future__ import annotations
+
+from gateway.config.settings import Settings
+from session.models.llm import LiteLLM
+from session.models.model import Echo, Model
+
+
+def build_model(settings: Settings) -> Model:
+    """Choose ``echo`` or LiteLLM."""
+    model = settings.model
+    if model.name == "echo":
+        return Echo(model.echo_delay_s)
+    return LiteLLM(
+        name=model.name,
+        api_base=model.api_base,
+        api_key=model.api_key.get_secret_value(),
+        timeout_s=model.timeout_s,
+        max_output_tokens=model.max_output_tokens,
+        fallbacks=model.fallbacks,
+        small=model.small,
+    )

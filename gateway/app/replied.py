@@ -1,0 +1,49 @@
+"""Remembers to which channels replies went: RabbitMQ does not say which queues it has."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import structlog
+
+import durable
+from channels.message import Inbound
+from gateway.turns.replies import target
+
+log = structlog.get_logger("replied")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class RepliedChannels:
+    """One empty file for each channel in ``state/replied/``, so that processes need no lock to add theirs."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / "replied"
+        self._noted: set[str] = set()
+
+    def names(self) -> list[str]:
+        """List the channels, by name."""
+        try:
+            return sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
+        except FileNotFoundError:
+            return []
+
+    async def answered(self, inbound: Inbound) -> None:
+        """Take note of the channel to which the answer of a letter goes."""
+        channel = target(inbound)[1]
+        if channel in self._noted or not _NAME.fullmatch(channel):
+            return
+        self._noted.add(channel)
+        try:
+            await asyncio.to_thread(self._write, self._folder / channel)
+        # The reply itself is safe; only who asks for unserved replies misses it, until the next one.
+        except OSError as error:
+            self._noted.discard(channel)
+            log.warning("channel.unnoted", channel=channel, error=str(error))
+
+    def _write(self, path: Path) -> None:
+        if not path.exists():
+            durable.replace(path, b"")
