@@ -24,6 +24,7 @@ class Intake:
         Raises:
             MailboxDown: not confirmed; accept the same message again.
         """
+        # An order out of line may reach nobody: what is durable is answered in any case.
         await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes()))
         command = None if inbound.kind == "edit" else commands.parse(inbound.text)
         if command is not None and command.name == "stop":

@@ -185,6 +185,7 @@ class Reception:
                     lines.append(text)
                 case Attachment() as attachment:
                     attachments.append(attachment)
+        # The files are on disk by now: a letter never names one that a crash has kept from being written.
         inbound = self._inbound(replace(arrival, text="\n".join(lines)), attachments)
         await self._until_done(arrival, lambda: self._intake.accept(inbound))
 

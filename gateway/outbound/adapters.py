@@ -122,6 +122,7 @@ class Adapter:
 
     async def _keep_up(self) -> NoReturn:
         self.pulse.fail("another process of this workspace runs it")
+        # Two processes with one token would take each other's messages.
         async with lease(self._state, self.name):
             self.pulse.fail("not connected yet")
             self._leased = True

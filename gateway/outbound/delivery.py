@@ -121,6 +121,7 @@ class Delivery:
         except Unreadable as error:
             self._spawn(self._park_unreadable(letter, str(error)), "park unreadable")
             return
+        # The connection was lost in mid-send: the letter that is being sent gets its new delivery.
         if letter.suspect:
             for entry in self._chats.items(out.chat_id):
                 if entry.letter.lost and (entry.out.key, entry.out.id) == (out.key, out.id):
@@ -142,6 +143,7 @@ class Delivery:
         """Begin nothing more; let the calls under way end, then cancel what is left."""
         self._closing = True
         self._chats.close()
+        # A call that is cut off has an unknown outcome: those under way may end.
         for task in self._tasks - self._sender.busy:
             task.cancel()
         if self._tasks:

@@ -292,6 +292,7 @@ class Drafts:
         if turn.over:
             return
         name = (turn.key, turn.message_id)
+        # The answer waits for this call: a draft that comes after it would stand below it for ever.
         self._calls[name] = done = asyncio.Event()
         try:
             turn.called_at = self._now()

@@ -158,6 +158,7 @@ class PieceSender:
             meta=out.meta,
         )
         async with self._call_of(errand, chat_id):
+            # If the process dies from here on, nobody can know whether the platform took it.
             await self.durably(lambda: self._ledger.trying(out.key, out.id, number))
             async with asyncio.timeout(self._time_for(errand.content)):
                 platform_id = await self._channel.send(piece)

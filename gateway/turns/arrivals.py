@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import structlog
 
@@ -12,7 +10,7 @@ from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
 from gateway.queue.mailbox import Letter, Mailbox
 from gateway.turns import chat_migration, edits, outcomes, unreadable
-from gateway.turns.events import Events
+from gateway.turns.events import Events, Spawn
 from gateway.turns.flood import Refusals
 from gateway.turns.lanes import Lane, Lanes
 from gateway.turns.notices import Notices
@@ -39,7 +37,7 @@ class Arrivals:
         notices: Notices,
         orders: Orders,
         refusals: Refusals,
-        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        spawn: Spawn,
     ) -> None:
         self._pending = pending
         self._lanes = lanes

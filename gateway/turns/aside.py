@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
 
 import structlog
 
@@ -15,6 +14,7 @@ from durable import BoundedDict
 from gateway.errors import MailboxError
 from gateway.queue.mailbox import Mailbox
 from gateway.turns import replies
+from gateway.turns.events import Spawn
 from session.errors import SessionError
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
@@ -35,7 +35,7 @@ class Aside:
         store: Store,
         mailbox: Mailbox,
         clock: Callable[[], datetime],
-        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        spawn: Spawn,
     ) -> None:
         self._store = store
         self._mailbox = mailbox

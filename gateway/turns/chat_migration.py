@@ -32,6 +32,7 @@ async def settle(store: Store, session: Session, inbound: Inbound, to: SessionKe
     Raises:
         Fenced, StoreError: try again.
     """
+    # The journal notes it last: what a crash cuts short is done again from the beginning.
     if session.journal.known(inbound.id) is None:
         stems = await moving.move(store, session.key, to)
         await start_thread(

@@ -48,6 +48,7 @@ class Events:
         try:
             yield looking
         finally:
+            # After a fence the next turn of the key may have begun already.
             if self._onlookers.get(key) is looking:
                 del self._onlookers[key]
 

@@ -8,9 +8,8 @@ it is gone from its queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from itertools import islice, takewhile
-from typing import Any
 
 import structlog
 
@@ -20,6 +19,7 @@ from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import Letter
 from gateway.queue.retry import back_off_s
 from gateway.turns import outcomes
+from gateway.turns.events import Spawn
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.orders import Orders
 from gateway.turns.policy import UNANSWERED, Verdict
@@ -59,7 +59,7 @@ class Refusals:
         orders: Orders,
         send: Callable[[Entry, Reply], Awaitable[RetryAfter | None]],
         park: Callable[[Entry, Session | None, Verdict], Awaitable[None]],
-        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        spawn: Spawn,
     ) -> None:
         self._limit = limit
         self._store = store

@@ -68,6 +68,7 @@ class IdleBoundary:
             parted = await session.change(partial(switch_session.split_after_idle, by=inbound.id, due=due))
             if parted:
                 log.info("session.parted", previous=session.metadata.get("previous_session"))
+        # A crash may have come between the boundary and what follows it: that is done here, too.
         if session.metadata.get("parted_by") != inbound.id or len(session) or entry.parted:
             return
         await self._ended(session)

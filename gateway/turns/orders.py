@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.aside import Aside
+from gateway.turns.events import Spawn
 from gateway.turns.lanes import Lanes
 from gateway.turns.statuses import Statuses
 from gateway.turns.stops import Stops
@@ -27,7 +27,7 @@ class Orders:
         chat_commands: Commands,
         *,
         clock: Callable[[], datetime],
-        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        spawn: Spawn,
     ) -> None:
         self._aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
         self.stop = Stops(lanes=lanes, aside=self._aside).stop

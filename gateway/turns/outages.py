@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
 
 from channels.message import Inbound
 from gateway.errors import MailboxError
 from gateway.queue.retry import back_off_s
+from gateway.turns.events import Spawn
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
@@ -36,7 +36,7 @@ class Outages:
         outage_hours: float,
         fenced_tries: int,
         clock: Callable[[], datetime],
-        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        spawn: Spawn,
         confides: Callable[[Inbound], bool] = lambda _: False,
     ) -> None:
         self.outage = Outage()

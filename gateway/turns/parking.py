@@ -47,6 +47,7 @@ class Parking:
             LetterLost: it is parked, and comes again all the same.
         """
         inbound, letter, reason = entry.inbound, entry.letter, verdict.reason
+        # Whoever puts the letter back waits for this: its mark in the journal must not come after that.
         entry.verdict, entry.parking = verdict, asyncio.Event()
         entry.tries.parkings += 1
         journal = session.journal if session is not None else None

@@ -56,6 +56,7 @@ class Settlement:
     async def acknowledged_again(self, entry: Entry) -> bool:
         """Let go of a letter that has ended here and came again; False if it is another one."""
         letter, name = entry.letter, (entry.inbound.key, entry.inbound.id)
+        # A message that is published again is answered again: only a delivery that comes again is let go.
         if name not in self._owed and not (letter.suspect and name in self._replied):
             return False
         await self._mailbox.settle(letter)

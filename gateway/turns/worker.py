@@ -200,6 +200,7 @@ class Worker:
         entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()
         if await self._settlement.acknowledged_again(entry):
             return None
+        # Another process owns the key, whose journal cannot be written here: it is parked without.
         if entry.verdict is not None and entry.tries.fenced >= self._rules.fenced_tries:
             await self._parking.park(entry, None, entry.verdict)
             return None

@@ -16,6 +16,7 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
 from gateway.turns.events import Events
 from gateway.turns.worker import LetterRules, Worker
+from session.compaction.compactions import Compactions
 from session.errors import ModelAway
 from session.store.store import Session, Store
 from session.testing import Script
@@ -56,6 +57,8 @@ class Rig:
         self.store = Store(folder, zone=UTC, clock=self.clock)
         self.intake = Intake(self.mailbox)
         self.worker: Worker
+        self.limits = TurnLimits(max_tool_rounds=1)
+        self.compactions: Compactions | None = None
         self.more: dict[str, Any] = {}
         self._replies: asyncio.Queue[Outbound] = asyncio.Queue()
 
@@ -98,6 +101,7 @@ class Rig:
             memory=self.memory_text,
             ended=self.session_ended,
             left=self.session_left,
+            compact=self.compactions,
         )
 
     def turns(self) -> Turns:
@@ -105,10 +109,11 @@ class Rig:
         return Turns(
             model=self.model,
             toolbox=Toolbox([]),
-            limits=TurnLimits(max_tool_rounds=1),
+            limits=self.limits,
             zone=UTC,
             clock=self.clock,
             turn_context=self.turn_context,
+            compactions=self.compactions,
         )
 
     async def turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -139,6 +144,15 @@ class Rig:
         self.model.release.clear()
         await self.put(text, id, key, **fields)
         await asyncio.wait_for(self.model.held.wait(), WITHIN_S)
+
+    async def put_edited(self, text: str, *edits: str, **fields: Any) -> None:
+        """Put a message that waits behind another, and the edits of it; then let both be answered."""
+        await self.begin("first", "m1", platform_id="76", **fields)
+        await self.put(text, "m2", platform_id="77", **fields)
+        for number, edit in enumerate(edits, 1):
+            await self.put(edit, f"e{number}", platform_id="77", kind="edit", **fields)
+        await self.until_in_lane(2 + len(edits))
+        self.model.release.set()
 
     # ── what comes of it ──────────────────────────────────────────────────────────────────────────────────
 

@@ -108,14 +108,21 @@ async def test_a_letter_that_comes_again_in_mid_send_is_the_one_to_settle(place:
     assert letter not in mailbox.settled
 
 
-async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(place: Place) -> None:
-    """The old delivery cannot be let go of any more; the new one is, and nothing stays behind."""
+@asynccontextmanager
+async def lost_in_settling(place: Place) -> AsyncIterator[HandMailbox]:
+    """Deliver a letter, and lose it while it is being settled."""
     mailbox = HandMailbox()
     mailbox.may_settle.clear()
     async with place.delivering(mailbox):  # type: ignore[arg-type]
         letter = mailbox.hand(reply(1, "text"))
         await mailbox.settling.wait()
         letter.lost = True
+        yield mailbox
+
+
+async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(place: Place) -> None:
+    """The old delivery cannot be let go of any more; the new one is, and nothing stays behind."""
+    async with lost_in_settling(place) as mailbox:
         again = mailbox.hand(reply(1, "text"), again=True)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -127,12 +134,7 @@ async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(place: P
 
 async def test_a_letter_lost_after_its_last_piece_is_only_settled(place: Place) -> None:
     """It comes again when all of it was accepted: nothing is sent."""
-    mailbox = HandMailbox()
-    mailbox.may_settle.clear()
-    async with place.delivering(mailbox):  # type: ignore[arg-type]
-        letter = mailbox.hand(reply(1, "text"))
-        await mailbox.settling.wait()
-        letter.lost = True
+    async with lost_in_settling(place) as mailbox:
         mailbox.may_settle.set()
         other = mailbox.hand(reply(1, "other", chat="bob"))
         await mailbox.until_settled(other)

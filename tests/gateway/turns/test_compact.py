@@ -24,8 +24,7 @@ from session.models.tokens import estimate_messages
 from session.testing import Script
 from session.transcript.history import visible
 from session.turn import commands
-from session.turn.commands import Commands
-from session.turn.turn import TurnLimits, Turns
+from session.turn.turn import TurnLimits
 from tests.gateway.worker_rig import ADA, Rig
 from tests.session.compaction_talk import RULES, STRUCTURED
 
@@ -71,7 +70,8 @@ class Place(Rig):
         self.cost_meter = Spending(
             folder / "usage", disk=self.store, clock=self.clock, durable=False, per_day_usd=1.0
         )
-        self.bounds = Compactions(
+        self.limits = TurnLimits()
+        self.compactions = Compactions(
             Compactor(self.model, cost_meter=self.cost_meter),
             rules=self._rules,
             left=self.session_left,
@@ -88,20 +88,6 @@ class Place(Rig):
 
     def _now(self) -> str:
         return self.clock().isoformat(timespec="microseconds")
-
-    def chat_commands(self) -> Commands:
-        return Commands(
-            status=lambda key: ["fine"],
-            memory=self.memory_text,
-            ended=self.session_ended,
-            left=self.session_left,
-            compact=self.bounds,
-        )
-
-    def turns(self) -> Turns:
-        turns = super().turns()
-        turns.limits, turns.compactions = TurnLimits(), self.bounds
-        return turns
 
     async def talk(self, count: int, *, chars: int = 400, prefix: str = "q") -> None:
         """Say so much that a compaction has something to take away."""
@@ -145,7 +131,7 @@ async def test_delivered_twice_it_does_it_once(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         await here.talk(6)
         async with here.store.open(ADA) as session:
-            done = await here.bounds.asked(session, "", "c")
+            done = await here.compactions.asked(session, "", "c")
         assert done is not None
         await here.put("/compact", "c")
         await here.put("/compact", "c")

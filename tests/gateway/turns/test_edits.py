@@ -28,11 +28,7 @@ async def user_and_notes(r: Rig) -> list[tuple[str, Any]]:
 
 async def test_a_message_that_waits_is_asked_with_the_text_it_was_edited_to(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        await r.begin("first", "m1", platform_id="76")
-        await r.put("secnod", "m2", platform_id="77")
-        await edit(r, "second", "e1")
-        await r.until_in_lane(3)
-        r.model.release.set()
+        await r.put_edited("secnod", "second")
 
         assert await r.texts(2) == ["script: first", "script: second"]
         await r.settled()
@@ -43,12 +39,7 @@ async def test_of_two_edits_of_a_message_that_waits_the_newer_one_counts_and_non
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        await r.begin("first", "m1", platform_id="76")
-        await r.put("a", "m2", platform_id="77")
-        await edit(r, "b", "e1")
-        await edit(r, "c", "e2")
-        await r.until_in_lane(4)
-        r.model.release.set()
+        await r.put_edited("a", "b", "c")
 
         assert await r.texts(2) == ["script: first", "script: c"]
         await r.settled()

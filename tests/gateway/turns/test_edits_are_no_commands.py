@@ -17,11 +17,7 @@ async def test_a_waiting_message_edited_to_a_command_is_asked_as_it_was(
     tmp_path: Path, command: str, group: bool
 ) -> None:
     async with rig(tmp_path) as r:
-        await r.begin("first", "m1", platform_id="76", group=group)
-        await r.put("second", "m2", platform_id="77", group=group)
-        await r.put(command, "e1", platform_id="77", group=group, kind="edit")
-        await r.until_in_lane(3)
-        r.model.release.set()
+        await r.put_edited("second", command, group=group)
 
         assert await r.texts(2) == ["script: first", "script: second"]
         await r.settled()
@@ -36,11 +32,7 @@ async def test_a_waiting_message_edited_to_a_command_is_asked_as_it_was(
 async def test_a_waiting_command_edited_to_another_is_run_as_it_was(tmp_path: Path) -> None:
     """Whoever may ask for ``/help`` need not be one who may ask for ``/new``."""
     async with rig(tmp_path) as r:
-        await r.begin("first", "m1", platform_id="76")
-        await r.put("/help", "m2", platform_id="77")
-        await r.put("/new", "e1", platform_id="77", kind="edit")
-        await r.until_in_lane(3)
-        r.model.release.set()
+        await r.put_edited("/help", "/new")
 
         assert "/new ends this conversation" in (await r.texts(2))[1]
         await r.settled()
@@ -50,11 +42,7 @@ async def test_a_waiting_command_edited_to_another_is_run_as_it_was(tmp_path: Pa
 async def test_a_waiting_command_edited_to_a_question_is_asked(tmp_path: Path) -> None:
     """What a command was may be taken back, as long as it waits."""
     async with rig(tmp_path) as r:
-        await r.begin("first", "m1", platform_id="76")
-        await r.put("/new", "m2", platform_id="77")
-        await r.put("and now?", "e1", platform_id="77", kind="edit")
-        await r.until_in_lane(3)
-        r.model.release.set()
+        await r.put_edited("/new", "and now?")
 
         assert (await r.texts(2))[1] == "script: and now?"
         assert not (tmp_path / "sessions" / "archive").exists()
@@ -62,12 +50,7 @@ async def test_a_waiting_command_edited_to_a_question_is_asked(tmp_path: Path) -
 
 async def test_of_an_edit_to_a_command_and_one_to_a_text_the_text_counts(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        await r.begin("first", "m1", platform_id="76")
-        await r.put("secnod", "m2", platform_id="77")
-        await r.put("/new", "e1", platform_id="77", kind="edit")
-        await r.put("second", "e2", platform_id="77", kind="edit")
-        await r.until_in_lane(4)
-        r.model.release.set()
+        await r.put_edited("secnod", "/new", "second")
 
         assert (await r.texts(2))[1] == "script: second"
         await r.settled()

@@ -53,6 +53,14 @@ async def flooded(folder: Path, count: int, *, window: int = 10_000) -> AsyncIte
             model.opened.set()
 
 
+async def to_the_end(r: Rig, model: Held) -> None:
+    """Let the crowd be refused, then all before it be answered."""
+    await r.replies(1)
+    await r.until_waiting(1 + LIMIT)
+    model.opened.set()
+    await r.replies(1 + LIMIT)
+
+
 async def test_letters_beyond_the_limit_end_at_once_and_the_chat_is_told_once(tmp_path: Path) -> None:
     """They free their places while the turn before them still runs; the older ones are all answered."""
     async with flooded(tmp_path, 9) as (r, model):
@@ -70,10 +78,7 @@ async def test_letters_beyond_the_limit_end_at_once_and_the_chat_is_told_once(tm
 
 async def test_after_the_crowd_the_chat_is_answered_again(tmp_path: Path) -> None:
     async with flooded(tmp_path, 7) as (r, model):
-        await r.replies(1)
-        await r.until_waiting(1 + LIMIT)
-        model.opened.set()
-        await r.replies(1 + LIMIT)
+        await to_the_end(r, model)
         await r.until_in_lane(0)
         await r.put("later", "later")
 
@@ -83,10 +88,7 @@ async def test_after_the_crowd_the_chat_is_answered_again(tmp_path: Path) -> Non
 async def test_a_refused_letter_that_comes_again_is_not_run_after_all(tmp_path: Path) -> None:
     """Whoever publishes it again, and whichever daemon gets it: it has ended, without another word."""
     async with flooded(tmp_path, 7) as (r, model):
-        await r.replies(1)
-        await r.until_waiting(1 + LIMIT)
-        model.opened.set()
-        await r.replies(1 + LIMIT)
+        await to_the_end(r, model)
     again = Rig(tmp_path, Script([]), LetterRules(flood_per_chat=LIMIT))
     async with again.open():
         for number in (4, 5, 6):

@@ -18,7 +18,11 @@ def inbound(key: str, id: str) -> Inbound:
     return Inbound(v=1, id=id, key=key, channel=channel, chat_id=chat_id, text=id)
 
 
-class Desk:
+def put(lanes: Lanes, key: str, id: str) -> Entry | None:
+    return lanes.add(inbound(key, id), HandedLetter(id))
+
+
+class WorkByHand:
     """Works on entries only when told to, and remembers who was at work with whom."""
 
     def __init__(self) -> None:
@@ -50,153 +54,153 @@ class Desk:
 
 
 @asynccontextmanager
-async def opened(desk: Desk, concurrent: int = 10) -> AsyncIterator[Lanes]:
-    async with asyncio.TaskGroup() as group:
-        lanes = Lanes(desk.work, group=group, concurrent=concurrent)
+async def opened(work: WorkByHand, concurrent: int = 10) -> AsyncIterator[Lanes]:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        lanes = Lanes(work.work, group=group, concurrent=concurrent)
         yield lanes
         await lanes.cancel()
 
 
 async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
-    desk = Desk()
-    async with opened(desk) as lanes:
+    work = WorkByHand()
+    async with opened(work) as lanes:
         for number in range(5):
             lanes.add(inbound("cli:a", str(number)), HandedLetter(str(number)))
 
         for _ in range(5):
-            await desk.end()
-            assert len(desk.running) <= 1
+            await work.end()
+            assert len(work.running) <= 1
         await lanes.drain(1)
 
-    assert desk.ended == ["0", "1", "2", "3", "4"]
+    assert work.ended == ["0", "1", "2", "3", "4"]
 
 
 async def test_keys_run_side_by_side_up_to_the_limit() -> None:
-    desk = Desk()
-    async with opened(desk, concurrent=2) as lanes:
+    work = WorkByHand()
+    async with opened(work, concurrent=2) as lanes:
         for name in "abc":
             lanes.add(inbound(f"cli:{name}", name), HandedLetter(name))
 
-        first, second = await desk.begun.get(), await desk.begun.get()
+        first, second = await work.begun.get(), await work.begun.get()
 
         assert {first.inbound.id, second.inbound.id} == {"a", "b"}
-        assert len(desk.running) == 2
+        assert len(work.running) == 2
 
 
 async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None:
     """A turn that runs when its letter comes again is not begun a second time."""
-    desk = Desk()
-    async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
-        entry = await desk.begun.get()
+    work = WorkByHand()
+    async with opened(work) as lanes:
+        put(lanes, "cli:a", "1")
+        entry = await work.begun.get()
         again = HandedLetter("1")
 
         added = lanes.add(inbound("cli:a", "1"), again)
 
         assert added is None
         assert entry.letter is again
-        assert desk.begun.empty()
+        assert work.begun.empty()
 
 
 async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> None:
-    desk = Desk()
-    async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
+    work = WorkByHand()
+    async with opened(work) as lanes:
+        put(lanes, "cli:a", "1")
         gone = HandedLetter("2")
         lanes.add(inbound("cli:a", "2"), gone)
-        lanes.add(inbound("cli:a", "3"), HandedLetter("3"))
+        put(lanes, "cli:a", "3")
         gone.lost = True
 
-        await desk.end()
-        await desk.end()
+        await work.end()
+        await work.end()
         await lanes.drain(1)
 
-    assert desk.ended == ["1", "3"]
+    assert work.ended == ["1", "3"]
 
 
 async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order() -> None:
     """An outage of one chat's turn takes no place among the running turns, and nothing overtakes it."""
-    desk = Desk()
+    work = WorkByHand()
     woken = asyncio.Event()
-    async with opened(desk, concurrent=1) as lanes:
-        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
-        lanes.add(inbound("cli:a", "2"), HandedLetter("2"))
-        lanes.add(inbound("cli:b", "x"), HandedLetter("x"))
+    async with opened(work, concurrent=1) as lanes:
+        put(lanes, "cli:a", "1")
+        put(lanes, "cli:a", "2")
+        put(lanes, "cli:b", "x")
 
-        await desk.end(RetryAfter(60, woken))
-        await desk.end()
-        assert desk.ended == ["x"]
+        await work.end(RetryAfter(60, woken))
+        await work.end()
+        assert work.ended == ["x"]
         woken.set()
-        await desk.end()
-        await desk.end()
+        await work.end()
+        await work.end()
         await lanes.drain(1)
 
-    assert desk.ended == ["x", "1", "2"]
+    assert work.ended == ["x", "1", "2"]
 
 
 async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> None:
-    desk = Desk()
-    async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
-        lanes.add(inbound("cli:a", "2"), HandedLetter("2"))
-        entry = await desk.begun.get()
+    work = WorkByHand()
+    async with opened(work) as lanes:
+        put(lanes, "cli:a", "1")
+        put(lanes, "cli:a", "2")
+        entry = await work.begun.get()
         drained = asyncio.ensure_future(lanes.drain(30))
         await asyncio.sleep(0)
 
-        desk.running["cli:a|1"].set_result(None)
+        work.running["cli:a|1"].set_result(None)
 
         assert await drained
-        assert desk.ended == ["1"]
+        assert work.ended == ["1"]
         assert entry.inbound.id == "1"
 
 
 async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_as_well() -> None:
-    desk = Desk()
-    async with opened(desk) as lanes, asyncio.timeout(30):
+    work = WorkByHand()
+    async with opened(work) as lanes:
         first, again = HandedLetter("1"), HandedLetter("1")
         lanes.add(inbound("cli:a", "1"), first)
-        lanes.add(inbound("cli:a", "2"), HandedLetter("2"))
-        entry = await desk.begun.get()
+        put(lanes, "cli:a", "2")
+        entry = await work.begun.get()
         entry.settled = first
         lanes.add(inbound("cli:a", "1"), again)
-        desk.running["cli:a|1"].set_result(None)
+        work.running["cli:a|1"].set_result(None)
 
-        assert (await desk.end()).inbound.id == "2"
-        assert (await desk.end()).letter is again
+        assert (await work.end()).inbound.id == "2"
+        assert (await work.end()).letter is again
         while lanes.get("cli:a") is not None:
             await asyncio.sleep(0)
-        assert desk.ended == ["1", "2", "1"]
+        assert work.ended == ["1", "2", "1"]
 
 
 async def test_a_drain_that_takes_too_long_cancels() -> None:
-    desk = Desk()
-    async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
-        await desk.begun.get()
+    work = WorkByHand()
+    async with opened(work) as lanes:
+        put(lanes, "cli:a", "1")
+        await work.begun.get()
 
         assert not await lanes.drain(0.01)
 
-        assert desk.running == {}
-        assert desk.ended == []
+        assert work.running == {}
+        assert work.ended == []
 
 
 async def test_a_lane_that_was_cancelled_before_it_began_holds_up_no_drain() -> None:
-    desk = Desk()
-    async with opened(desk) as lanes:
-        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
+    work = WorkByHand()
+    async with opened(work) as lanes:
+        put(lanes, "cli:a", "1")
         await lanes.cancel()
 
         assert await asyncio.wait_for(lanes.drain(30), 10)
-        assert desk.begun.empty()
+        assert work.begun.empty()
 
 
 @pytest.mark.parametrize("running", [True, False])
 async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> None:
-    desk = Desk()
-    async with opened(desk) as lanes:
+    work = WorkByHand()
+    async with opened(work) as lanes:
         if running:
-            lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
-            await desk.begun.get()
+            put(lanes, "cli:a", "1")
+            await work.begun.get()
 
         stopped = lanes.stop("cli:a")
 
@@ -207,16 +211,16 @@ async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> No
 
 async def test_a_stop_in_a_try_that_has_to_wait_is_not_slept_over() -> None:
     """The next try sees it at once; where that one has to wait too, it waits."""
-    desk = Desk()
-    async with opened(desk) as lanes, asyncio.timeout(30):
-        lanes.add(inbound("cli:a", "1"), HandedLetter("1"))
-        entry = await desk.begun.get()
+    work = WorkByHand()
+    async with opened(work) as lanes:
+        put(lanes, "cli:a", "1")
+        entry = await work.begun.get()
         assert lanes.stop("cli:a") is entry
-        desk.running["cli:a|1"].set_result(RetryAfter(600))
+        work.running["cli:a|1"].set_result(RetryAfter(600))
 
-        assert await desk.end(RetryAfter(600)) is entry
+        assert await work.end(RetryAfter(600)) is entry
         lane = lanes.get("cli:a")
         assert lane is not None
         while lane.nudge is None:
             await asyncio.sleep(0)
-        assert desk.begun.empty()
+        assert work.begun.empty()
