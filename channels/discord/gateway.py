@@ -16,7 +16,7 @@ from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
 from channels.base import Pulse
 from channels.discord.ingress import DiscordIngress, Tempo
-from channels.discord.messages import MessagePlace
+from channels.discord.messages import Location
 from channels.discord.rest import refused_token
 from channels.discord.sweep import Sweeper
 from channels.errors import ChannelDown, CredentialsRefused
@@ -199,13 +199,13 @@ class Servers:
             self._roles[guild] = frozenset([str(role.id)])
         return self._roles.get(guild, frozenset())
 
-    def place(self, channel: str) -> MessagePlace | None:
+    def locate(self, channel: str) -> Location | None:
         """Where a channel of a server stands; None where it is not known."""
         found = self._channel(channel)
         if isinstance(found, discord.Thread):
-            return MessagePlace(channel, str(found.guild.id), str(found.parent_id))
+            return Location(channel, str(found.guild.id), str(found.parent_id))
         if isinstance(found, discord.abc.GuildChannel):
-            return MessagePlace(channel, str(found.guild.id))
+            return Location(channel, str(found.guild.id))
         return None
 
     def may_read(self, channel: str) -> bool | None:
