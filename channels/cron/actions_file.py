@@ -22,7 +22,7 @@ class Left:
 
     def __init__(self, workspace: Path) -> None:
         self._path = workspace / "cron" / "action.jsonl"
-        # Theirs: taken around every touch of the file.
+        # nanobot takes this lock around every touch of the file.
         self._lock = workspace / "cron.lock"
 
     def waits(self) -> bool:

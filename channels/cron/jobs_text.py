@@ -84,7 +84,7 @@ def encode(document: Document) -> bytes:
         try:
             return orjson.dumps(top, option=orjson.OPT_INDENT_2)
         except TypeError:
-            # A number of over 64 bits, half of a surrogate pair.
+            # A number of over 64 bits or half of a surrogate pair is JSON, but not for every parser.
             pass
     return json.dumps(top, indent=2).encode()
 

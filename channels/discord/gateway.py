@@ -53,7 +53,7 @@ class Gateway(discord.Client):
             heartbeat_timeout=table.heartbeat_timeout_s,
             guild_ready_timeout=tempo.guilds_s,
             max_ratelimit_timeout=30.0,
-            # Shows every event as it came, before anybody may stumble over it.
+            # Every event is shown as it came, before the client may stumble over it.
             enable_debug_events=True,
         )
         self._table = table
@@ -160,7 +160,7 @@ class Gateway(discord.Client):
                 thread.stop()
         try:
             with suppress(Exception):
-                # A server that is mute does not say good-bye.
+                # A server that is mute would let the client wait for its good-bye.
                 async with asyncio.timeout(1.0):
                     await self.close()
         finally:
@@ -172,7 +172,7 @@ class Gateway(discord.Client):
         self._set_deadline(None)
 
     def _set_deadline(self, at: float | None) -> None:
-        # The deadline may just have passed.
+        # A deadline that has just passed cannot be moved any more.
         with suppress(RuntimeError):
             if self.deadline is not None:
                 self.deadline.reschedule(at)

@@ -34,7 +34,7 @@ MAX_WAITING: Final = 2_000
 _MAX_SEEN: Final = 10_000
 _MAX_LOCATIONS: Final = 10_000
 _TRIES: Final = 3
-# The kind of answer; Discord's code where one was given.
+# The kind of answer that promises another one, and Discord's code where one was given already.
 _LATER, _ALREADY = 5, 40060
 Job = Callable[[], Awaitable[None]]
 log = structlog.get_logger("discord")
@@ -117,9 +117,9 @@ class DiscordIngress:
         self._tempo = tempo
         self._sleep = sleep
         self._lanes: KeyedLanes[Job] = KeyedLanes(_do, start=self._start_lane)
-        # Channels without a gap before their next live event.
+        # Channels that have no gap before their next live event.
         self._fresh: set[str] = set()
-        # Sweeps that have not begun.
+        # Sweeps that have not begun: who asks for one meanwhile gets the same.
         self._queued: dict[str, asyncio.Future[bool]] = {}
         # Ids of what was handed on: the history shows again what came live.
         self._seen: durable.BoundedDict[str, None] = durable.BoundedDict(_MAX_SEEN)
@@ -162,7 +162,7 @@ class DiscordIngress:
         return done
 
     async def _sweep(self, location: Location, done: asyncio.Future[bool]) -> None:
-        # Who asks from now on may mean what this reading does not see.
+        # Who asks from now on may mean a message that this reading does not see.
         del self._queued[location.channel]
         swept = False
         try:
@@ -193,6 +193,7 @@ class DiscordIngress:
                 page = await self._rest.history(channel, after)
                 for raw in page:
                     await self._take(raw, location)
+                    # Only behind what was emitted: a kill in between costs a repeat, which the queue knows.
                     after = int(raw["id"])
                     await self._cursors.advance(channel, after)
                 if len(page) < PAGE:

@@ -16,9 +16,9 @@ Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
 
 THREADS: Final = frozenset({10, 11, 12})
-# Where the time within Discord's ids begins.
+# The time within Discord's ids begins here.
 _EPOCH: Final = datetime(2015, 1, 1, tzinfo=UTC)
-# Plain, reply, and the answers of applications.
+# Types that people or bots wrote: plain, reply, and the answers of applications.
 _SPOKEN: Final = frozenset({0, 19, 20, 23})
 _VOICE: Final = 1 << 13
 _FORWARD: Final = 1

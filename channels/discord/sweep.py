@@ -20,13 +20,13 @@ from channels.discord.rest import RequestRefused, Rest
 from channels.errors import ChannelError, CredentialsRefused
 from channels.tables import DiscordTable as Table
 
-# Text, voice, announcements, stage; threads come apart.
+# Types of channels with messages: text, voice, announcements, stage. Threads are listed apart.
 _WITH_MESSAGES: Final = frozenset({0, 2, 5, 13})
 # Direct channels of one regular sweep: the newest, and others in turn.
 _DIRECT_AT_ONCE: Final = 100
 _OLD: Final = timedelta(days=7)
 _PATIENCE_S: Final = 60.0
-# After a sweep that was not complete.
+# The pause after a sweep that was not complete.
 _AGAIN_S: Final = 5.0
 log = structlog.get_logger("discord")
 
