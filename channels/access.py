@@ -11,7 +11,7 @@ from channels.pairing import Approved
 from channels.tables import Platform
 
 EVERYONE: Final = "*"
-# Commands not for everyone in a group.
+# Commands that not everyone may give in a group.
 RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact"})
 _MAX_CHATS: Final = 10_000
 

@@ -68,7 +68,7 @@ class Arrival:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Whether the chat will hear of it.
+# It returns whether the chat will hear of the message.
 Emit = Callable[[Arrival], Awaitable[bool]]
 
 

@@ -29,7 +29,7 @@ async def lease(
     try:
         while not durable.try_lock(fd):
             await sleep(TRY_S)
-        # A full disk: nobody but a curious person reads it.
+        # On a full disk the lease holds all the same: only a curious person reads the file.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, orjson.dumps({"v": state_file.VERSION, "pid": os.getpid()}), 0)

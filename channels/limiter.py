@@ -129,10 +129,10 @@ class Limiter:
         self._window_s = max(each.per_s for each in every)
         self._file = _File(state / f"limits-{hashlib.sha256(token.encode()).hexdigest()[:12]}.json")
         self._file.check()
-        # What the file could not be told.
+        # Sends that the file could not be told of.
         self._memory = _Sent()
         self._queues: dict[str, list[float]] = {}
-        # First come, first served; one thread at a time.
+        # First come, first served: one thread at a time looks at the file.
         self._serving = asyncio.Lock()
         # A thread outlives the cancelled task that began it.
         self._mutex = threading.Lock()
@@ -181,7 +181,7 @@ class Limiter:
                 elif not self._frozen:
                     return None
             except (OSError, NewerFile):
-                # A full disk, a newer version beside this one: by what we know.
+                # On a full disk, or beside a newer version, this process goes by what it knows itself.
                 file = None
             sent.forget(self._clock(), older_s=self._window_s)
             result, changed = work(sent)
@@ -294,7 +294,7 @@ class _File:
             durable.check_version(content["v"], state_file.VERSION, self._path.name, error=NewerFile)
             self.translated = content["boot"] != self._boot
             shift = 0.0
-            # Started anew since, or another machine: by the wall clock.
+            # The machine was started anew since, or it is another one: only the wall clock is the same.
             if self.translated:
                 shift = now - content["clock"] - max(0.0, time.time() - content["wall"])
             return _Sent(

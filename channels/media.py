@@ -163,12 +163,8 @@ class MediaFolder:
             suffix = _EXTENSIONS.get(mime) or mimetypes.guess_extension(mime) or ".bin"
         folder = self._folder / digest[:2]
         durable.make_folder(folder)
-        target = next((each for each in folder.glob(f"{digest}.*") if each.stat().st_size == size), None)
-        if target is not None:
-            # Its date says when a message brought it last: what is younger than the lines that name it stays.
-            os.utime(target)
-            durable.sync_folder(folder)
-        else:
+        target = _brought_before(folder, digest, size)
+        if target is None:
             target = folder / f"{digest}{suffix}"
             durable.settle(temp, target)
         return Attachment(
@@ -214,6 +210,20 @@ def _mime_of(file: File, name: str, head: bytes) -> str:
         if seen:
             return seen
     return said or mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+def _brought_before(folder: Path, digest: str, size: int) -> Path | None:
+    """Return the file of this content, durable and dated anew; None where there is none."""
+    for path in folder.glob(f"{digest}.*"):
+        # Who lets go of old files may take it at this moment: then it is written anew.
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size == size:
+                # Its date says when a message brought it last: it stays while lines that name it are older.
+                os.utime(path)
+                # Another process may have put it there a moment ago, and not synced its name yet.
+                durable.sync_folder(folder)
+                return path
+    return None
 
 
 async def _closing(file: File) -> AsyncGenerator[bytes, None]:

@@ -23,7 +23,8 @@ VALID: Final = timedelta(hours=1)
 ANSWER_EVERY: Final = timedelta(days=1)
 # Codes of a channel that wait; the oldest gives way.
 MAX_PENDING: Final = 20
-# People and groups of a channel that are told a code within an hour.
+# People and groups of a channel that are told a code within an hour. With 20 that wait this leaves each code
+# 20 minutes in a steady crowd of strangers: more would take a code back before anybody could approve it.
 MAX_TOLD: Final = 60
 # Before somebody whose code gave way is told another.
 AGAIN_AFTER: Final = timedelta(minutes=10)
@@ -168,11 +169,11 @@ class Pairing:
         """
         wanted = code.strip().upper()
         with self._open() as book:
-            for place, each in enumerate(book.entries):
+            for position, each in enumerate(book.entries):
                 if each.code and secrets.compare_digest(each.code.encode(), wanted.encode()):
                     greet = f"proactive:{ULID()}" if each.chat else ""
                     granted = replace(each, code="", at=self._clock(), greet=greet)
-                    book.entries[place] = granted
+                    book.entries[position] = granted
                     return granted
         raise NoSuchCode("no such code waits: codes are valid for an hour", hint="chat-gateway pairing list")
 

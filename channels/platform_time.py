@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-# Counts on while the machine sleeps, where there is such a clock.
+# Where there is such a clock, it counts on while the machine sleeps.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

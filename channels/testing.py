@@ -52,7 +52,7 @@ class FakePlatform:
         self.changed = asyncio.Condition()
         self.written: list[Arrival] = []
         self.taken = 0
-        # Calls that are held up.
+        # The calls that are held up.
         self.hanging = 0
         self._numbers = itertools.count(1)
         self._nonces: dict[str, str] = {}

@@ -22,7 +22,7 @@ class Left:
 
     def __init__(self, workspace: Path) -> None:
         self._path = workspace / "cron" / "action.jsonl"
-        # Theirs: taken around every touch of the file.
+        # nanobot takes this lock around every touch of the file.
         self._lock = workspace / "cron.lock"
 
     def waits(self) -> bool:
@@ -59,12 +59,12 @@ def merged(rows: list[Any], left: bytes) -> list[Any]:
             continue
         kind, params = action
         job_id = params.get("job_id") if kind == "del" else params.get("id")
-        places = [n for n, row in enumerate(rows) if isinstance(row, dict) and row.get("id") == job_id]
+        positions = [n for n, row in enumerate(rows) if isinstance(row, dict) and row.get("id") == job_id]
         if kind == "del":
-            rows = [row for n, row in enumerate(rows) if n not in places]
-        elif places:
-            known = rows[places[0]]
-            rows = [*rows[: places[0]], _over(known, _job_row(params)), *rows[places[0] + 1 :]]
+            rows = [row for n, row in enumerate(rows) if n not in positions]
+        elif positions:
+            known = rows[positions[0]]
+            rows = [*rows[: positions[0]], _over(known, _job_row(params)), *rows[positions[0] + 1 :]]
         else:
             rows = [*rows, _job_row(params)]
     return rows

@@ -374,6 +374,6 @@ def _encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Half of a surrogate pair.
+        # Half of a surrogate pair cannot be written as UTF-8.
         return False
     return True

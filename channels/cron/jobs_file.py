@@ -45,7 +45,7 @@ class Damaged(ChannelError):
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """What stands in the file and cannot run: which (its id, else its place), why, and what would help."""
+    """What stands in the file and cannot run: which (its id, else its position), why, and what would help."""
 
     id: str | None
     problem: str
@@ -152,8 +152,8 @@ class CronFile:
         """Remove a job, even one that cannot run. Raises ``NoJob``, or as ``add``."""
 
         def change(rows: list[Any]) -> list[Any]:
-            place = _place(rows, job_id)
-            return rows[:place] + rows[place + 1 :]
+            position = _position_of(rows, job_id)
+            return rows[:position] + rows[position + 1 :]
 
         self._edit(change, by_hand=True)
 
@@ -162,9 +162,9 @@ class CronFile:
         at = self._clock()
 
         def change(rows: list[Any]) -> list[Any]:
-            place = _place(rows, job_id)
-            schedule = read_job(rows[place], self._zone).schedule
-            return [*rows[:place], switched(rows[place], schedule, enabled, at), *rows[place + 1 :]]
+            position = _position_of(rows, job_id)
+            schedule = read_job(rows[position], self._zone).schedule
+            return [*rows[:position], switched(rows[position], schedule, enabled, at), *rows[position + 1 :]]
 
         return self._edit(change, by_hand=True).jobs[job_id]
 
@@ -340,10 +340,10 @@ def _write(path: Path, data: bytes, *, only_if: Callable[[], bool] = lambda: Tru
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _place(rows: list[Any], job_id: str) -> int:
-    for place, row in enumerate(rows):
+def _position_of(rows: list[Any], job_id: str) -> int:
+    for position, row in enumerate(rows):
         if isinstance(row, dict) and str(row.get("id")) == job_id:
-            return place
+            return position
     raise _no_job(job_id)
 
 

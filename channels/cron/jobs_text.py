@@ -84,7 +84,7 @@ def encode(document: Document) -> bytes:
         try:
             return orjson.dumps(top, option=orjson.OPT_INDENT_2)
         except TypeError:
-            # A number of over 64 bits, half of a surrogate pair.
+            # A number of over 64 bits or half of a surrogate pair is JSON, but not for every parser.
             pass
     return json.dumps(top, indent=2).encode()
 
@@ -123,18 +123,18 @@ def _rescue(data: bytes, why: str) -> Document:
 def _objects(text: str, start: int) -> Iterator[tuple[Any, int, int]]:
     """Yield each whole object from ``start`` on that has the look of a job, with where it stands."""
     decoder = json.JSONDecoder()
-    place = text.find("{", start)
+    position = text.find("{", start)
     failed = 0
-    while place >= 0 and failed < _MOST_FAILED:
+    while position >= 0 and failed < _MOST_FAILED:
         try:
-            row, end = decoder.raw_decode(text, place)
+            row, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
-            row, end = None, place + 1
+            row, end = None, position + 1
         if isinstance(row, dict) and "id" in row and "schedule" in row:
-            yield row, place, end
+            yield row, position, end
         else:
-            end, failed = place + 1, failed + 1
-        place = text.find("{", end)
+            end, failed = position + 1, failed + 1
+        position = text.find("{", end)
 
 
 def _lose(text: str, begin: int, end: int, lost: list[Lost]) -> None:

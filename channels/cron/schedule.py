@@ -132,8 +132,8 @@ def _cron(expr: str, zone: tzinfo) -> CronExpression:
     if len(fields) != 5:
         raise BadSchedule(f"{expr!r} has {len(fields)} fields", hint=_FIVE)
     # Some write ? for "any" where the other one of the two days decides.
-    for place in (2, 4):
-        fields[place] = "*" if fields[place] == "?" else fields[place]
+    for position in (2, 4):
+        fields[position] = "*" if fields[position] == "?" else fields[position]
     found = CronExpression(" ".join(fields), zone)
     try:
         comes = next(CronSim(found.expr, datetime.now(UTC)), None)

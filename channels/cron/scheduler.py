@@ -28,12 +28,12 @@ Put = Callable[[Inbound], Awaitable[None]]
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 LOOK_S: Final = 1.0
 STALLED_S: Final = 60.0
-# Letters that are put at once.
+# So many letters are put at once.
 MOST_PUTS: Final = 1024
 # After a write of the file nothing is noted for this many times as long as it took.
 REST: Final = 20
 AGAIN_S: Final = 5.0
-# Runs that could not be noted yet.
+# So many runs that could not be noted yet are kept.
 MOST_KEPT: Final = 10_000
 _TICK: Final = timedelta(microseconds=1)
 

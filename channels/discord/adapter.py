@@ -39,7 +39,7 @@ class Discord:
     """Discord as a ``Channel`` that ``Types``, ``Edits``, ``Registers`` and knows ``Admins``."""
 
     name = "discord"
-    # Every piece carries an enforced nonce.
+    # Every piece carries a nonce, by which Discord makes a repeat the same message.
     safe_to_repeat = True
 
     def __init__(self, table: Table, site: Site, *, tempo: Tempo | None = None) -> None:

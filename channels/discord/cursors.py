@@ -54,7 +54,7 @@ class Cursors:
         self._bot = bot
         self._book = book
         self._rest = dict(rest)
-        # What the disk holds.
+        # What the disk holds; only what differs from it is written.
         self._written = book.as_json()
         self._saving = asyncio.Lock()
         self._unsaved = False
@@ -81,13 +81,13 @@ class Cursors:
                 hint=f"mend {path}, or move it away: what came meanwhile is then lost",
             ) from error
         now = clock()
-        # A clock that was ahead wrote it.
+        # A clock that was ahead wrote it: believed, it would hide all that comes until then.
         ahead = known is not None and known.first_start > now + _AHEAD
         if known is not None and ahead:
             known.first_start = now
         cursors = cls(path, bot, known or _Book(now), {**content, "bots": others})
         if known is None or ahead:
-            # What was written before is not read.
+            # It is written before anything is received: after a kill the next start is no first one.
             log.info("discord.first_start", at=now_text(now))
             await cursors._save()
         return cursors

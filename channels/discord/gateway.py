@@ -16,7 +16,7 @@ from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
 from channels.base import Pulse
 from channels.discord.ingress import DiscordIngress, Tempo
-from channels.discord.messages import MessagePlace
+from channels.discord.messages import Location
 from channels.discord.rest import refused_token
 from channels.discord.sweep import Sweeper
 from channels.errors import ChannelDown, CredentialsRefused
@@ -53,7 +53,7 @@ class Gateway(discord.Client):
             heartbeat_timeout=table.heartbeat_timeout_s,
             guild_ready_timeout=tempo.guilds_s,
             max_ratelimit_timeout=30.0,
-            # Shows every event as it came, before anybody may stumble over it.
+            # Every event is shown as it came, before the client may stumble over it.
             enable_debug_events=True,
         )
         self._table = table
@@ -160,7 +160,7 @@ class Gateway(discord.Client):
                 thread.stop()
         try:
             with suppress(Exception):
-                # A server that is mute does not say good-bye.
+                # A server that is mute would let the client wait for its good-bye.
                 async with asyncio.timeout(1.0):
                     await self.close()
         finally:
@@ -172,7 +172,7 @@ class Gateway(discord.Client):
         self._set_deadline(None)
 
     def _set_deadline(self, at: float | None) -> None:
-        # The deadline may just have passed.
+        # A deadline that has just passed cannot be moved any more.
         with suppress(RuntimeError):
             if self.deadline is not None:
                 self.deadline.reschedule(at)
@@ -199,13 +199,13 @@ class Servers:
             self._roles[guild] = frozenset([str(role.id)])
         return self._roles.get(guild, frozenset())
 
-    def place(self, channel: str) -> MessagePlace | None:
+    def locate(self, channel: str) -> Location | None:
         """Where a channel of a server stands; None where it is not known."""
         found = self._channel(channel)
         if isinstance(found, discord.Thread):
-            return MessagePlace(channel, str(found.guild.id), str(found.parent_id))
+            return Location(channel, str(found.guild.id), str(found.parent_id))
         if isinstance(found, discord.abc.GuildChannel):
-            return MessagePlace(channel, str(found.guild.id))
+            return Location(channel, str(found.guild.id))
         return None
 
     def may_read(self, channel: str) -> bool | None:

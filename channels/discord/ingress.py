@@ -16,11 +16,11 @@ from channels.base import Arrival, Emit
 from channels.discord.cursors import Cursors
 from channels.discord.messages import (
     DiscordBot,
-    MessagePlace,
+    Location,
     Raw,
     SkippedMessage,
-    interaction_place,
-    place_of,
+    interaction_location,
+    location_of,
     read_edit,
     read_interaction,
     read_message,
@@ -32,9 +32,9 @@ from channels.keyed_lanes import KeyedLanes
 # Live messages in memory; what comes beyond is left to the history.
 MAX_WAITING: Final = 2_000
 _MAX_SEEN: Final = 10_000
-_MAX_PLACES: Final = 10_000
+_MAX_LOCATIONS: Final = 10_000
 _TRIES: Final = 3
-# The kind of answer; Discord's code where one was given.
+# The kind of answer that promises another one, and Discord's code where one was given already.
 _LATER, _ALREADY = 5, 40060
 Job = Callable[[], Awaitable[None]]
 log = structlog.get_logger("discord")
@@ -51,7 +51,7 @@ class GuildView(Protocol):
         """The role that Discord made for the bot on a server, where there is one."""
         ...
 
-    def place(self, channel: str) -> MessagePlace | None:
+    def locate(self, channel: str) -> Location | None:
         """Where a channel of a server stands; None where it is not known."""
         ...
 
@@ -117,13 +117,13 @@ class DiscordIngress:
         self._tempo = tempo
         self._sleep = sleep
         self._lanes: KeyedLanes[Job] = KeyedLanes(_do, start=self._start_lane)
-        # Channels without a gap before their next live event.
+        # Channels that have no gap before their next live event.
         self._fresh: set[str] = set()
-        # Sweeps that have not begun.
+        # Sweeps that have not begun: who asks for one meanwhile gets the same.
         self._queued: dict[str, asyncio.Future[bool]] = {}
         # Ids of what was handed on: the history shows again what came live.
         self._seen: durable.BoundedDict[str, None] = durable.BoundedDict(_MAX_SEEN)
-        self._places: durable.BoundedDict[str, MessagePlace] = durable.BoundedDict(_MAX_PLACES)
+        self._locations: durable.BoundedDict[str, Location] = durable.BoundedDict(_MAX_LOCATIONS)
 
     def _start_lane(self, lane: Coroutine[Any, Any, None], channel: str) -> None:
         self._group.create_task(lane, name=f"discord-channel-{channel}")
@@ -147,26 +147,26 @@ class DiscordIngress:
 
     def interaction(self, raw: Raw) -> None:
         """Take a command of the menu: promise an answer at once, then let it wait for its turn."""
-        place = interaction_place(raw)
+        location = interaction_location(raw)
         promise = self._group.create_task(self._defer(raw), name=f"discord-interaction-{raw['id']}")
-        self._follow(place.channel, place.guild, partial(self._command, raw, place, promise))
+        self._follow(location.channel, location.guild, partial(self._command, raw, location, promise))
 
-    def sweep(self, place: MessagePlace) -> asyncio.Future[bool]:
+    def sweep(self, location: Location) -> asyncio.Future[bool]:
         """Read a channel from its cursor on, in its turn; the result says whether it was read to its end."""
-        queued = self._queued.get(place.channel)
+        queued = self._queued.get(location.channel)
         if queued is not None:
             return queued
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._queued[place.channel] = done
-        self._lanes.put(place.channel, partial(self._sweep, place, done))
+        self._queued[location.channel] = done
+        self._lanes.put(location.channel, partial(self._sweep, location, done))
         return done
 
-    async def _sweep(self, place: MessagePlace, done: asyncio.Future[bool]) -> None:
-        # Who asks from now on may mean what this reading does not see.
-        del self._queued[place.channel]
+    async def _sweep(self, location: Location, done: asyncio.Future[bool]) -> None:
+        # Who asks from now on may mean a message that this reading does not see.
+        del self._queued[location.channel]
         swept = False
         try:
-            swept = await self._read(place)
+            swept = await self._read(location)
         finally:
             if not done.done():
                 done.set_result(swept)
@@ -181,18 +181,19 @@ class DiscordIngress:
         """Read what was missed before a live event; where Discord does not let us, go on without."""
         pauses = iter(self._tempo.pauses())
         for _ in range(_TRIES):
-            if await self._read(await self._place(channel, guild)):
+            if await self._read(await self._locate(channel, guild)):
                 return
             await self._sleep(next(pauses))
 
-    async def _read(self, place: MessagePlace) -> bool:
-        channel = place.channel
+    async def _read(self, location: Location) -> bool:
+        channel = location.channel
         try:
             after = self._cursors.start(channel)
             while True:
                 page = await self._rest.history(channel, after)
                 for raw in page:
-                    await self._take(raw, place)
+                    await self._take(raw, location)
+                    # Only behind what was emitted: a kill in between costs a repeat, which the queue knows.
                     after = int(raw["id"])
                     await self._cursors.advance(channel, after)
                 if len(page) < PAGE:
@@ -211,27 +212,27 @@ class DiscordIngress:
         return True
 
     async def _live(self, raw: Raw) -> None:
-        place = await self._place(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
-        await self._take(raw, place)
+        location = await self._locate(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
+        await self._take(raw, location)
 
-    async def _take(self, raw: Raw, place: MessagePlace) -> None:
-        found = read_message(raw, self._bot(place), place, self._rest.download)
-        await self._hand_on(found, place, raw.get("id"))
+    async def _take(self, raw: Raw, location: Location) -> None:
+        found = read_message(raw, self._bot(location), location, self._rest.download)
+        await self._hand_on(found, location, raw.get("id"))
 
     async def _edited(self, raw: Raw) -> None:
-        place = await self._place(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
-        await self._hand_on(read_edit(raw, self._bot(place), place), place, raw.get("id"))
+        location = await self._locate(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
+        await self._hand_on(read_edit(raw, self._bot(location), location), location, raw.get("id"))
 
-    async def _command(self, raw: Raw, place: MessagePlace, promise: asyncio.Task[bool]) -> None:
+    async def _command(self, raw: Raw, location: Location, promise: asyncio.Task[bool]) -> None:
         deferred = await promise
-        answered = await self._hand_on(read_interaction(raw, deferred=deferred), place, raw["id"])
+        answered = await self._hand_on(read_interaction(raw, deferred=deferred), location, raw["id"])
         if deferred and not answered:
             await self._withdraw(raw)
 
-    def _bot(self, place: MessagePlace) -> DiscordBot:
-        return DiscordBot(self._me, self._view.own_roles(place.guild) if place.guild else frozenset())
+    def _bot(self, location: Location) -> DiscordBot:
+        return DiscordBot(self._me, self._view.own_roles(location.guild) if location.guild else frozenset())
 
-    async def _hand_on(self, arrival: Arrival | SkippedMessage, place: MessagePlace, id: object) -> bool:
+    async def _hand_on(self, arrival: Arrival | SkippedMessage, location: Location, id: object) -> bool:
         """Emit what came; return whether the chat will hear of it, or has heard."""
         if isinstance(arrival, SkippedMessage):
             if arrival.strange:
@@ -239,8 +240,8 @@ class DiscordIngress:
             return False
         if arrival.id in self._seen:
             return True
-        if not place.guild or place.parent:
-            await self._remember(place.channel, "" if place.guild else arrival.sender.id)
+        if not location.guild or location.parent:
+            await self._remember(location.channel, "" if location.guild else arrival.sender.id)
         answered = await self._emit(arrival)
         self._seen[arrival.id] = None
         return answered
@@ -258,27 +259,27 @@ class DiscordIngress:
                 log.error("channel.held_back", channel=channel, error=str(error))
                 await self._sleep(pause_s)
 
-    async def _place(self, channel: str, guild: str) -> MessagePlace:
+    async def _locate(self, channel: str, guild: str) -> Location:
         """Find out whether a channel is a thread, and of which channel."""
         if not guild:
-            return MessagePlace(channel)
-        place = self._view.place(channel) or self._places.get(channel)
-        if place is None:
-            place = self._places[channel] = await self._ask_place(channel, guild)
-        return place
+            return Location(channel)
+        location = self._view.locate(channel) or self._locations.get(channel)
+        if location is None:
+            location = self._locations[channel] = await self._ask_location(channel, guild)
+        return location
 
-    async def _ask_place(self, channel: str, guild: str) -> MessagePlace:
+    async def _ask_location(self, channel: str, guild: str) -> Location:
         pauses = iter(self._tempo.pauses())
         for _ in range(_TRIES):
             try:
-                return place_of(await self._rest.channel(channel), guild)
+                return location_of(await self._rest.channel(channel), guild)
             except CredentialsRefused:
                 raise
             except (RequestRefused, KeyError, TypeError, ValueError):
                 break
             except ChannelError:
                 await self._sleep(next(pauses))
-        return MessagePlace(channel, guild)
+        return Location(channel, guild)
 
     async def _defer(self, raw: Raw) -> bool:
         """Tell Discord within its three seconds that an answer will come."""

@@ -16,9 +16,9 @@ Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
 
 THREADS: Final = frozenset({10, 11, 12})
-# Where the time within Discord's ids begins.
+# The time within Discord's ids begins here.
 _EPOCH: Final = datetime(2015, 1, 1, tzinfo=UTC)
-# Plain, reply, and the answers of applications.
+# Types that people or bots wrote: plain, reply, and the answers of applications.
 _SPOKEN: Final = frozenset({0, 19, 20, 23})
 _VOICE: Final = 1 << 13
 _FORWARD: Final = 1
@@ -35,7 +35,7 @@ class DiscordBot:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePlace:
+class Location:
     """Where a message stands; ``guild`` is empty for a direct channel, ``parent`` is a thread's channel."""
 
     channel: str
@@ -44,7 +44,7 @@ class MessagePlace:
 
     @property
     def group_ids(self) -> tuple[str, ...]:
-        """The ids under which the place may be allowed, its own first; none for a direct channel."""
+        """The ids under which the location may be allowed, its own first; none for a direct channel."""
         return tuple(filter(None, (self.channel, self.parent, self.guild))) if self.guild else ()
 
 
@@ -67,7 +67,7 @@ def instant_of(snowflake: int | str) -> datetime:
     return _EPOCH + timedelta(milliseconds=int(snowflake) >> 22)
 
 
-def place_of(channel: Raw, guild: str = "") -> MessagePlace:
+def location_of(channel: Raw, guild: str = "") -> Location:
     """Read where a channel object stands.
 
     Raises:
@@ -75,23 +75,23 @@ def place_of(channel: Raw, guild: str = "") -> MessagePlace:
     """
     parent = channel.get("parent_id") if int(channel["type"]) in THREADS else None
     guild = guild or str(channel.get("guild_id") or "")
-    return MessagePlace(str(int(channel["id"])), guild, str(parent or ""))
+    return Location(str(int(channel["id"])), guild, str(parent or ""))
 
 
-def read_message(raw: Raw, me: DiscordBot, place: MessagePlace, fetch: Fetch) -> Arrival | SkippedMessage:
+def read_message(raw: Raw, me: DiscordBot, location: Location, fetch: Fetch) -> Arrival | SkippedMessage:
     """Read a message as the gateway or the history shows it; never raises, whatever its shape."""
     try:
-        return _message(raw, me, place, fetch=fetch, kind="message")
+        return _message(raw, me, location, fetch=fetch, kind="message")
     except _FAULTS as error:
         return SkippedMessage("message", f"unreadable: {type(error).__name__}", strange=True)
 
 
-def read_edit(raw: Raw, me: DiscordBot, place: MessagePlace) -> Arrival | SkippedMessage:
+def read_edit(raw: Raw, me: DiscordBot, location: Location) -> Arrival | SkippedMessage:
     """Read a changed message; one whose links were merely unfolded is none. Never raises."""
     try:
         if not raw.get("edited_timestamp") or "content" not in raw or "author" not in raw:
             return SkippedMessage("edit", "not changed by a person")
-        return _message(raw, me, place, fetch=None, kind="edit")
+        return _message(raw, me, location, fetch=None, kind="edit")
     except _FAULTS as error:
         return SkippedMessage("edit", f"unreadable: {type(error).__name__}", strange=True)
 
@@ -110,7 +110,7 @@ def read_interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
 
 
 def _message(
-    raw: Raw, me: DiscordBot, place: MessagePlace, *, fetch: Fetch | None, kind: Literal["message", "edit"]
+    raw: Raw, me: DiscordBot, location: Location, *, fetch: Fetch | None, kind: Literal["message", "edit"]
 ) -> Arrival | SkippedMessage:
     author: Raw = raw["author"]
     if str(author["id"]) == me.id:
@@ -127,14 +127,14 @@ def _message(
         sent_at = datetime.fromisoformat(raw["edited_timestamp"])
     return Arrival(
         id=f"discord:{number}" if kind == "message" else f"discord:{number}:e{_ms(sent_at)}",
-        chat_id=place.channel,
+        chat_id=location.channel,
         text=text,
         kind=kind,
         platform_id=number,
         sender=_sender(author, raw.get("member")),
         from_bot=bool(author.get("bot") or author.get("system") or raw.get("webhook_id")),
-        group=bool(place.guild),
-        group_ids=place.group_ids,
+        group=bool(location.guild),
+        group_ids=location.group_ids,
         mentioned=_mentions(raw, me),
         reply_to=_replied(raw),
         sent_at=sent_at,
@@ -151,27 +151,27 @@ def _interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
         kind, text = "action", str(data["custom_id"])
     else:
         return SkippedMessage("interaction", f"of type {raw['type']}")
-    place = interaction_place(raw)
+    location = interaction_location(raw)
     member: Raw | None = raw.get("member")
     user: Raw = member["user"] if member else raw["user"]
     meta = {"interaction": str(raw["token"]), "application": str(raw["application_id"])}
     return Arrival(
         id=f"discord:i{int(raw['id'])}",
-        chat_id=place.channel,
+        chat_id=location.channel,
         text=text,
         kind=kind,
         platform_id=str(raw["message"]["id"]) if kind == "action" and raw.get("message") else None,
         sender=_sender(user, member),
         from_bot=bool(user.get("bot")),
-        group=bool(place.guild),
-        group_ids=place.group_ids,
+        group=bool(location.guild),
+        group_ids=location.group_ids,
         mentioned=True,
         sent_at=instant_of(raw["id"]),
         meta=meta if deferred else {},
     )
 
 
-def interaction_place(raw: Raw) -> MessagePlace:
+def interaction_location(raw: Raw) -> Location:
     """Read where an interaction happened.
 
     Raises:
@@ -180,8 +180,8 @@ def interaction_place(raw: Raw) -> MessagePlace:
     guild = str(raw.get("guild_id") or "")
     channel: Raw | None = raw.get("channel")
     if channel and "type" in channel:
-        return place_of({**channel, "id": channel.get("id") or raw["channel_id"]}, guild)
-    return MessagePlace(str(int(raw["channel_id"])), guild)
+        return location_of({**channel, "id": channel.get("id") or raw["channel_id"]}, guild)
+    return Location(str(int(raw["channel_id"])), guild)
 
 
 def _typed(data: Raw) -> Iterator[str]:

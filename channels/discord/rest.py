@@ -33,7 +33,7 @@ from channels.tables import DiscordTable as Table
 PAGE: Final = 100
 AT_ONCE: Final = 8
 HINT: Final = "reset the token in the developer portal (Bot) and set channels.discord.token"
-# For a limit, within one request; the least that the client takes.
+# So long one request waits for a limit; the client takes no less.
 _LONGEST_WAIT_S: Final = 30.0
 _CHUNK_BYTES: Final = 2**16
 _SECRET_PATH: Final = re.compile(r"((?:webhooks|interactions)/\d+/|\b\d+\+)[\w.\-]{20,}")
@@ -53,7 +53,7 @@ class RequestRefused(SendNever):
 class _Flight:
     """How far the newest try of a request came."""
 
-    # It may have been carried out.
+    # Whether it was sent whole: it may have been carried out.
     written: bool = False
     limited_until: float = 0.0
     everywhere: bool = False
@@ -208,7 +208,7 @@ class Rest:
             return self._http
         async with self._login:
             if self._http is None:
-                # What the login writes is not what was asked for.
+                # The login sends a request of its own, which says nothing about the one that was asked for.
                 mark = _flight.set(_Flight())
                 http = HTTPClient(
                     asyncio.get_running_loop(),
@@ -338,5 +338,5 @@ _hiding: Final = _HideSecretPaths()
 
 
 def _hide_secret_paths() -> None:
-    # The same filter again is not added twice.
+    # Logging adds the same filter only once.
     logging.getLogger("discord.http").addFilter(_hiding)

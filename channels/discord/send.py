@@ -139,9 +139,9 @@ def _command(name: str, words: str) -> dict[str, Any]:
         "type": 1,
         "name": name,
         "description": words[:_MAX_DESCRIPTION] or name,
-        # Installed on a server.
+        # The bot is installed on a server.
         "integration_types": [0],
-        # Used there or in a direct channel with the bot.
+        # Its commands are used there or in a direct channel.
         "contexts": [0, 1],
     }
     if name in ARGUMENTS:

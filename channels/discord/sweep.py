@@ -15,18 +15,18 @@ import durable
 from channels import pairing
 from channels.discord.cursors import OVERLAP, Cursors
 from channels.discord.ingress import DiscordIngress, GuildView
-from channels.discord.messages import MessagePlace, Raw, place_of, snowflake_at
+from channels.discord.messages import Location, Raw, location_of, snowflake_at
 from channels.discord.rest import RequestRefused, Rest
 from channels.errors import ChannelError, CredentialsRefused
 from channels.tables import DiscordTable as Table
 
-# Text, voice, announcements, stage; threads come apart.
+# Types of channels with messages: text, voice, announcements, stage. Threads are listed apart.
 _WITH_MESSAGES: Final = frozenset({0, 2, 5, 13})
 # Direct channels of one regular sweep: the newest, and others in turn.
 _DIRECT_AT_ONCE: Final = 100
 _OLD: Final = timedelta(days=7)
 _PATIENCE_S: Final = 60.0
-# After a sweep that was not complete.
+# The pause after a sweep that was not complete.
 _AGAIN_S: Final = 5.0
 log = structlog.get_logger("discord")
 
@@ -35,7 +35,7 @@ log = structlog.get_logger("discord")
 class _Found:
     """What one sweep is to read, whether every list could be had, and whether to try again soon."""
 
-    places: dict[str, MessagePlace] = field(default_factory=dict)
+    locations: dict[str, Location] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     complete: bool = True
     soon: bool = False
@@ -115,7 +115,7 @@ class Sweeper:
             group.create_task(self._direct(found, whole=whole), name="discord-sweep-direct")
         if whole and guilds:
             await self._unlisted(found, began)
-        swept = [self._ingress.sweep(place) for place in found.places.values()]
+        swept = [self._ingress.sweep(location) for location in found.locations.values()]
         if swept:
             await asyncio.wait(swept, timeout=max(self._table.sweep_s, _PATIENCE_S))
         read = all(each.done() and each.result() for each in swept)
@@ -132,14 +132,14 @@ class Sweeper:
         threads = await self._listed(self._rest.active_threads(guild), found)
         for raw in [*(each for each in channels if each.get("type") in _WITH_MESSAGES), *threads]:
             try:
-                place = place_of(raw, guild)
+                location = location_of(raw, guild)
                 last = int(raw.get("last_message_id") or 0)
             except (KeyError, TypeError, ValueError):
                 continue
-            found.listed.add(place.channel)
-            if self._has_news(place.channel, last):
-                found.places[place.channel] = place
-                self._tell_unreadable(place.channel)
+            found.listed.add(location.channel)
+            if self._has_news(location.channel, last):
+                found.locations[location.channel] = location
+                self._tell_unreadable(location.channel)
 
     async def _listed(self, asked: Awaitable[list[Raw]], found: _Found) -> list[Raw]:
         try:
@@ -177,7 +177,7 @@ class Sweeper:
             at = self._direct_from % len(others)
             self._direct_from += _DIRECT_AT_ONCE // 2
             remembered = newest + (others[at:] + others[:at])[: _DIRECT_AT_ONCE // 2]
-        found.places |= {channel: MessagePlace(channel) for channel in remembered}
+        found.locations |= {channel: Location(channel) for channel in remembered}
         known = set(self._cursors.direct.values()) | self._strangers
         people = [each for each in await self._people() if each not in known]
         async with asyncio.TaskGroup() as group:
@@ -189,7 +189,7 @@ class Sweeper:
             raw = await self._rest.open_direct(person)
             channel = str(int(raw["id"]))
             await self._cursors.remember(channel, person)
-            found.places[channel] = MessagePlace(channel)
+            found.locations[channel] = Location(channel)
         except CredentialsRefused:
             raise
         except RequestRefused as error:
@@ -224,9 +224,9 @@ class Sweeper:
     async def _look_up(self, channel: str, found: _Found) -> None:
         try:
             raw = await self._rest.channel(channel)
-            place, last = place_of(raw), int(raw.get("last_message_id") or 0)
-            if place.guild and self._has_news(channel, last):
-                found.places[channel] = place
+            location, last = location_of(raw), int(raw.get("last_message_id") or 0)
+            if location.guild and self._has_news(channel, last):
+                found.locations[channel] = location
         except CredentialsRefused:
             raise
         except RequestRefused as error:

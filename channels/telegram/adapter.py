@@ -85,7 +85,7 @@ class Telegram:
 
     async def send(self, piece: Piece) -> str:
         """Deliver one piece; text whose entities are refused goes as plain text."""
-        fields = _place(piece.chat_id)
+        fields = _address(piece.chat_id)
         if piece.reply_to is not None and piece.reply_to.isdecimal():
             fields["reply_parameters"] = {
                 "message_id": int(piece.reply_to),
@@ -104,7 +104,7 @@ class Telegram:
         """Replace the text of a message; raises ``MessageGone`` where that cannot be done any more."""
         if not platform_id.isdecimal():
             raise MessageGone("not the id of a message of Telegram")
-        fields = {"chat_id": _place(chat_id)["chat_id"], "message_id": int(platform_id)}
+        fields = {"chat_id": _address(chat_id)["chat_id"], "message_id": int(platform_id)}
         try:
             await self._say("editMessageText", content, fields)
         except SendNever as error:
@@ -115,7 +115,7 @@ class Telegram:
 
     async def typing(self, chat_id: str) -> None:
         """Show for five seconds that an answer is being written."""
-        await self._wire.call("sendChatAction", action="typing", **_place(chat_id))
+        await self._wire.call("sendChatAction", action="typing", **_address(chat_id))
 
     async def register(self, commands: Mapping[str, str]) -> None:
         """Replace the menu; a name that Telegram does not allow is left out."""
@@ -131,7 +131,7 @@ class Telegram:
 
         Who writes in the group's own name is one of its administrators.
         """
-        chat = str(_place(chat_id)["chat_id"])
+        chat = str(_address(chat_id)["chat_id"])
         if person_id == chat:
             return True
         known = self._admins.known(chat, person_id)
@@ -177,7 +177,7 @@ class Telegram:
         return await self._wire.upload("document", path, **fields)
 
 
-def _place(chat_id: str) -> dict[str, Any]:
+def _address(chat_id: str) -> dict[str, Any]:
     try:
         chat, topic = chat_and_topic(chat_id)
     except ValueError:

@@ -30,7 +30,7 @@ _SLOWEST_PACE_S: Final = 2.0
 _BATCH: Final = 100
 _PAUSES_S: Final = (1.0, 30.0)
 _CONFLICT_PAUSES_S: Final = (5.0, 30.0)
-# That many in a row, and the connection is built anew.
+# After so many in a row the connection is built anew.
 _STALLS: Final = 2
 
 Sleep = Callable[[float], Awaitable[object]]
@@ -174,9 +174,11 @@ class TelegramIngress:
         """Emit after the ones before in the same chat; none overtakes one that failed."""
         if before:
             await asyncio.wait(before)
+            # Telegram still has the one that failed: what overtook it would be answered out of order.
             if not all(_carried(task) for task in before):
                 return False
         await emit(arrival)
+        # Only now: what is confirmed is forgotten by the next poll. A kill before it costs a repeat.
         self._window.confirm(update_id)
         return True
 

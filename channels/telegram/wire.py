@@ -41,7 +41,7 @@ from channels.tables import TelegramTable as Table
 
 log = structlog.get_logger(__name__)
 
-# Requests at once, so that some that hang keep no other chat waiting.
+# So many requests go at once: some that hang keep no other chat waiting.
 _SENDERS: Final = 64
 _UPLOAD_S: Final = 600.0
 _CHUNK_BYTES: Final = 2**16
@@ -218,7 +218,7 @@ class Wire:
         except TimeoutError as error:
             raise NoAnswer("no answer from Telegram in time") from error
         except (KeyError, TypeError, AttributeError) as error:
-            # JSON, but not of the Bot API's form.
+            # The answer is JSON, but not of the Bot API's form.
             raise as_channel_error(_ServerFault(200)) from error
         except TelegramError as error:
             raise as_channel_error(error) from error
@@ -240,7 +240,7 @@ class Wire:
             found = await self.call("getFile", file_id=file_id)
             path = quote(str(found["file_path"]))
         except SendUnknown as error:
-            # Asking again harms nobody.
+            # A question changes nothing at Telegram: it may be asked again.
             raise ChannelDown(str(error)) from error
         except SendNever as error:
             raise ChannelError(_TOO_BIG if "too big" in str(error) else str(error)) from error

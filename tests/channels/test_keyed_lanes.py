@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from channels.keyed_lanes import KeyedLanes
+from tests.support.until import until
 
 WITHIN_S = 10.0
 
@@ -27,9 +28,7 @@ class Hall:
 
 
 async def begun(hall: Hall, *items: str) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while hall.begun != list(items):
-            await asyncio.sleep(0)
+    await until(lambda: hall.begun == list(items))
 
 
 async def test_items_of_a_key_wait_for_each_other_and_for_no_other_key() -> None:

@@ -25,6 +25,7 @@ from tests.channels.cron.cron_place import (
     jobs,
     ms,
 )
+from tests.support.until import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -176,7 +177,7 @@ asyncio.run(build(workspace / "state", workspace, pulse=Pulse(), zone=UTC, clock
 """
 
 
-def test_kill_9_loses_no_slot(place: Place) -> None:
+async def test_kill_9_loses_no_slot(place: Place) -> None:
     """Whatever the instant: every slot is put, and what is put twice has the same id."""
     now = datetime.now(UTC)
     names = [
@@ -196,11 +197,13 @@ def test_kill_9_loses_no_slot(place: Place) -> None:
         before = len(log.read_bytes().splitlines())
         command = [sys.executable, "-c", VICTIM, str(place.workspace)]
         with subprocess.Popen(command, cwd=ROOT) as victim:
-            while len(log.read_bytes().splitlines()) < before + 15 + 7 * kill:
-                assert victim.poll() is None
-            while kill == 3 and min(len(slots(name)) for name in names) < 5:
-                assert victim.poll() is None
-            victim.send_signal(signal.SIGKILL)
+            enough = before + 15 + 7 * kill
+            try:
+                await until(lambda: len(log.read_bytes().splitlines()) >= enough, within_s=60)  # noqa: B023
+                if kill == 3:
+                    await until(lambda: min(len(slots(name)) for name in names) >= 5, within_s=60)
+            finally:
+                victim.send_signal(signal.SIGKILL)
 
     for name in names:
         assert {later - earlier for earlier, later in pairwise(slots(name))} == {timedelta(seconds=1)}

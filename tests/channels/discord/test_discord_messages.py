@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from channels.base import Arrival
 from channels.discord.messages import (
     DiscordBot,
-    MessagePlace,
+    Location,
     SkippedMessage,
     instant_of,
     read_edit,
@@ -23,7 +23,7 @@ from channels.discord.messages import (
 )
 
 ME = DiscordBot("100", frozenset({"900"}))
-HERE = MessagePlace("10", "1")
+HERE = Location("10", "1")
 ADA = {"id": "7", "username": "ada", "global_name": "Ada"}
 
 
@@ -36,8 +36,8 @@ def raw(content: str = "hello", **more: Any) -> dict[str, Any]:
     return message | {"mentions": [], "mention_roles": [], "attachments": []} | more
 
 
-def arrived(message: dict[str, Any], place: MessagePlace = HERE) -> Arrival:
-    arrival = read_message(message, ME, place, nothing)
+def arrived(message: dict[str, Any], location: Location = HERE) -> Arrival:
+    arrival = read_message(message, ME, location, nothing)
     assert isinstance(arrival, Arrival), arrival
     return arrival
 
@@ -54,14 +54,14 @@ def test_a_message_of_a_server() -> None:
 
 def test_a_direct_message_has_no_group() -> None:
     """Without a server nobody else reads along."""
-    arrival = arrived(raw(), MessagePlace("10"))
+    arrival = arrived(raw(), Location("10"))
 
     assert (arrival.group, arrival.group_ids) == (False, ())
 
 
 def test_a_thread_may_be_allowed_by_its_channel_or_server() -> None:
     """The thread's own id comes first."""
-    assert arrived(raw(), MessagePlace("12", "1", "10")).group_ids == ("12", "10", "1")
+    assert arrived(raw(), Location("12", "1", "10")).group_ids == ("12", "10", "1")
 
 
 @pytest.mark.parametrize(
