@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -32,7 +33,7 @@ from session.transcript.transcript import Transcript
 
 log = structlog.get_logger("compaction")
 
-# Compactions in the background, side by side.
+# So many compactions run side by side in the background.
 AT_ONCE = 4
 KNOWN_MAX = 10_000
 
@@ -119,7 +120,7 @@ class Compactions:
         id_, transcript = session.session_id, session.transcript
         if id_ in self._followed:
             return
-        # Before the first await, so that whoever comes meanwhile does not do it as well.
+        # Noted before the first await: whoever comes meanwhile does not do it as well.
         self._followed[id_] = None
         previous = transcript.inner.get("previous_session")
         try:
@@ -206,9 +207,7 @@ class Compactions:
             told = {**fields, "kept": kept or None, "metadata": more}
             return make_line("system", summary.text, self._now(), kind="compact", **told)
 
-        ended = await session.change(
-            lambda *writers: roll_over(*writers, first_kept=first, record=record, still=still)
-        )
+        ended = await session.change(partial(roll_over, first_kept=first, record=record, still=still))
         if ended is None:
             return False
         if session.transcript.inner.get("previous_session") == ended:
@@ -248,7 +247,7 @@ class Compactions:
             async with self._gate:
                 await self.compact(session, await self.rules(), occasion)
         except NotCompacted:
-            # Logged where it failed, and tried again after the cooldown.
+            # It was logged where it failed, and is tried again after the cooldown.
             pass
         except SessionError as error:
             log.warning("compaction.unstored", key=session.key, error=str(error), hint=error.hint)
@@ -312,7 +311,7 @@ class Compactions:
 
 def _decided(session: Session, rules: CompactionRules, occasion: Occasion) -> tuple[Snapshot, Plan | None]:
     snapshot = Snapshot.of(session)
-    # Asked after the snapshot was taken: what the snapshot holds is what counts.
+    # Asked behind the snapshot: the answer must hold for what the snapshot shows.
     if occasion.due is not None and not occasion.due():
         return snapshot, None
     return snapshot, snapshot.plan(rules, forced=occasion.forced)

@@ -13,7 +13,7 @@ from session.models.model import Message
 
 ChangingParts = Literal["end", "system"]
 
-# The places of the parts. Those that change from message to message can stand at the end of a request.
+# The order of the parts. Those that change from message to message can stand at the end of a request.
 PREAMBLE, PERSONA, PROFILE, MEMORY, TIME, CHAT, WORKING, SUMMARY, PLAYBOOKS, SKILLS, FACTS = range(1, 12)
 CHANGING = frozenset({TIME, CHAT, PLAYBOOKS, FACTS})
 

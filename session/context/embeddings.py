@@ -21,7 +21,7 @@ log = structlog.get_logger("embeddings")
 
 LIMIT_S = 2.0
 PAUSE_S = 60.0
-# Texts of one request: no provider takes fewer.
+# So many texts go into one request: every provider takes that many.
 BATCH = 10
 EVERYBODY = ""
 
@@ -91,7 +91,7 @@ class Embeddings:
         """
         if not question or not texts or self._is_paused(stem):
             return None
-        # Before the time counts: the model needs the library as well.
+        # The seconds in which the library is imported do not count against the limit.
         await self._embedder.warm()
         try:
             async with asyncio.timeout(self._limit_s):

@@ -9,7 +9,7 @@ from typing import Any
 
 from session.transcript.repair import plain_text
 
-# Of one text that is compared: small embedding models take 512 tokens, and refuse more.
+# So much of a text is compared: small embedding models take 512 tokens, and refuse more.
 MAX_TEXT_CHARS = 2_000
 
 

@@ -33,7 +33,7 @@ from session.transcript.transcript import Transcript
 
 Line = Mapping[str, Any]
 
-# From so many messages on the request is built in a thread.
+# With more messages than this a request is built in a thread, since it would hold up the loop.
 LONG_HISTORY = 500
 _POINTERS = ("first_kept", "from")
 

@@ -43,7 +43,7 @@ class Circles:
             other = Reader(request.answer_to, await self.chat(request.answer_to))
             readers.append(other)
             if other.chat == "group":
-                # What is said here goes there, and so does what memory keeps of it.
+                # What is said here is read there, so the notes of it are the group's as well.
                 await learn(session, other.chat)
         return self._scopes.of(*readers, stem=session.stem)
 

@@ -46,7 +46,7 @@ log = structlog.get_logger("memory")
 TRIES = 3
 BACK_OFF_S = (60.0, 600.0)
 EDITED_S = 30.0
-# Of a request's conversation; below it no smaller one is tried.
+# With less conversation than this no smaller request is tried.
 MIN_CHARS = 2_000
 CACHED = 1_000
 
@@ -251,6 +251,7 @@ class _Work:
         if await reader.holds(answer.key, answer.mark):
             fresh = await reader.while_there(answer.key, answer.session_id, lambda: self._to_files(answer))
         if fresh:
+            # The pointer moves last: a crash before it finds the paragraph by its mark.
             await reader.move_pointer(answer.key, answer.mark)
             self._scope_state.forget(answer.session_id, self._memory.clock())
         if fresh is None:
@@ -304,16 +305,12 @@ class _Work:
         end = unconsolidated.start + len(unconsolidated.lines)
 
         def look() -> Mark | None:
-            return next(
-                (
-                    mark
-                    for mark in self._notes.marks()
-                    if mark.session_id == unconsolidated.session_id
-                    and mark.start == unconsolidated.start < mark.stop <= end
-                    and mark == unconsolidated.mark(mark.stop - mark.start)
-                ),
-                None,
-            )
+            for mark in self._notes.marks():
+                begins = (mark.session_id, mark.start) == (unconsolidated.session_id, unconsolidated.start)
+                count = mark.stop - mark.start
+                if begins and mark.start < mark.stop <= end and mark == unconsolidated.mark(count):
+                    return mark
+            return None
 
         return await asyncio.to_thread(look)
 
@@ -334,6 +331,7 @@ class _Work:
             self._done = replace(self._done, calls=self._done.calls + 1)
             answer = await memory.ask(unconsolidated.key, prompt)
             update = wording.read(answer, memory=text, max_bytes=rules.max_bytes, now=memory.now())
+            # A person may have edited the notes while the model thought: it is asked again about those.
             if await asyncio.to_thread(self._notes.memory) == base:
                 return _stored(unconsolidated, mark, update=update, base=content_digest(base))
         raise self._edited()
@@ -367,6 +365,7 @@ class _Work:
     async def _store(self, answer: Stored) -> bool:
         memory, count = self._memory, answer.stop - answer.start
         raw = count if answer.entry and answer.memory is None else 0
+        # On disk before a file is touched: after a crash the model is not asked again.
         self._scope_state.answer = answer
         await self._scope_state.save()
         if not await self.put_through():

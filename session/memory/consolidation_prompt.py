@@ -22,12 +22,12 @@ from session.transcript.repair import plain_text
 
 Line = Mapping[str, Any]
 
-# Of a message in the model's input that is no tool result.
+# The model is shown so much of a message that is no tool result.
 MAX_LINE_CHARS = 16_000
 MAX_RAW_LINE_CHARS = 200
 MAX_RAW_CHARS = 16_000
 MIN_OUTPUT_TOKENS = 4_096
-# Beside the notes: the history entry, and the call around both.
+# An answer has this much beside the notes: the history entry, and the call that holds both.
 OUTPUT_SPARE_TOKENS = 2_048
 
 SAVE_MEMORY = ToolSpec(

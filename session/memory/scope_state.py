@@ -105,8 +105,7 @@ class ScopeStates:
             try:
                 fd, scope_state = await taking
             except asyncio.CancelledError:
-                # The thread ends all the same, and may hold the lock: it is let go, or the scope stays shut
-                # for good.
+                # The thread ends all the same, and a lock that it took would shut the scope for good.
                 if taking.done() and taking.exception() is None:
                     let_go(taking.result()[0])
                 raise

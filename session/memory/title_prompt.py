@@ -18,7 +18,7 @@ MAX_SUMMARY_CHARS = 1_000
 MAX_NAME_CHARS = 60
 # So many of a session's last messages are looked at for its summary.
 MOST_LINES = 4_000
-# Of the question, and of the answer, from which a name is made.
+# A name is made from so much of the question, and of the answer.
 MAX_EXCHANGE_CHARS = 2_000
 # An answer that is longer than so many times its limit is no summary and no name.
 _WORDY = 4

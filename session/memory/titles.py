@@ -31,7 +31,7 @@ from session.transcript.transcript import Transcript, decode, read_time
 log = structlog.get_logger("titles")
 
 AGAIN_S = 15.0
-# Among so many lines the first exchange of a session is looked for.
+# The first exchange of a session is looked for among so many lines.
 FIRST_LINES = 40
 
 Ask = Callable[[int], Prompt | None]
@@ -153,8 +153,7 @@ class SessionTitles:
     def _to_summarise(self, key: str, stem: str, session_id: str) -> Transcript | None:
         found = archived.find(self._store.layout, stem, session_id)
         if found is None or found[1].key != key or found[1].inner.get("summary"):
-            # The session is gone, or a crash came after its summary was stored, or another process was
-            # quicker.
+            # It is gone, or has its summary: from before a crash, or by another process.
             return None
         return None if self._compacted(stem, session_id) else found[1]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from session.models.model import Message
 
-# Longer ids of a tool call come from the files of other providers.
+# Longer ids of tool calls come from conversations with other providers, and OpenAI refuses them.
 MAX_ID_CHARS = 40
 
 

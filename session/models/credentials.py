@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from session.errors import ModelAway
 
-# By provider as LiteLLM writes it; any one of the names is enough, the first is the one to be told.
+# By the provider as LiteLLM writes it. Any of the variables is enough, and people are told the first.
 VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "openai": ("OPENAI_API_KEY",),
@@ -38,7 +38,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "nvidia_nim": ("NVIDIA_NIM_API_KEY",),
     }
 )
-# Names without a provider in front that LiteLLM gives to one.
+# LiteLLM gives models whose names begin so to these providers.
 _FAMILIES = (
     ("gpt-", "openai"),
     ("chatgpt-", "openai"),

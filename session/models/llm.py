@@ -179,7 +179,7 @@ class LiteLLM:
         if prompt.tools:
             wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": choice}
         arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
-        # Without the last one LiteLLM imports a package, not installed here, to look for tools of its own.
+        # Without _skip_mcp_handler LiteLLM imports a package that is not installed here.
         arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
         arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": True}
         arguments["timeout"] = _timeouts(self._timeout_s)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
-# Of a model that nobody knows.
+# A model that nobody knows is taken to have this window.
 UNKNOWN = 128_000
 
-# What may be sent, the answer not counted. Only models whose window is the same whoever serves them: open
-# weights are left to LiteLLM's map, which knows them by provider.
+# Tokens that may be sent, the answer not counted, to models that have one window whoever serves them.
+# Open weights are left to LiteLLM's map, which knows them by provider.
 _BY_WINDOW = """
 8_192 gpt-4
 16_385 gpt-3.5-turbo

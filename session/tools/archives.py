@@ -27,7 +27,7 @@ RESULT_CHARS = 2_000
 _NEXT = "[More follows. For the next page call session_archive_read with {arguments}]"
 _END = "[This is the end of the archive.]"
 _DAMAGED = " Some of the file is damaged; what could not be read is left out."
-# Of a page this is for its first and last line.
+# A page leaves so much for its first and last line.
 _MARGIN_BYTES = 1024
 
 

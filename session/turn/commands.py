@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from session.compaction.compactions import Compacted, Compactions, was_too_long
 from session.disk.layout import Layout
@@ -36,7 +37,7 @@ DESCRIPTIONS = {
     "help": "shows these commands",
 }
 _ALIASES = {"start": "help"}
-# What is answered while a turn runs: asked of the running turn, it would be of no use after it.
+# These are answered while a turn runs: they ask about that turn.
 OUT_OF_LINE = frozenset({"stop", "status"})
 _MAX_MEMORY_CHARS = 3_500
 
@@ -175,14 +176,11 @@ class Commands:
         return _compacted(done) if done is not None else _and_now(session, NOTHING_TO_COMPACT)
 
     async def _resume(self, session: Session, rest: str, id_: str) -> str:
-        # A command that comes again after a crash goes on to the session it chose: by now "the one before"
-        # would be the one that it left.
+        # After a crash the command comes again, and "the one before" would be the session that it left.
         aim = session.journal.reopening(id_)
         try:
             chosen = aim.session if aim is not None else await _choose(session, rest)
-            swap = await session.change(
-                lambda *writers: switch_session.reopen(*writers, session_id=chosen, by=id_)
-            )
+            swap = await session.change(partial(switch_session.reopen, session_id=chosen, by=id_))
         except NotChosen as error:
             return str(error)
         except NoSession:

@@ -149,7 +149,7 @@ class Turns:
         try:
             async with stop:
                 if self._warms is not None:
-                    # Before the time counts: that its library loads slowly is no fault of the letter's.
+                    # The seconds in which the library is imported do not count: the letter cannot help them.
                     await self._warms.warm()
                 async with asyncio.timeout(self.limits.turn_timeout_s):
                     text = await turn.run(careful=careful)
@@ -186,7 +186,7 @@ class _Turn:
         self._partial: list[str] = []
         self._rounds = 0
         self._tools_used: list[str] = []
-        # The answer on its way to the disk: it counts where the time ends while it is stored.
+        # An answer that is being stored as the time runs out may reach the disk: then it is the reply.
         self._answer: str | None = None
         self._context = context
         self._asking = Asking(

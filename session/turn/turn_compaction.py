@@ -163,7 +163,7 @@ class TurnCompaction:
                 now=self._compactions.clock(),
                 opening=compact_line(transcript),
             )
-        # What is kept is chosen by our own estimate: where that alone sees no need, it would keep everything.
+        # Our own estimate chooses what is kept, and would keep all where it alone sees no need.
         self._counted = due(rules, request=weighed.local, load=load) == "no"
         return weighed, due(rules, request=weighed.tokens, load=load)
 

@@ -1,4 +1,4 @@
-"""A conversation with bounds, on real files: a model that talks, and sums up what it is shown."""
+"""A conversation kept within its window, on real files: a model that talks, and sums up what it sees."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -26,6 +26,7 @@ from session.transcript.line import make_line, stamp
 from session.transcript.loading import WHOLE_BYTES
 from session.transcript.transcript import dump, parse
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.support.clock import Clock
 
 ADA, EVE = SessionKey("telegram:1"), SessionKey("telegram:2")
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -55,8 +56,8 @@ class World:
     """A workspace whose conversations can be ended as a compaction ends them."""
 
     def __init__(self, workspace: Path) -> None:
-        self.now = NOON
-        self.store = Store(workspace, zone=UTC, clock=lambda: self.now)
+        self.clock = Clock(NOON)
+        self.store = Store(workspace, zone=UTC, clock=self.clock)
         self.model = Script()
 
     async def say(self, lines: Sequence[dict[str, Any]], key: SessionKey = ADA) -> None:
@@ -65,7 +66,7 @@ class World:
 
     async def compact(self, key: SessionKey = ADA) -> Path:
         """End the session, and open the next one with a line that names the archive; return it."""
-        self.now += timedelta(hours=1)
+        self.clock.forward(hours=1)
         async with self.store.open(key) as session:
             path = await session.end()
             assert path is not None
@@ -94,7 +95,7 @@ class World:
             toolbox=Toolbox([SessionArchiveRead(self.store.layout, zone=BERLIN)]),
             limits=TurnLimits(),
             zone=UTC,
-            clock=lambda: self.now,
+            clock=self.clock,
             turn_context=around,
         )
         async with self.store.open(ADA) as session:
