@@ -31,7 +31,7 @@ from gateway.queue.mailbox import Mailbox
 from session.disk.state import read_state
 from session.errors import ModelAway, ModelRefused, SessionError
 from session.library.library import Library
-from session.models.model import Prompt
+from session.models.model import Prompt, Warms
 from session.store.store import Store
 
 Level = Literal["ok", "warn", "fail"]
@@ -198,6 +198,9 @@ async def _model(settings: Settings) -> Check:
         return Check(
             "model", "warn", "echo repeats what it is told", 'set model.name, e.g. "openai/gpt-4.1-mini"'
         )
+    # The import of its library takes as long as the machine is slow, which is no fault of the model's.
+    if isinstance(model, Warms):
+        await model.warm()
     try:
         async with asyncio.timeout(MODEL_S):
             await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))
