@@ -240,7 +240,7 @@ class Worker:
     ) -> Reply | RetryAfter | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
-        await learn(session, outcomes.request(inbound).chat)
+        await learn(session, outcomes.chat(inbound))
         # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
         with ExitStack() as held:
             if outcomes.asks_model(inbound) and self._quota is not None:
