@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from channels.message import Inbound
 from session.context.audience import told
+from session.context.scopes import Chat
 from session.store.store import Session
 from session.transcript.attachments import Attachment
 from session.transcript.journal import Known
@@ -25,12 +26,17 @@ def request(inbound: Inbound) -> Request:
         text=inbound.text,
         platform_id=inbound.platform_id,
         sender=sender,
-        chat=told(inbound.key, inbound.id, group=inbound.group),
+        chat=chat(inbound),
         answer_to=inbound.answer_to or "",
         source=inbound.source,
         cron_job_id=inbound.cron_job_id,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
     )
+
+
+def chat(inbound: Inbound) -> Chat | None:
+    """Return what a message says of its chat, direct or a group."""
+    return told(inbound.key, inbound.id, group=inbound.group)
 
 
 def command(inbound: Inbound) -> commands.Command | None:

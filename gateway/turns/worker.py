@@ -242,7 +242,7 @@ class Worker:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
-        await learn(session, outcomes.request(inbound).chat)
+        await learn(session, outcomes.chat(inbound))
         # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
         with ExitStack() as held:
             if outcomes.asks_model(inbound) and self._quota is not None:

@@ -163,7 +163,7 @@ class Broker:
             env=self._environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         if done.returncode:

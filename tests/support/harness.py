@@ -18,7 +18,7 @@ from tests.support.ports import KeptPort
 from tests.support.until import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-READY_S = 60
+READY_S = 120
 # Tests fork their daemons from a process that has imported everything; benchmarks and chaos do not.
 FORKS = False
 
@@ -128,7 +128,7 @@ class Daemon:
             async with self._spoke:
                 self._spoke.notify_all()
 
-    async def said(self, word: str, times: int = 1, *, within_s: float = 60) -> None:
+    async def said(self, word: str, times: int = 1, *, within_s: float = 120) -> None:
         """Wait until its log holds ``word`` that many times."""
         async with asyncio.timeout(within_s), self._spoke:
             await self._spoke.wait_for(lambda: self.log.count(word.encode()) >= times)
@@ -206,7 +206,7 @@ async def _started(
 async def command(workspace: Path, *words: str, config: Mapping[str, Any] | None = None) -> tuple[int, str]:
     """Run one verb of the command line; return its exit code and what it printed to stdout."""
     process = await _started(["gateway", "--workspace", str(workspace), *words], config or {}, stdout=True)
-    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    out, _ = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode is not None
     return process.returncode, out.decode()
 
@@ -234,7 +234,7 @@ async def status(daemon: Daemon) -> dict[str, Any]:
     return answer
 
 
-async def until_running(daemon: Daemon, *waiting: int, within_s: float = 60) -> None:
+async def until_running(daemon: Daemon, *waiting: int, within_s: float = 120) -> None:
     """Wait until a turn runs in each lane, with so many letters behind it, and no other lane holds any."""
 
     async def so() -> bool:

@@ -76,7 +76,7 @@ from tests.support.ports import KeptPort
 
 __all__ = ["ModelServer", "Reply", "Seen", "Vectors", "model_process", "read_log"]
 
-WITHIN_S = 60
+WITHIN_S = 120
 HTML = "<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>"
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support.until import until
 
-WITHIN_S = 60
+WITHIN_S = 150
 # The line editor shows that it takes pasted text.
 PROMPTS = {"xterm": "\x1b[?2004h", "dumb": "> "}
 

@@ -47,7 +47,7 @@ def gateway(workspace: Path, *verb: str, config: Mapping[str, Any] | None = None
         env=environment({"http.port": 0, **(config or {})}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

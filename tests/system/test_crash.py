@@ -213,7 +213,7 @@ async def test_a_consolidation_that_dies_is_done_once(
 
 async def named(workspace: Path, stem: str) -> None:
     """Wait until the background has named a session, so that nothing else of it runs beside its memory."""
-    await until(lambda: is_named(workspace, stem), 60)
+    await until(lambda: is_named(workspace, stem), 120)
 
 
 async def settled(daemon: Daemon) -> None:
@@ -223,7 +223,7 @@ async def settled(daemon: Daemon) -> None:
         memory = (await status(daemon))["memory"]
         return bool(memory["running"] == memory["waiting"] == 0)
 
-    await until(so, 60)
+    await until(so, 120)
 
 
 @pytest.mark.parametrize("point", MODEL_POINTS)

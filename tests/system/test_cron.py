@@ -22,7 +22,7 @@ async def test_a_job_made_while_it_runs_answers_in_its_chat(tmp_path: Path) -> N
             await told(
                 tmp_path, "cron", "add", "--every", "1s", "--message", "tick", "--to", f"telegram:{ADA}"
             )
-            await server.until(lambda: len(server.sent_to(ADA)) >= 2, timeout_s=60)
+            await server.until(lambda: len(server.sent_to(ADA)) >= 2, timeout_s=120)
             (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
             await told(tmp_path, "cron", "remove", row["id"])
 

@@ -24,12 +24,12 @@ async def test_a_message_is_answered_in_its_channel(tmp_path: Path) -> None:
         thread = server.thread(channel, "aside")
         direct = server.dm("ada")
         async with Daemon(tmp_path, config=with_discord(server, groups="mention")):
-            await server.connected(within_s=60)
+            await server.connected(within_s=120)
             asked = server.write(channel, "hello", user="ada", mentions_bot=True)
             server.write(channel, "not for the bot", user="ada")
             server.write(thread, "aside", user="ada", mentions_bot=True)
             server.write(direct, "you alone", user="ada")
-            sent = await server.sent_count(3, within_s=60)
+            sent = await server.sent_count(3, within_s=120)
 
             assert {(one.channel_id, one.text) for one in sent} == {
                 (channel.id, "echo: hello"),
@@ -49,14 +49,14 @@ async def test_what_was_written_while_it_was_down_is_answered(
         server.write(channel, "long ago", user="ada", live=False)
         config = with_discord(server)
         async with apart(tmp_path, broker, broker_name, config) as (_, channels):
-            await server.connected(within_s=60)
+            await server.connected(within_s=120)
             server.write(channel, "one", user="ada")
-            await server.sent_count(1, within_s=60)
+            await server.sent_count(1, within_s=120)
             await channels.kill()
             server.write(channel, "two", user="ada", live=False)
             server.write(channel, "three", user="ada", live=False)
             await channels.start()
-            await server.sent_count(3, within_s=60)
+            await server.sent_count(3, within_s=120)
 
         assert [one.text for one in server.sent] == ["echo: one", "echo: two", "echo: three"]
 
@@ -86,17 +86,17 @@ async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
         channel = server.channel(server.guild("home"), "general")
         server.interactions.deadline_s = 60.0
         async with Daemon(tmp_path, config=with_discord(server)) as daemon:
-            await server.connected(within_s=60)
-            await server.until(lambda: server.commands, within_s=60)
+            await server.connected(within_s=120)
+            await server.until(lambda: server.commands, within_s=120)
             used = server.interact("status", {}, user="ada", channel=channel)
-            await server.until(lambda: used.acked, within_s=60)
-            await server.until(lambda: any("session:" in text for text in used.answers), within_s=60)
+            await server.until(lambda: used.acked, within_s=120)
+            await server.until(lambda: any("session:" in text for text in used.answers), within_s=120)
             await daemon.stop()
         registered = len(server.command_puts)
         async with Daemon(tmp_path, config=with_discord(server)):
-            await server.connected(within_s=60)
+            await server.connected(within_s=120)
             server.write(channel, "still there?", user="ada")
-            await server.until(lambda: any("still there" in one.text for one in server.sent), within_s=60)
+            await server.until(lambda: any("still there" in one.text for one in server.sent), within_s=120)
 
         assert {"new", "stop", "status", "help"} <= {command["name"] for command in server.commands}
         assert len(server.command_puts) == registered == 1
@@ -113,9 +113,9 @@ async def test_a_platform_that_is_away_at_start_stops_nothing_else(tmp_path: Pat
             status = json.loads(await told(tmp_path, "status", "--json"))
             assert not status["parts"]["discord"]["up"]
             await server.start()
-            await server.connected(within_s=60)
+            await server.connected(within_s=120)
             server.write(channel, "now", user="ada")
-            await server.sent_count(1, within_s=60)
+            await server.sent_count(1, within_s=120)
 
 
 # -- what they share -------------------------------------------------------------------------------
@@ -139,11 +139,11 @@ async def _lose_none(
     """Kill the daemon again and again while messages come; check that each is answered once."""
     guild = server.guild("home")
     places = [server.channel(guild, f"c{number}").id for number in range(channels)]
-    await server.connected(within_s=60)
+    await server.connected(within_s=120)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(_write(server, places, messages))
         for _ in range(kills):
-            await server.sent_count(min(len(server.sent) + 30, messages), within_s=60)
+            await server.sent_count(min(len(server.sent) + 30, messages), within_s=120)
             await daemon.kill()
             await daemon.start()
     await server.until(lambda: len({one.text for one in server.sent}) >= messages, within_s=120)

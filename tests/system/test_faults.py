@@ -85,7 +85,7 @@ async def test_a_connection_cut_between_reply_and_ack_repeats_nothing(
             for number in range(4):
                 await client.put(inbound(KEY, f"m{number}", f"{number}"))
             await client.answered(*(f"m{number}#reply" for number in range(4)))
-            await asyncio.wait_for(cut.wait(), 60)
+            await asyncio.wait_for(cut.wait(), 120)
             await client.put(inbound(KEY, "m4", "4"))
             await client.answered("m4#reply")
 
@@ -118,7 +118,7 @@ async def emptied(broker: Broker, prefix: str) -> None:
         rows = await asyncio.to_thread(broker.ctl, "list_queues", "name", "messages", "--formatter=json")
         return not any(row["messages"] for row in json.loads(rows) if row["name"].startswith(prefix))
 
-    await until(so, 60)
+    await until(so, 120)
 
 
 # -- the broker ------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ async def until_not_ready(daemon: Daemon) -> None:
         async def so() -> bool:
             return (await client.get(f"{daemon.url}/readyz")).status_code == 503
 
-        await until(so, 60)
+        await until(so, 120)
 
 
 async def test_http_says_503_while_the_broker_is_away_and_the_same_id_works_after(
@@ -208,7 +208,7 @@ async def test_http_says_503_while_the_broker_is_away_and_the_same_id_works_afte
         assert answer.status_code == 503
         assert "again" in answer.json()["hint"]
         assert ready.status_code == 503
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while (found := await ask(daemon, "web:a", "1", "one")) is None:
                 await asyncio.sleep(0.1)
 
@@ -315,7 +315,7 @@ async def whose_turn(*daemons: Daemon) -> Daemon:
                 return daemon
         return None
 
-    daemon: Daemon = await until(found, 60)
+    daemon: Daemon = await until(found, 120)
     return daemon
 
 
@@ -323,4 +323,4 @@ async def froze(daemon: Daemon) -> None:
     """Stop a process where it stands, and wait until it does."""
     daemon.signal(signal.SIGSTOP)
     stat = Path(f"/proc/{daemon.pid}/stat")
-    await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 60)
+    await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 120)

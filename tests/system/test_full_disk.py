@@ -87,7 +87,7 @@ async def test_a_full_disk_under_the_embedded_queue_loses_nothing_that_it_accept
                 codes.append((await client.post(f"{daemon.url}/v1/messages", json=body)).status_code)
             filler.unlink()
             for number in (1, 2):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(120):
                     while not (answer := await ask(daemon, "web:a", str(number), f"{number} {long}")):
                         await asyncio.sleep(0.1)
                 assert answer["reply"] == f"echo: {number} {long}"

@@ -65,7 +65,7 @@ async def in_mid_turn(workspace: Path, before: Reply, running: str) -> AsyncIter
             assert await ask(daemon, "web:a", "0", "zero")
             asking = asyncio.create_task(ask(daemon, "web:a", "1", running))
             stored = f'"{running}"'.encode()
-            await until(lambda: stored in transcript(workspace, "web_a").read_bytes(), 60)
+            await until(lambda: stored in transcript(workspace, "web_a").read_bytes(), 120)
             await model.arrived(2)
             yield InMidTurn(daemon, asking, end)
             await asking

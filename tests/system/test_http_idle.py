@@ -103,7 +103,7 @@ async def test_half_sent_headers_keep_nobody_from_being_served(
         ):
             fired = daemon.log.count(b"turn.replied")
             await told(tmp_path, "cron", "add", "--every", "1s", "--message", "tick")
-            async with httpx.AsyncClient(base_url=daemon.url, timeout=60, trust_env=False) as fresh:
+            async with httpx.AsyncClient(base_url=daemon.url, timeout=150, trust_env=False) as fresh:
                 # Before the half-sent ones are cut, which is after ten seconds.
                 alive = await fresh.get("/healthz", timeout=8)
                 answer = await fresh.post(
@@ -130,7 +130,7 @@ async def test_clients_that_come_all_at_once_are_all_served(tmp_path: Path) -> N
         ):
             for client in clients:
                 client.writer.write(rest)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 told = await asyncio.gather(*(client.told_or_cut() for client in clients))
 
     assert sum(b" 200 OK" in answer for answer in told) == 1000
@@ -161,7 +161,7 @@ async def test_an_answer_waits_for_a_slow_reader_and_for_no_other(tmp_path: Path
     """Ten mebibytes reach who takes them slowly; who takes nothing is cut, and its memory is given back."""
     async with (
         Daemon(tmp_path) as daemon,
-        httpx.AsyncClient(base_url=daemon.url, timeout=60, trust_env=False) as client,
+        httpx.AsyncClient(base_url=daemon.url, timeout=150, trust_env=False) as client,
     ):
         for number in range(5):
             body = {"chat_id": "a", "text": f"{number}" + "x" * 1_000_000}

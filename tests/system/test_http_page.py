@@ -51,7 +51,7 @@ class Shell:
         process = await asyncio.create_subprocess_exec(
             *("bash", "-c", command), cwd=self._folder, env=self._environment, stdout=asyncio.subprocess.PIPE
         )
-        out, _ = await asyncio.wait_for(process.communicate(), 60)
+        out, _ = await asyncio.wait_for(process.communicate(), 120)
         told = json.loads(out)
         if "sessions?limit=1" in command:
             self._names[ULID] = told["sessions"][0]["id"]
@@ -68,7 +68,7 @@ async def test_the_examples_print_what_the_page_shows(tmp_path: Path) -> None:
     count = sum(len(shown) for _, shown in every)
     async with Daemon(tmp_path / "workspace", config={"http.token": TOKEN}) as daemon:
         # The parts that do not turn the daemon's readiness may come up behind its ``ready``.
-        await until(lambda: _all_up(daemon), 60)
+        await until(lambda: _all_up(daemon), 120)
         shell = Shell(daemon.url, tmp_path)
         for text, expected in every:
             for command, shown in zip(_commands(text), expected, strict=True):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.doctor.checks import examine
 from session.models.credentials import VARIABLES
+from tests.support.harness import ROOT
 from tests.support.model_server import ModelServer, Reply
-from tests.system.terminal import PROMPTS, Terminal, command, daemon, environment, run, until_in
+from tests.system.terminal import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run, until_in
 
 UNREACHABLE = 69
 
@@ -102,6 +104,44 @@ async def test_doctor_fails_with_the_cure(tmp_path: Path, status: int, cure: str
 
     assert found.level == "fail"
     assert cure in found.cure
+
+
+# Imports the model's library more slowly than the doctor, made impatient, waits for an answer.
+SLOW_MACHINE = """
+import asyncio, importlib.abc, sys, time
+from pathlib import Path
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "litellm":
+            time.sleep(8)
+
+sys.meta_path.insert(0, Slow())
+from gateway.config.settings import Settings
+from gateway.doctor import checks
+
+async def main():
+    checks.MODEL_S = 6.0
+    model = {"name": "openai/stub", "api_base": sys.argv[2], "api_key": "any"}
+    settings = Settings.model_validate({"workspace": Path(sys.argv[1]), "model": model})
+    print(*[check.text async for check in checks.examine(settings) if check.name == "model"])
+
+asyncio.run(main())
+"""
+
+
+async def test_doctor_does_not_blame_the_model_for_a_slow_machine(tmp_path: Path) -> None:
+    """Only the request is timed: the import of the library before it may take longer."""
+    async with ModelServer() as server:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", SLOW_MACHINE, str(tmp_path), server.url),
+            cwd=ROOT,
+            env=environment(),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        told, _ = await asyncio.wait_for(process.communicate(), WITHIN_S)
+
+    assert told.decode() == "openai/stub answers\n"
 
 
 def test_doctor_names_the_variable_and_the_impossible_model(tmp_path: Path) -> None:

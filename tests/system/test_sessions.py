@@ -120,14 +120,14 @@ async def test_a_session_ends_for_silence_is_summed_up_and_taken_back(
         chatting(kind, tmp_path, model, broker, broker_name) as chat,
     ):
         assert await chat.say("1", "one") == "stub: one"
-        await until(lambda: is_named(tmp_path, chat.stem), 60)
+        await until(lambda: is_named(tmp_path, chat.stem), 120)
 
         chat.silent_for(5)
         assert await chat.say("2", "two") == "stub: two"
         assert said(model) == ["two"]
         system = model.turns[-1].messages[0]["content"]
         assert "] It ended with the question: one" in system or "] Summary" in system
-        await until(lambda: [one.get("summary", "")[:7] for one in chat.ended()] == ["Summary"], 60)
+        await until(lambda: [one.get("summary", "")[:7] for one in chat.ended()] == ["Summary"], 120)
         (summary,) = (one["summary"] for one in chat.ended())
         assert await chat.say("3", "three") == "stub: three"
         assert f"] {summary}" in model.turns[-1].messages[0]["content"]
@@ -153,7 +153,7 @@ async def test_what_waited_in_the_queue_is_measured_by_its_reception(
     ):
         await chat.say("1", "one")
         # Nobody else writes the file from here on.
-        await until(lambda: is_named(tmp_path, chat.stem), 60)
+        await until(lambda: is_named(tmp_path, chat.stem), 120)
         chat.silent_for(30)
         line = lines_of(tmp_path, chat.stem)[-1]
         received = datetime.fromisoformat(line["timestamp"]) + timedelta(hours=3)
@@ -173,7 +173,7 @@ async def test_a_boundary_over_a_kill_is_drawn_and_told_once(tmp_path: Path, poi
         config = with_model(model, **IDLE)
         async with Daemon(tmp_path, config=config) as daemon:
             assert await ask(daemon, "web:ann", "1", "one")
-            await until(lambda: is_named(tmp_path, "web_ann"), 60)
+            await until(lambda: is_named(tmp_path, "web_ann"), 120)
             assert await daemon.stop() == 0
         age(transcript(tmp_path, "web_ann"), 5)
 
@@ -187,7 +187,7 @@ async def test_a_boundary_over_a_kill_is_drawn_and_told_once(tmp_path: Path, poi
             assert answer["reply"] == "stub: two"
             events = await told(daemon, "web:ann")
             await until(
-                lambda: [bool(one.get("summary")) for one in metadata(tmp_path, "web_ann")] == [True], 60
+                lambda: [bool(one.get("summary")) for one in metadata(tmp_path, "web_ann")] == [True], 120
             )
             assert await daemon.stop() == 0
 
@@ -204,8 +204,8 @@ async def test_the_one_message_of_a_chat_without_a_daemon_is_named_in_the_end(tm
         code, said = await command(tmp_path, "chat", "-m", "hello", "--key", "cli:ann", config=config)
         async with Daemon(tmp_path, config=config) as daemon:
             jobs = tmp_path / "state" / "jobs"
-            await until(lambda: is_named(tmp_path, "cli_ann"), 60)
-            await until(lambda: not list(jobs.glob("*.json")), 60)
+            await until(lambda: is_named(tmp_path, "cli_ann"), 120)
+            await until(lambda: not list(jobs.glob("*.json")), 120)
             assert await daemon.stop() == 0
 
     assert (code, said) == (0, "stub: hello\n")

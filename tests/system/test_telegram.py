@@ -214,14 +214,14 @@ async def _write(server: TelegramServer, count: int, *, chats: int) -> dict[int,
 async def _until_more(server: TelegramServer, more: int, *, of: int) -> None:
     """Wait until that many further messages were answered, or all of them."""
     reached = min(len(_answered(server)) + more, of)
-    await server.until(lambda: len(_answered(server)) >= reached, timeout_s=60)
+    await server.until(lambda: len(_answered(server)) >= reached, timeout_s=120)
 
 
 async def _until_shown_up(workspace: Path, session: Daemon) -> None:
     """Wait until the daemon that does not run the adapter tells that it is up."""
     parts: dict[str, Any] = {}
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not parts.get("telegram", {}).get("up"):
                 parts = json.loads(await told(workspace, "status", "--json"))["parts"]
     except TimeoutError:
@@ -255,5 +255,5 @@ async def _until_lines(workspace: Path, stem: str, count: int) -> list[dict[str,
             lines = lines_of(workspace, stem)
         return lines if len(lines) >= count else None
 
-    lines: list[dict[str, Any]] = await until(found, 60)
+    lines: list[dict[str, Any]] = await until(found, 120)
     return lines
