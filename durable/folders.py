@@ -17,7 +17,10 @@ _KNOWN_MAX = 4096
 # Bytes of a folder's name that stand in the name of its temporary one.
 _NAME_MAX = 200
 _THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-# Folders whose names this process knows to be on disk.
+# Folders whose names this process knows to be on disk, each by its device and number. A number is used
+# again: a folder that another process removed and made anew may have it, and counts as known here. Its maker
+# syncs it, unless it is killed right then. Only a descriptor kept open would hold the number, and a workspace
+# has more folders than a process may have descriptors.
 _synced: dict[str, tuple[int, int]] = {}
 
 

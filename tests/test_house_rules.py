@@ -44,6 +44,13 @@ def test_each_sdk_is_known_to_its_own_files_only(sdk: str) -> None:
     assert users <= SDKS[sdk]
 
 
+def test_a_sqlite_file_is_opened_in_durable_alone() -> None:
+    """What is committed in batches is so in one place. The vectors are derived, and of many processes."""
+    users = {str(path.relative_to(ROOT)) for path in SOURCES if "sqlite3.connect(" in path.read_text()}
+
+    assert users == {"durable/database.py", "session/store/vectors.py"}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_and_functions_keep_their_size(path: Path) -> None:
     text = path.read_text()

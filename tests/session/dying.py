@@ -12,8 +12,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.support.dying import die_at
+
 CHANGES = ("rename", "link", "unlink", "fsync", "fdatasync", "pwrite", "write", "rmdir", "mkdir")
 SYNCS = ("fsync", "fdatasync")
+
+
+def _unsynced(fd: int) -> None:
+    """Stand for a sync."""
 
 
 def victims(module: str, folder: Path, *more: str) -> int:
@@ -38,30 +44,11 @@ def die_everywhere(folder: Path, work: Callable[[Path], Coroutine[Any, Any, None
         shutil.copytree(folder, copy, symlinks=True)
         child = os.fork()
         if child == 0:
-            _count_down(number)
+            # No sync is waited for: whoever is killed leaves to others all that the system was given.
+            die_at(number, {name: _unsynced if name in SYNCS else getattr(os, name) for name in CHANGES})
             asyncio.run(work(copy))
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code == 0:
             return number
         assert code == -signal.SIGKILL, "the work failed by itself"
-
-
-def _count_down(left: int) -> None:
-    """Have this process die at its ``left``-th change of the disk.
-
-    No sync is waited for: whoever is killed leaves to others all that the system was given, synced or not.
-    """
-
-    def counted(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **more: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return inner(*args, **more)
-
-        return call
-
-    for name in CHANGES:
-        setattr(os, name, counted(getattr(os, name) if name not in SYNCS else lambda fd: None))
