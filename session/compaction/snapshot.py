@@ -46,7 +46,7 @@ class Snapshot:
             raw=raw,
             lines=[decode(line) for line in raw],
             history_start=transcript.history_start,
-            running_from=ended_before(transcript, session.ledger, session.clock()),
+            running_from=ended_before(transcript, session.journal_state, session.clock()),
             opening=compact_line(transcript),
         )
 

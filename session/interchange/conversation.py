@@ -15,7 +15,8 @@ from session.transcript.line import dump, make_line, read_time
 Line = dict[str, Any]
 # Readers want a time where no file names one.
 NO_TIME = "1970-01-01T00:00:00.000000+00:00"
-Files = Mapping[str, bytes]  # content by path, relative to what was named, with forward slashes
+# Contents by path, which is relative to what was named and has forward slashes.
+Files = Mapping[str, bytes]
 
 
 class BadFormat(SessionError):

@@ -15,7 +15,8 @@ from session.disk.layout import Seen
 
 T = TypeVar("T")
 
-MAX_BYTES = 256 * 1024  # of one file; what is longer is cut
+# So much of one file is kept; a longer one is cut.
+MAX_BYTES = 256 * 1024
 KEPT = 2_000
 # A file this young may change again without a new time: clocks of file systems are coarse.
 YOUNG_NS = 2 * 10**9

@@ -17,7 +17,8 @@ from session.library.patterns import PatternResult, Searcher
 
 log = structlog.get_logger(__name__)
 
-MAX_SEARCHED_CHARS = 20_000  # of a message
+# So much of a message is searched.
+MAX_SEARCHED_CHARS = 20_000
 PATTERN_S = 0.5
 # For so long a pattern that ran too long is not tried again.
 ASIDE_S = 60.0

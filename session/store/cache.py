@@ -51,7 +51,7 @@ class Handle:
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
         held = 0 if self.writer is None else self.writer.transcript.weight
-        return 2048 + held + (0 if self.journal_file is None else 2 * self.journal_file.ledger.size)
+        return 2048 + held + (0 if self.journal_file is None else 2 * self.journal_file.state.size)
 
     @property
     def reads_from_file(self) -> bool:

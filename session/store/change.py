@@ -49,7 +49,7 @@ class SessionChange:
     @property
     def journal_state(self) -> JournalState:
         """What the journal says."""
-        return self.journal_file.ledger
+        return self.journal_file.state
 
     def archive(
         self,

@@ -24,7 +24,7 @@ class JournalFile:
     ) -> None:
         self.path = layout.journal(stem)
         self._name = str(self.path)
-        self.ledger = JournalState()
+        self.state = JournalState()
         self._key = key
         self._fence = fence
         self._clock = clock
@@ -50,14 +50,14 @@ class JournalFile:
         if self.current():
             return
         found = read_file(self.path)
-        ledger = JournalState()
+        state = JournalState()
         self._seen, self._keep = None, 0
         if found is not None:
             entries, self._keep = journal.read(found[0])
             for entry, size in entries:
-                ledger.take(entry, size)
+                state.take(entry, size)
             self._seen = found[1]
-        self.ledger = ledger
+        self.state = state
         self._unread = False
 
     def record(
@@ -73,12 +73,12 @@ class JournalFile:
             with self.open() as fd, self._fence.hold(wait) as held:
                 held.prove(epoch)
                 self.compare(fd)
-                entry = build(self.ledger, place())
+                entry = build(self.state, place())
                 if entry:
                     self.write(held, fd, *(entry if isinstance(entry, list) else [entry]))
-                    if self.ledger.overgrown(self._clock()):
+                    if self.state.overgrown(self._clock()):
                         self._rewrite(held, place())
-                return self.ledger
+                return self.state
 
         return again(once)
 
@@ -129,7 +129,7 @@ class JournalFile:
                 raise
             raise StoreError(f"the journal could not be written: {error.strerror}") from error
         for entry, line in zip(entries, lines, strict=True):
-            self.ledger.take(entry, len(line))
+            self.state.take(entry, len(line))
 
     def discard(self) -> None:
         """Delete the journal while the lock is held; the next entry begins another.
@@ -168,7 +168,7 @@ class JournalFile:
         if found is None:
             return
         now = self._clock()
-        kept = self.ledger.pruned([entry for entry, _ in journal.read(found[0])[0]], now, place)
+        kept = self.state.pruned([entry for entry, _ in journal.read(found[0])[0]], now, place)
         data = journal.heading(self._key) + b"".join(journal.write(entry) for entry in kept)
         try:
             with held.replacing(self.path) as fd:

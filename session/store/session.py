@@ -43,7 +43,7 @@ class Session(View):
         writer, journal_file = handle.writer, handle.journal_file
         super().__init__(
             lambda: writer.transcript,
-            lambda: journal_file.ledger,
+            lambda: journal_file.state,
             self._record,
             clock,
             key=handle.key,

@@ -43,14 +43,14 @@ class Parted:
                 written = encode(line)
             self.moved.append((written, line))
         self._first = first_kept
-        self._before = [place - behind for place in [*places, len(self.moved) + behind]]
+        self._before = [at - behind for at in [*places, len(self.moved) + behind]]
 
     def before(self, stop: int) -> int:
         """Count the moved lines that stood before ``stop``, which is no less than ``first_kept``."""
         return self._before[stop - self._first]
 
 
-def ended_before(transcript: Transcript, ledger: JournalState, now: datetime) -> int:
+def ended_before(transcript: Transcript, journal_state: JournalState, now: datetime) -> int:
     """Return where a turn begins that has not ended, which is the number of messages where none runs."""
     count = len(transcript.messages)
     last = count - 1
@@ -61,17 +61,19 @@ def ended_before(transcript: Transcript, ledger: JournalState, now: datetime) ->
         last -= 1
     id_ = decode(transcript.messages[last]).get("message_id") if last >= 0 else None
     found = transcript.index.find(id_) if isinstance(id_, str) else None
-    if found is None or id_ is None or found.final is not None or ledger.known(id_, now) is not None:
+    if found is None or id_ is None or found.final is not None or journal_state.known(id_, now) is not None:
         return count
     return found.start
 
 
 def recent_ids(
-    transcript: Transcript, ledger: JournalState, now: datetime, *, stop: int | None = None
+    transcript: Transcript, journal_state: JournalState, now: datetime, *, stop: int | None = None
 ) -> dict[str, dict[str, Any]]:
     """Collect the ids of the last 48 h before ``stop`` with their replies, as the journal keeps them."""
     place = place_of(transcript)
-    numbers = {at: ledger.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)}
+    numbers = {
+        at: journal_state.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)
+    }
     ids: dict[str, dict[str, Any]] = {}
 
     def is_recent(line: Mapping[str, Any]) -> bool:
@@ -86,7 +88,7 @@ def recent_ids(
             line = decode(transcript.messages[found.final])
             end["text"] = line.get("content") if isinstance(line.get("content"), str) else ""
             # It was said before this session began, or was opened again.
-            before = ledger.known(id_, now)
+            before = journal_state.known(id_, now)
             seq = numbers.get(found.final) or (before and before.seq)
             if line.get("message_id") == id_ and seq is not None:
                 end["seq"] = seq

@@ -229,10 +229,10 @@ class Store:
         return self._view(writer, journal_file)
 
     def _view(self, writer: TranscriptWriter, journal_file: JournalFile) -> View:
-        transcript, ledger = writer.transcript, journal_file.ledger
+        transcript, journal_state = writer.transcript, journal_file.state
         return View(
             lambda: transcript,
-            lambda: ledger,
+            lambda: journal_state,
             None,
             self.clock,
             key=writer.key,

@@ -23,7 +23,7 @@ class View:
     def __init__(
         self,
         transcript: Callable[[], Transcript],
-        ledger: Callable[[], JournalState],
+        journal_state: Callable[[], JournalState],
         record: Record | None,
         clock: Callable[[], datetime],
         *,
@@ -35,7 +35,7 @@ class View:
 
         Args:
             transcript: returns what the transcript holds, at each look.
-            ledger: returns what the journal says, at each look.
+            journal_state: returns what the journal says, at each look.
             record: adds an entry to the journal; None refuses.
             clock: the time now, aware.
             key: whose conversation it is.
@@ -46,9 +46,9 @@ class View:
         self.stem = stem
         self.path = path
         self._transcript = transcript
-        self._ledger = ledger
+        self._journal_state = journal_state
         self.clock = clock
-        self.journal = Journal(ledger, record or _refuse, clock)
+        self.journal = Journal(journal_state, record or _refuse, clock)
 
     def __len__(self) -> int:
         return len(self._transcript().messages)
@@ -87,9 +87,9 @@ class View:
         return self._transcript()
 
     @property
-    def ledger(self) -> JournalState:
+    def journal_state(self) -> JournalState:
         """What the key's journal says."""
-        return self._ledger()
+        return self._journal_state()
 
     def raw(self, index: int) -> bytes:
         """Return the bytes of a message line, without its newline."""
@@ -147,16 +147,16 @@ class View:
     @property
     def seq(self) -> int:
         """Count the replies and notices of the key so far."""
-        return self._ledger().seq(self._place())
+        return self._journal_state().seq(self._place())
 
     def seq_of(self, message_id: str) -> int:
         """Return the number of the reply to a message; 0 where it has none, or the journal forgot it."""
-        transcript, ledger = self._transcript(), self._ledger()
+        transcript, journal_state = self._transcript(), self._journal_state()
         finals = transcript.index.finals
         exchange = transcript.index.find(message_id)
         if exchange is not None and exchange.final is not None:
             number = _position(finals, exchange.final)
-            seq = number and ledger.seq_of_final(self._place(), number)
+            seq = number and journal_state.seq_of_final(self._place(), number)
             if seq:
                 return seq
         # It may have been said before this session began: then the journal has its number.
@@ -165,11 +165,11 @@ class View:
 
     def told(self, after: int = 0) -> list[Told]:
         """List the replies and notices with a seq above ``after``, as far back as the journal goes."""
-        transcript, ledger, place = self._transcript(), self._ledger(), self._place()
-        told = ledger.told(after)
+        transcript, journal_state, place = self._transcript(), self._journal_state(), self._place()
+        told = journal_state.told(after)
         finals = transcript.index.finals
         for number in range(len(finals), 0, -1):
-            seq = ledger.seq_of_final(place, number)
+            seq = journal_state.seq_of_final(place, number)
             if seq is None or seq <= after:
                 break
             line = decode(transcript.messages[finals[number - 1]])

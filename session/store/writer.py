@@ -17,11 +17,12 @@ from session.disk.threads import WriteThenSync, finished
 from session.errors import Fenced, StoreError
 from session.store.fence import Busy, Fence, Held, Wait
 from session.store.original import keep_original
+from session.transcript.damage import Damage
 from session.transcript.index_file import remove_index
 from session.transcript.key import SessionKey, source_of
 from session.transcript.lines import HeldFile, Lines
 from session.transcript.loading import load
-from session.transcript.transcript import Damage, Transcript, decode, dump, fresh
+from session.transcript.transcript import Transcript, decode, dump, fresh
 
 _TRIES = 20
 # What may be read or copied beside the short jobs of other keys.

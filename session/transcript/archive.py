@@ -14,7 +14,8 @@ import orjson
 from session.disk.layout import Layout
 from session.transcript.line import is_ulid
 
-COMPACTION = "compaction"  # ``ended_by`` in line 1
+# What ``ended_by`` says in line 1 of a session that a compaction ended.
+COMPACTION = "compaction"
 MAX_HEAD_BYTES = 256 * 1024
 _NAME = re.compile(r"^(\d{8}T\d{6}Z)-([0-7][0-9A-HJKMNP-TV-Z]{25})\.jsonl$")
 

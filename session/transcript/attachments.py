@@ -12,8 +12,10 @@ from typing import Any
 
 from session.models.model import Model, PartKind
 
-HISTORY_IMAGES = 4  # of older messages, the newest ones
-MAX_SHOWN_BYTES = 20 * 2**20  # of all files of one request
+# So many images of older messages are shown, the newest ones.
+HISTORY_IMAGES = 4
+# All files of one request together take no more than this.
+MAX_SHOWN_BYTES = 20 * 2**20
 _NAME_CHARS = 200
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -103,8 +105,10 @@ class Album:
         self._workspace = workspace
         self._model = model
         self._read: dict[str, bytes | None] = {}
-        self.shown = False  # the last request held bytes
-        self.named_only = False  # the model refused what it was shown
+        # Whether the last request held bytes of a file.
+        self.shown = False
+        # Whether the model refused what it was shown: from then on files are named only.
+        self.named_only = False
 
     def show(self) -> Show:
         """Begin a request."""

@@ -12,7 +12,8 @@ from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_r
 
 Line = Mapping[str, Any]
 SummaryRole = Literal["user", "assistant"]
-Select = Callable[[Sequence[Line]], Iterable[int]]  # of the messages before a turn: the places of those sent
+# Given the messages before a turn, it says at which indexes those stand that are sent.
+Select = Callable[[Sequence[Line]], Iterable[int]]
 
 FULL_TOOL_RESULTS = 2
 SUMMARY_HEAD = (
@@ -69,16 +70,16 @@ def visible(
     messages = [line for line in lines if is_message(line)]
     running = _running_from(messages, running_id)
     overlay = newest_overlay(messages)
-    opening: list[dict[str, Any]] = []
-    if overlay is not None:
-        opening = [summary_message(plain_text(overlay.get("content")), summary_role)]
+    summary = None if overlay is None else plain_text(overlay.get("content"))
+    opening = [] if summary is None else [summary_message(summary, summary_role)]
     sent = _since_start(messages, overlay, last_consolidated)
     if select is not None:
         sent = _selected(messages, sent, running, select)
     count = len(sent)
     if window is not None:
         sent = _newest(sorted(sent), running, window.messages)
-    follows = overlay is not None and len(sent) == count  # what is kept may begin with the model's words
+    # What an overlay keeps may begin with the model's words.
+    follows = overlay is not None and len(sent) == count
     contents: dict[int, object] = {}
     for i in sorted(sent, reverse=True):
         contents[i] = _content(messages[i], show, newest=i >= running)
@@ -92,8 +93,8 @@ def visible(
     )
     shown = truncate_tool_results([*older, *newer], keep=keep_results, running_from=len(older))
     if window is not None:
-        room = window.tokens - estimate_messages(opening)
-        shown = shown[_within(shown, len(older), room, whole=follows) :]
+        tokens = window.tokens - estimate_messages(opening)
+        shown = shown[_within(shown, len(older), tokens, whole=follows) :]
     return opening + shown if opening else _from_a_user(shown)
 
 
@@ -156,9 +157,9 @@ def start_of(messages: Sequence[Line], last_consolidated: int) -> int:
         offset += 1
     if offset in (0, len(messages)):
         return offset
-    for place in range(offset, -1, -1):
-        if messages[place]["role"] == "user":
-            return place
+    for at in range(offset, -1, -1):
+        if messages[at]["role"] == "user":
+            return at
     while offset > 0 and messages[offset]["role"] == "tool":
         offset -= 1
     return offset
@@ -209,15 +210,15 @@ def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:
     return {*older[max(len(older) - most, 0) :], *newer}
 
 
-def _within(shown: Sequence[Line], running: int, room: int, *, whole: bool) -> int:
-    """Return the first user message from which on all fits ``room`` tokens; ``running`` where none does.
+def _within(shown: Sequence[Line], running: int, tokens: int, *, whole: bool) -> int:
+    """Return the first user message from which on all fits so many ``tokens``; ``running`` where none does.
 
     ``whole``: where all fits, it may begin with any message.
     """
-    first, room = running, room - estimate_messages(shown[running:])
+    first, left = running, tokens - estimate_messages(shown[running:])
     for i in range(running - 1, -1, -1):
-        room -= estimate_messages(shown[i : i + 1])
-        if room < 0:
+        left -= estimate_messages(shown[i : i + 1])
+        if left < 0:
             break
         if shown[i]["role"] == "user" or (whole and i == 0):
             first = i

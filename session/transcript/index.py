@@ -80,7 +80,8 @@ class _Newest:
     def __init__(self, id_: str, at: int) -> None:
         self.id, self.stop = id_, at
         self.final: int | None = None
-        self.shared = False  # a line of it answers other ids too
+        # Whether a line of it answers other ids, too.
+        self.shared = False
 
     def take(self, at: int, line: Mapping[str, Any]) -> None:
         self.stop = at + 1
@@ -96,7 +97,8 @@ class _End:
 
     def __init__(self, stop: int, final: int | None) -> None:
         self.start, self.stop, self.final = stop, stop, final
-        self.begun = False  # its user line was found: what stands before is an older exchange
+        # Whether its user line was found: what stands before that is an older exchange.
+        self.begun = False
 
     def go_back(self, at: int, line: Mapping[str, Any]) -> None:
         if self.begun:
@@ -127,7 +129,8 @@ class Index:
         # Our own ``role: system`` lines: overlay, undo, note, compact.
         self.records: MutableSequence[int] = []
         self._messages = messages
-        self._starts: dict[str, int] = {}  # of the lines behind the older ones
+        # Where each id begins among the lines behind the older ones.
+        self._starts: dict[str, int] = {}
         self._newest: _Newest | None = None
         self._totals = Totals()
         self._summed = 0

@@ -26,16 +26,17 @@ _SAMPLE_BYTES = 4096
 _MAX_BYTES = 2**30
 _UNFINISHED = ".new"
 
-Identity = tuple[int, int, int, int]  # inode, size, mtime_ns, ctime_ns
+# The inode, the size, mtime_ns and ctime_ns.
+Identity = tuple[int, int, int, int]
 
 
 @dataclass(slots=True)
 class Saved:
-    """What an index file says: of which file, and of how much of it."""
+    """What an index file says: of which file, and of how much of it; its lines are known up to ``end``."""
 
     identity: Identity
     body_at: int
-    end: int  # the lines of the body up to here are known
+    end: int
     starts: array[int]
     older: Older
     samples: bytes

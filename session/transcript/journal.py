@@ -20,7 +20,8 @@ Kind = Literal["command", "notice", "silent", "parked", "withdrawn", "cleared", 
 ToldKind = Literal["reply", "notice"]
 Entry = dict[str, Any]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
-ANY = ""  # in a base entry: no session in particular, the count so far
+# A base entry of no session in particular holds the count so far.
+ANY = ""
 _TOLD_KINDS = ("command", "notice")
 _CORE = ("at", "do", "id", "kind", "text", "reason", "seq", "finals", "session")
 
@@ -84,8 +85,10 @@ class JournalState:
         self._tries: dict[str, Tries] = {}
         self._known: dict[str, Known] = {}
         self._bases: dict[str, _Base] = {}
-        self._told: list[tuple[Told, str, int]] = []  # with session and its final lines at that moment
-        self._said: dict[tuple[str, str], datetime] = {}  # reason and subject of notices that ended an id
+        # Each with the session of that moment, and how many final lines that had.
+        self._told: list[tuple[Told, str, int]] = []
+        # Reason and subject of the notices that ended an id.
+        self._said: dict[tuple[str, str], datetime] = {}
         self._reopened: dict[str, Reopening] = {}
         # The highest number that any entry names.
         self._top = 0
@@ -233,10 +236,9 @@ class JournalState:
         for told, _, finals in since:
             if told.at is not None and now - told.at > KEPT:
                 base = _Base(told.seq, finals)
-        at = now.isoformat()
         heads = [
-            {"at": at, "do": "base", "session": place.session, "seq": base.seq, "finals": base.finals},
-            {"at": at, "do": "base", "session": ANY, "seq": self.seq(place), "finals": 0},
+            {"at": now.isoformat(), "do": "base", "session": session, "seq": seq, "finals": finals}
+            for session, seq, finals in ((place.session, base.seq, base.finals), (ANY, self.seq(place), 0))
         ]
         return [*heads, *kept]
 
@@ -307,13 +309,13 @@ class Journal:
     async def begin(self, id: str, *, transcript_held_lines: bool, alone: bool = False) -> int:
         """Record that a turn starts now, ``alone`` or beside others; return the count of starts with it."""
         entry = self._entry("begin", id, held=transcript_held_lines, alone=alone)
-        ledger = await self._record(lambda _ledger, _place: entry)
-        return ledger.attempts(id, self._clock())
+        state = await self._record(lambda _state, _place: entry)
+        return state.attempts(id, self._clock())
 
     async def strike(self, id: str) -> None:
         """Strike out the last attempt: it ended in an outage or a drain."""
         entry = self._entry("strike", id)
-        await self._record(lambda ledger, _place: None if ledger.has_plain_strike(id) else entry)
+        await self._record(lambda state, _place: None if state.has_plain_strike(id) else entry)
 
     async def conclude(
         self,
@@ -329,26 +331,26 @@ class Journal:
         entry = self._entry("end", id, kind=kind, text=text, reason=reason, **extra)
         told = kind in _TOLD_KINDS
 
-        def build(ledger: JournalState, place: SessionPlace) -> Entry | None:
-            if once and ledger.known(id, self._clock()) is not None:
+        def build(state: JournalState, place: SessionPlace) -> Entry | None:
+            if once and state.known(id, self._clock()) is not None:
                 return None
-            return entry | _numbered(ledger, place) if told else entry
+            return entry | _numbered(state, place) if told else entry
 
-        ledger = await self._record(build)
-        known = ledger.known(id, self._clock())
+        state = await self._record(build)
+        known = state.known(id, self._clock())
         return known if known is not None else Known(kind, text, reason, self._clock(), None, extra)
 
     async def silence(self, ids: Sequence[str], *, text: str, reason: str) -> None:
         """Record in one write that each of the ids ended without a word to its chat."""
         ended = [self._entry("end", each, kind="silent", text=text, reason=reason) for each in ids]
-        await self._record(lambda _ledger, _place: ended)
+        await self._record(lambda _state, _place: ended)
 
     async def note(self, id: str, *, reason: str, text: str) -> Told:
         """Record a notice that does not end its id (an outage, a full lane), so that it gets a ``seq``."""
         entry = self._entry("notice", id, reason=reason, text=text)
-        ledger = await self._record(lambda ledger, place: entry | _numbered(ledger, place))
-        noted = ledger.noted(id, reason, self._clock())
-        return noted or Told(ledger.seq(SessionPlace(ANY, 0)), "notice", id, text, reason, self._clock())
+        state = await self._record(lambda state, place: entry | _numbered(state, place))
+        noted = state.noted(id, reason, self._clock())
+        return noted or Told(state.seq(SessionPlace(ANY, 0)), "notice", id, text, reason, self._clock())
 
     def noted(self, id: str, reason: str) -> Told | None:
         """Return the notice that was recorded for this id and reason, so that it is told only once."""
@@ -361,7 +363,7 @@ class Journal:
     async def unpark(self, id: str) -> None:
         """Forget outcome and attempts of a parked letter that is put back by hand."""
         entry = self._entry("unpark", id)
-        await self._record(lambda _ledger, _place: entry)
+        await self._record(lambda _state, _place: entry)
 
     def _entry(self, do: str, id_: str, **fields: Any) -> Entry:
         clash = [name for name in fields if name in ("at", "do", "id", "seq", "finals", "session")]
@@ -370,8 +372,8 @@ class Journal:
         return {"at": self._clock().astimezone(UTC).isoformat(), "do": do, "id": id_, **fields}
 
 
-def _numbered(ledger: JournalState, place: SessionPlace) -> Entry:
-    return {"seq": ledger.seq(place) + 1, "finals": place.finals, "session": place.session}
+def _numbered(state: JournalState, place: SessionPlace) -> Entry:
+    return {"seq": state.seq(place) + 1, "finals": place.finals, "session": place.session}
 
 
 def _read_known(entry: Entry, at: datetime) -> Known:
@@ -388,10 +390,8 @@ def _read_known(entry: Entry, at: datetime) -> Known:
 
 def _read_at(value: object) -> datetime:
     try:
-        at = datetime.fromisoformat(value) if isinstance(value, str) else None
+        at = datetime.fromisoformat(value) if isinstance(value, str) else _LONG_AGO
     except ValueError:
-        at = None
-    if at is None:
         return _LONG_AGO
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 

@@ -10,7 +10,8 @@ from zlib import crc32
 SessionKey = NewType("SessionKey", str)
 
 SLOTS = 256
-MAX_STEM_BYTES = 249  # ".jsonl" and a little more fit into the 255 bytes of a file name
+# A file name has 255 bytes: ``.jsonl`` fits behind the stem.
+MAX_STEM_BYTES = 249
 _MARK = re.compile(r"~[0-9a-f]{8}\Z")
 _UNSAFE = re.compile(r'[<>:"/\\|?*]')
 

@@ -73,14 +73,16 @@ class Lines(Sequence[bytes]):
         self._place = (file, body_at)
         self._starts = starts
         self._end = end
-        self._block: tuple[int, list[bytes]] = (0, [])  # what was read last
+        # What was read last, since the next line asked for is mostly beside it.
+        self._block: tuple[int, list[bytes]] = (0, [])
         self._hot: tuple[int, list[bytes]] = (len(starts), [])
         self._hot_bytes = 0
         self._max_hot_bytes = 2 * hot_bytes
         self._block_bytes = block_bytes
         # The file does not hold what the index says: it must be read anew as a whole.
         self.broken = False
-        self.saved_bytes = 0  # how much of the body an index in the file system covers
+        # How much of the body the index on disk covers.
+        self.saved_bytes = 0
         first = self._first_within(len(starts), hot_bytes)
         self._take_hot(first, self._read(first, len(starts)))
 
@@ -96,7 +98,7 @@ class Lines(Sequence[bytes]):
             places = range(len(self))[at]
             if places.step == 1:
                 return list(islice(self.walk(places.start), len(places)))
-            return [self._line(place) for place in places]
+            return [self._line(number) for number in places]
         count = len(self)
         if not -count <= at < count:
             raise IndexError("no such message line")

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 ROLES = frozenset({"user", "assistant", "tool", "system"})
 LOST_RESULT = json.dumps({"error": "Tool result unavailable (recovered from broken history)"})
 
-_KEPT = ("reasoning_content", "thinking_blocks")  # of an assistant message, where the caller left them in
+# An assistant message keeps these where the caller left them in.
+_KEPT = ("reasoning_content", "thinking_blocks")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _BLOCK_NAMES = {"image_url": "image", "input_image": "image", "input_audio": "audio", "file": "file"}
@@ -40,7 +41,8 @@ def repair(
     last_user = max((i for i, message in enumerate(known) if message["role"] == "user"), default=-1)
     legal: list[dict[str, Any]] = []
     used = {_as_sent(call_id) for call_id in taken}
-    calls: dict[str, str] = {}  # of the newest assistant message: the ids as written, and as sent
+    # Of the newest assistant message: the ids as they are sent, by those that are written.
+    calls: dict[str, str] = {}
     results: list[dict[str, Any]] = []
     for i, message in enumerate(known):
         if message["role"] == "tool":
@@ -171,11 +173,11 @@ def _as_sent(call_id: str) -> str:
 def _completed(calls: Collection[str], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put a made-up result in the place of each missing one: behind that of the call before it."""
     answered = {result["tool_call_id"] for result in results}
-    whole, place = list(results), 0
+    whole, at = list(results), 0
     for call_id in calls:
         if call_id not in answered:
-            whole.insert(place, {"role": "tool", "tool_call_id": call_id, "content": LOST_RESULT})
-        place = next(i for i, result in enumerate(whole) if result["tool_call_id"] == call_id) + 1
+            whole.insert(at, {"role": "tool", "tool_call_id": call_id, "content": LOST_RESULT})
+        at = next(i for i, result in enumerate(whole) if result["tool_call_id"] == call_id) + 1
     return whole
 
 

@@ -20,11 +20,16 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(slots=True)
 class Rescued:
-    """What a refused line held: whole records with their bytes, and what was wrong with the rest."""
+    """What a refused line held: whole records with their bytes, and what was wrong with the rest.
+
+    Args:
+        problem: empty if no byte was lost: the fast parser was only too strict.
+        blank: there was nothing but white space and NUL bytes.
+    """
 
     records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
-    problem: str = ""  # empty: no byte was lost, the fast parser was only too strict
-    blank: bool = False  # nothing but white space and NUL bytes
+    problem: str = ""
+    blank: bool = False
 
 
 def too_deep(raw: bytes) -> bool:

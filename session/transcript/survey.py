@@ -29,14 +29,16 @@ class Survey:
 
     def __init__(self) -> None:
         self.starts = array("Q")
-        self.end = 0  # one past the newline of the last line
+        # One past the newline of the last line.
+        self.end = 0
         self._finals = array("I")
         self._records = array("I")
         self._begins = [array("Q") for _ in range(_BUCKETS)]
         self._last_id = ""
         self._turns = self._prompt = self._completion = 0
         self._cost = 0.0
-        self._copies = 0  # up to here the sums stand in the archive that the first lines come from
+        # So many of the first lines are copies, whose costs the archive counts that they come from.
+        self._copies = 0
 
     def walk(self, fd: int, body_at: int, size: int) -> bool:
         """Take in the lines up to byte ``size`` of the file; what lacks its newline at the end is left.

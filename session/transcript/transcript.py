@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any
 import orjson
 from ulid import ULID
 
+from session.transcript.damage import Damage
 from session.transcript.index import Exchange, Index
 from session.transcript.key import key_from_stem, marked_stem
 from session.transcript.line import (
@@ -46,34 +46,24 @@ __all__ = [
 ]
 
 HEAD_FIELDS = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
-_UNCOUNTED = ("provider_state",)  # their own writer leaves these out of its offsets too
-_MAX_NOTED = 20
-
-
-@dataclass(slots=True)
-class Damage:
-    """What stood in the file beside line 1 and message lines."""
-
-    problems: list[str] = field(default_factory=list)  # bytes that did not turn into an object in full
-    unnamed: int = 0  # lines of such bytes that are not among ``problems``
-    # other counted objects: how many messages stood before each
-    strays: array[int] = field(default_factory=lambda: array("I"))
-    uncounted: int = 0  # other objects that no offset counts
-    nameless: int = 0  # those of them that have no ``_type`` either
-    heads: int = 0
-    untidy: bool = False  # a byte order mark, blank or NUL lines, line 1 not first
-
-    def note(self, number: int, problem: str) -> None:
-        """Record a damaged line by its number, from 1."""
-        if len(self.problems) < _MAX_NOTED:
-            self.problems.append(f"line {number}: {problem}")
-        else:
-            self.unnamed += 1
+# nanobot's own writer leaves these out of its offsets, too.
+_UNCOUNTED = ("provider_state",)
 
 
 @dataclass(slots=True)
 class Transcript:
-    """A file's content. ``metadata`` is line 1 whole, ``messages`` the raw lines, which only ever grow."""
+    """A file's content.
+
+    Args:
+        metadata: line 1 whole.
+        messages: the raw lines, which only ever grow.
+        size: how many bytes were read.
+        keep: how many of them are whole lines; what follows is a torn tail, or one of NUL bytes.
+        open_end: the last record is whole but lacks its newline.
+        body_at: where line 2 begins.
+        line_bytes: how much memory the lines take if all are in memory.
+        whole: it was read as a whole since it cannot be read in parts.
+    """
 
     stem: str
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -81,12 +71,12 @@ class Transcript:
     index: Index = field(init=False)
     damage: Damage = field(default_factory=Damage)
     last_consolidated: int = 0
-    size: int = 0  # bytes read
-    keep: int = 0  # bytes up to the end of the last whole line: what follows is a torn or NUL tail
-    open_end: bool = False  # the last record is whole but lacks its newline
-    body_at: int = 0  # where line 2 begins
-    line_bytes: int = 0  # memory held by the lines where all are in memory
-    whole: bool = False  # it was read as a whole since it cannot be read in parts
+    size: int = 0
+    keep: int = 0
+    open_end: bool = False
+    body_at: int = 0
+    line_bytes: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         self.index = Index(self.messages)
@@ -379,7 +369,7 @@ def _offset_in_force(transcript: Transcript) -> int:
 
 def _converted(offset: int, strays: Sequence[int]) -> int:
     """Turn an index over all lines but metadata into one over the messages alone."""
-    before = sum(1 for place, messages in enumerate(strays) if messages + place < offset)
+    before = sum(1 for number, messages in enumerate(strays) if messages + number < offset)
     return offset - before
 
 
