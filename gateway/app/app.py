@@ -104,6 +104,7 @@ class Application:
                 tasks.append(group.create_task(control.run(), name="control"))
                 if self.worker is not None:
                     tasks += [group.create_task(d.run(), name="delivery") for d in self._deliveries]
+                    # In front, so that it is cancelled before the mailbox on which it settles its letters.
                     tasks.insert(0, group.create_task(self.worker.run(), name="worker"))
                     await self.worker.attached.wait()
                     for delivery in self._deliveries:
@@ -159,6 +160,7 @@ class Application:
         self, outcomes: Outcomes, group: asyncio.TaskGroup, inbound: Inbound, *how: Any
     ) -> None:
         outcomes.ended(inbound, *how)
+        # The embedded queue lists all of its boxes itself.
         if not self.settings.broker.embedded:
             group.create_task(self.replied.answered(inbound), name="note channel")
 

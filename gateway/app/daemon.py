@@ -109,6 +109,7 @@ class _Ending:
             self._task = asyncio.ensure_future(self._now())
 
     async def _now(self) -> None:
+        # A thread in a call that nothing can stop would hold the process beyond the time that was promised.
         asyncio.get_running_loop().call_later(LAST_WORDS_S - 0.5, os._exit, 0)
         await self._application.end_now()
 

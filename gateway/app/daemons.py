@@ -67,6 +67,7 @@ class DaemonRegistry:
         ]
 
     def _change(self, *, add: Running | None = None, remove: Running | None = None) -> None:
+        # Several daemons of a workspace may start and end at once: none may write over another's entry.
         with locked(self._path.with_suffix(".lock")):
             rows = [one for one in self.running() if one != remove] + ([add] if add is not None else [])
             replace(self._path, orjson.dumps({"v": VERSION, "daemons": [asdict(row) for row in rows]}))

@@ -36,6 +36,7 @@ class RepliedChannels:
         channel = target(inbound)[1]
         if channel in self._noted or not _NAME.fullmatch(channel):
             return
+        # Before the write, so that letters that end meanwhile do not write it again.
         self._noted.add(channel)
         try:
             await asyncio.to_thread(self._write, self._folder / channel)

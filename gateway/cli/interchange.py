@@ -233,7 +233,7 @@ async def _import_one(store: Store, key: SessionKey, conversation: Conversation)
             hint="try again",
         )
     output.data(f"{key} {session_id}")
-    output.words(f"{key}: {len(conversation.lines)} messages from {conversation.origin}")
+    output.words(f"{key}: {output.counted(len(conversation.lines), 'message')} from {conversation.origin}")
     if source and not free:
         reason = "belongs to a session here" if is_ulid(source) else "is no ULID"
         output.words(f"{source} {reason}; this one is {session_id}")

@@ -70,7 +70,8 @@ def consolidate(args: argparse.Namespace) -> int:
 def _said(report: Report, *, newest: int) -> list[str]:
     if not report.messages:
         return [f"nothing to move: the newest {newest} messages stay in the conversation"]
-    lines = [f"{report.messages} messages moved into memory, {report.calls} calls of the model"]
+    calls = output.counted(report.calls, "call")
+    lines = [f"{output.counted(report.messages, 'message')} moved into memory, {calls} of the model"]
     if report.raw:
         lines.append(f"{report.raw} of them as they were, for want of a usable answer")
     lines += [

@@ -70,6 +70,11 @@ def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
         data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def counted(count: int, word: str) -> str:
+    """Return ``1 turn``, ``2 turns``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def words(text: str) -> None:
     """Write ``text`` to stderr, for the person rather than for a program, plain."""
     _write(sys.stderr, plain(text))

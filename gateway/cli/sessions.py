@@ -65,7 +65,7 @@ def show(args: argparse.Namespace) -> int:
         output.document({"session": session, "messages": messages})
         return 0
     count = session.get("message_count", len(messages))
-    output.words(f"{session['key']} · {session['id']} · {count} messages")
+    output.words(f"{session['key']} · {session['id']} · {output.counted(count, 'message')}")
     for line in messages:
         output.shown(_shown(line))
     return 0

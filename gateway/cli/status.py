@@ -105,7 +105,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     usage = found["usage_today"]
     if usage:
         tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
-        yield f"today: {usage['turns']} turns, {tokens}, {usage['cost_usd']:.4f} USD"
+        yield f"today: {output.counted(usage['turns'], 'turn')}, {tokens}, {usage['cost_usd']:.4f} USD"
 
 
 def _in_memory(held: Mapping[str, Any]) -> str:

@@ -200,7 +200,8 @@ def _of_queue(what: str, status: Mapping[str, Any] | None) -> list[Check]:
     ]
     counts = {box: depth["count"] for box, depth in status["queues"].items()}
     if parked := counts.pop("parked", 0):
-        checks.append(Check("broker", "warn", f"{what}: {parked} parked letters", "chat-gateway parked list"))
+        letters = "1 letter is" if parked == 1 else f"{parked} letters are"
+        checks.append(Check("broker", "warn", f"{what}: {letters} parked", "chat-gateway parked list"))
     return checks or [Check("broker", "ok", f"{what}: {sum(counts.values())} letters wait")]
 
 

@@ -90,6 +90,7 @@ class ChatService:
         try:
             async with asyncio.timeout(self.accept_within_s):
                 while True:
+                    # The broker may have stored it before it went away: the same id again is the same message.
                     try:
                         await self.application.intake.accept(message)
                     except MailboxDown:
@@ -109,6 +110,7 @@ class ChatService:
             Conflict, MailboxDown: as ``accept``.
             Closing: the daemon ends; the message is accepted.
         """
+        # Listening begins before the record is looked at: an answer given between the two would be missed.
         async with self._listen(message.key) as bodies:
             known = await self._known(message)
             if known is not None:
@@ -175,9 +177,11 @@ class ChatService:
                             yield event, emitted.add(event.seq)
                         yield None, None
                         continue
+                    # An event between this one and the last was lost on its way: the record has it.
                     if heard.told and heard.seq > emitted.high + 1:
                         for event in await self._missed(key, emitted, before=heard.seq):
                             yield event, emitted.add(event.seq)
+                    # A client that came in the middle cannot place a piece before its turn's text so far.
                     if heard.kind in ("started", "draft"):
                         begun = heard.in_reply_to
                     placed = heard.kind != "delta" or heard.in_reply_to == begun

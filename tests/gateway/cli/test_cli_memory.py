@@ -50,7 +50,7 @@ async def test_consolidate_asks_the_model_and_says_what_it_did(tmp_path: Path) -
         code, out, err = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
 
     assert (code, err) == (0, "")
-    assert out.startswith("5 messages moved into memory, 1 calls of the model\nMEMORY.md: 0 → 8 bytes\n")
+    assert out.startswith("5 messages moved into memory, 1 call of the model\nMEMORY.md: 0 → 8 bytes\n")
     forced, free = (seen.body["tool_choice"] for seen in server.seen)
     assert (forced["function"]["name"], free) == ("save_memory", "auto")
     assert (tmp_path / "memory/chats/telegram_1/MEMORY.md").read_text() == "- noted\n"

@@ -16,6 +16,7 @@ from gateway.queue.mailbox import INBOUND, Letter, Post
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
 from tests.gateway.http_place import Place, open_place
+from tests.support.until import until
 
 ODD_IDS = ["plain", "a/b c#d?e%20f", "ü/retry", "telegram:1:2", "..;", "x" * 190]
 
@@ -44,10 +45,13 @@ class Refuses:
 
 async def park(place: Place, message_id: str, *, key: str = "web:ada", body: bytes = b"{") -> None:
     """Have the worker park a letter that is no Inbound."""
-    await place.application.mailbox.put(Post(INBOUND, key, message_id, body))
-    async with place.stream("web:nobody"):
-        while message_id not in {one.id for one in await place.application.mailbox.parked()}:
-            await place.http.get("/healthz")
+    mailbox = place.application.mailbox
+
+    async def is_parked() -> bool:
+        return message_id in {one.id for one in await mailbox.parked()}
+
+    await mailbox.put(Post(INBOUND, key, message_id, body))
+    await until(is_parked)
 
 
 async def rows(place: Place) -> list[str]:
