@@ -90,7 +90,7 @@ class ChatService:
         try:
             async with asyncio.timeout(self.accept_within_s):
                 while True:
-                    # The broker may have stored it before it went away: the same id again is the same message.
+                    # A broker that went away may have stored it: the same id again is the same message.
                     try:
                         await self.application.intake.accept(message)
                     except MailboxDown:

@@ -341,7 +341,10 @@ class RabbitMailbox:
         if not box.startswith(outbound("")) or takers or not ready:
             self._first_put.pop(box, None)
             return None
-        return self._first_put.setdefault(box, datetime.now(UTC))
+        looked_before = box in self._first_put
+        since = self._first_put.setdefault(box, datetime.now(UTC))
+        # What other processes put has waited for longer than this one knows.
+        return since if looked_before or channel_of(box) in self._topology.channels else None
 
 
 def _own(letter: Letter) -> RabbitLetter:

@@ -43,7 +43,7 @@ async def test_later_processes_tell_of_them_too(
         await asyncio.to_thread(main, ["--workspace", str(tmp_path), verb])
         told[verb] = capsys.readouterr().out
 
-    assert (row["channel"], row["count"]) == ("slack", 1)
+    assert (row["channel"], row["count"], row["oldest_at"]) == ("slack", 1, None)
     assert all("1 reply waits for slack" in text for text in told.values()), told
 
 
