@@ -85,6 +85,9 @@ class Outages:
                 entry.disk_told = True
             except MailboxError as refused:
                 log.warning("notice.delayed", error=str(refused))
+            except Exception:
+                # The notice ends here: an error of its own would end the lane, and with it the daemon.
+                log.exception("notice.crashed")
         return RetryAfter(wait)
 
     def fenced(self, entry: Entry, error: Fenced) -> RetryAfter | None:
