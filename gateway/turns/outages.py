@@ -53,7 +53,7 @@ class Outages:
         self._told: set[str] = set()
 
     async def wait(self, entry: Entry, session: Session, error: ModelAway) -> RetryAfter | None:
-        """Keep the lane waiting through an outage, its chat told once; None where it waited long enough."""
+        """Keep the lane waiting through an outage, its chat told once. None: it waited long enough."""
         now = asyncio.get_running_loop().time()
         if self.outage.met(error, now):
             self._spawn(self._tell_waiting(error), "tell waiting chats")
