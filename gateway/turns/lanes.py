@@ -162,7 +162,7 @@ class Lanes:
         return entry
 
     def stop(self, key: str, asked_id: str = "") -> Entry | None:
-        """Pull the switch of the turn that runs, or waits for its next try. None: there was nothing to stop."""
+        """Pull the switch of the turn that runs, or waits for its next try. None: nothing was stopped."""
         entry = self.begun(key)
         if entry is None or entry.stop.pulled or entry.inbound.id == asked_id:
             return None
