@@ -239,7 +239,7 @@ class Adapter:
                 raise ChannelDown(f"no round trip for {self.pulse.within_s:.0f} s")
 
     async def _register(self, channel: Registers) -> None:
-        """Show the menu of commands, where it is not the one that was shown last."""
+        """Show the menu of commands, if another one was shown last."""
         wanted = dict(self._context.commands)
         mark = hashlib.sha256(
             orjson.dumps([self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)

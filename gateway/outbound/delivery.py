@@ -48,7 +48,7 @@ class Delivery:
 
     Args:
         group: where the work on the chats runs.
-        drafts: who shows replies while they are written; None where nobody does.
+        drafts: who shows replies while they are written; None: nobody.
         max_file_mb: files beyond it are named in the chat, not sent.
         sleep: waits some seconds.
         folders: names those below which a letter's files may lie.

@@ -14,7 +14,7 @@ from session.turn.turn import Reply
 
 
 def replace(lane: Lane, edit: Inbound) -> None:
-    """Give a message that has not begun its new text, and an older edit of it, which then changes nothing.
+    """Give the new text to a message that waits, and to an older edit of it, which then changes nothing.
 
     The edit stays in the lane behind it: after a crash the message comes again as it was. An edit to a
     command replaces nothing: whether this person may send it was asked of the message, never of the edit.
@@ -51,7 +51,7 @@ async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:
 
 
 def _standing(session: Session, edit: Inbound) -> tuple[str, str] | None:
-    """Return the id of the message that is changed, and its text by now; None where it is not stored.
+    """Return the id of the message that is changed, and its text by now. None: it is not stored.
 
     An edit that was noted already says what it says, whatever came after it.
     """

@@ -137,9 +137,10 @@ class Lanes:
         return self._lanes.get(key)
 
     def add(self, inbound: Inbound, letter: Letter) -> Entry | None:
-        """Put a letter at the end of its lane; None where its message is in the lane already.
+        """Put a letter at the end of its lane.
 
-        A message that is delivered again while it waits or runs only gets its new acknowledgement.
+        Returns:
+            Its entry. None: the message is in the lane already, and only got its new acknowledgement.
         """
         lane = self._lanes.get(inbound.key)
         if lane is None:
@@ -161,7 +162,7 @@ class Lanes:
         return entry
 
     def stop(self, key: str, asked_id: str = "") -> Entry | None:
-        """Pull the switch of the turn that runs, or waits for its next try; None where there is none."""
+        """Pull the switch of the turn that runs, or waits for its next try. None: nothing was stopped."""
         entry = self.begun(key)
         if entry is None or entry.stop.pulled or entry.inbound.id == asked_id:
             return None

@@ -53,7 +53,7 @@ class Outages:
         self._told: set[str] = set()
 
     async def wait(self, entry: Entry, session: Session, error: ModelAway) -> RetryAfter | None:
-        """Keep the lane waiting through an outage, its chat told once; None where it waited long enough."""
+        """Keep the lane waiting through an outage, its chat told once. None: it waited long enough."""
         now = asyncio.get_running_loop().time()
         if self.outage.met(error, now):
             self._spawn(self._tell_waiting(error), "tell waiting chats")
@@ -85,6 +85,9 @@ class Outages:
                 entry.disk_told = True
             except MailboxError as refused:
                 log.warning("notice.delayed", error=str(refused))
+            except Exception:
+                # The notice ends here: an error of its own would end the lane, and with it the daemon.
+                log.exception("notice.crashed")
         return RetryAfter(wait)
 
     def fenced(self, entry: Entry, error: Fenced) -> RetryAfter | None:

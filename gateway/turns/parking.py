@@ -30,7 +30,7 @@ class Parking:
     def is_given_up(self, entry: Entry) -> bool:
         """Say, after an error nobody foresaw, whether a letter stays in its queue, to come again much later.
 
-        Its lane goes on: it would have had no answer, and is not acknowledged, so that it is not lost.
+        Its lane goes on. The letter is not acknowledged, so that it is tried again at the next start.
         """
         if entry.tries.parkings < CRASHES_MAX or entry.tries.crashes < CRASHES_MAX:
             return False

@@ -48,7 +48,7 @@ class Quota:
         self._running: Counter[str] = Counter()
 
     async def refusal(self, session: Session, inbound: Inbound) -> Reply | None:
-        """Return what a message over a limit ends in, already in the journal; None where it may be asked.
+        """Return what a message over a limit ends in, already in the journal. None: it may be asked.
 
         Raises:
             NewerFormat, StoreError, Fenced: nothing was decided.

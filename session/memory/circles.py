@@ -33,12 +33,10 @@ class Circles:
     async def of(self, session: Session, request: Request) -> Scope:
         """Return what a message may see, by everyone who reads its answer.
 
-        What the message itself says of its chat was learned when it came, before anything was made of it.
-
         Raises:
             Fenced, StoreError: what was found out cannot be remembered.
         """
-        readers = [Reader(session.key, await self._own(session))]
+        readers = [Reader(session.key, await self._own(session, request))]
         if request.answer_to and request.answer_to != session.key:
             other = Reader(request.answer_to, await self.chat(request.answer_to))
             readers.append(other)
@@ -58,7 +56,8 @@ class Circles:
         view = await self._store.look(SessionKey(key))
         return await asyncio.to_thread(known_chat, view, self._store.layout)
 
-    async def _own(self, session: Session) -> Chat | None:
+    async def _own(self, session: Session, request: Request) -> Chat | None:
+        await learn(session, request.chat)
         known = as_chat(session.metadata.get(CHAT))
         if known is None and split(session.key)[0] not in OWN_CHANNELS:
             await learn(session, await asyncio.to_thread(known_chat, session, self._store.layout))

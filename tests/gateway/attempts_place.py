@@ -47,10 +47,14 @@ class Life:
 
     async def put(self, **letters: str) -> None:
         """Put a letter for each chat, and wait until all are durable."""
-        assert self._process.stdin is not None
         before = len(self.all("put"))
-        self._process.stdin.write("".join(f"{chat} {text}\n" for chat, text in letters.items()).encode())
+        self.send(**letters)
         await self.said("put", before + len(letters))
+
+    def send(self, **letters: str) -> None:
+        """Put a letter for each chat; one that kills the process may do so before it can say that it came."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("".join(f"{chat} {text}\n" for chat, text in letters.items()).encode())
 
     async def died(self) -> int:
         """Wait until it is gone and all that it said was read."""

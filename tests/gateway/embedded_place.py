@@ -45,16 +45,26 @@ async def vanish(mailbox: EmbeddedMailbox) -> None:
 
 
 class BreaksAt(EmbeddedMailbox):
-    """A queue with an error that nobody foresaw: settling one message, or parking whatever it is.
+    """A queue with an error that nobody foresaw: settling one message, parking, or putting a notice.
 
-    ``tried`` counts the tries to park.
+    ``tried`` counts the tries to park, ``told`` those to put a notice.
     """
 
-    def __init__(self, state: Path, *, settling: str = "", parking: bool = False) -> None:
+    def __init__(
+        self, state: Path, *, settling: str = "", parking: bool = False, notices: bool = False
+    ) -> None:
         super().__init__(state)
-        self.tried = 0
+        self.tried = self.told = 0
+        self._notices = notices
         self._settling = settling
         self._parking = parking
+
+    async def put(self, post: Post) -> None:
+        if "#notice." in post.id:
+            self.told += 1
+            if self._notices:
+                raise RuntimeError("a queue that breaks")
+        await super().put(post)
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
         if self._settling and letter.id == self._settling:

@@ -127,9 +127,9 @@ async def until_it_lives(place: Place, life: Life) -> tuple[int, list[str]]:
 
 async def test_poison_is_parked_after_so_many_deaths_and_its_neighbours_are_answered(either: Place) -> None:
     """Three deaths, the last one alone."""
-    slow = {name: f"takes 0.3 for {name}" for name in FOUR}
     async with either.life("answer") as life:
-        await life.put(poison="die late", **slow)
+        await life.put(**{name: f"takes 1 for {name}" for name in FOUR})
+        life.send(poison="die late")
         deaths, parked = await until_it_lives(either, life)
 
     assert (deaths, parked) == (3, ["poison"])
@@ -144,7 +144,7 @@ async def test_poison_that_kills_at_once_takes_no_neighbour_with_it(place: Place
         await life.kill()
     async with place.life("hang") as life:
         await life.said("asked", 4)
-        await life.put(poison="die now")
+        life.send(poison="die now")
         deaths, parked = await until_it_lives(place, life)
 
     assert (deaths, parked) == (4, ["poison"])

@@ -12,6 +12,8 @@ import pytest
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Post
 from session.errors import ModelAway
+from tests.gateway.embedded_place import BreaksAt
+from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, AWAY, letter, rig
 
 
@@ -109,6 +111,20 @@ async def test_a_chat_that_cannot_be_told_keeps_no_other_from_being_told(tmp_pat
         assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m0#notice.model_away"]
         r.model.release.set()
         await r.replies(1)
+
+
+async def test_a_notice_of_the_disk_that_breaks_ends_no_other_chat(tmp_path: Path) -> None:
+    """A folder stands where the transcript should be; once it is gone, that message is answered as well."""
+    (folder := tmp_path / "sessions" / "foreign_eve.jsonl").mkdir(parents=True)
+    mailbox = BreaksAt(tmp_path / "state", notices=True)
+    async with rig(tmp_path, mailbox=mailbox) as r:
+        await r.put("cannot be read", "e1", key="foreign:eve")
+        await until(lambda: mailbox.told > 0)
+        await r.put("hello", "m1")
+        assert await r.texts(1) == ["script: hello"]
+        folder.rmdir()
+
+        assert await r.texts(1) == ["script: cannot be read"]
 
 
 class Late(EmbeddedMailbox):

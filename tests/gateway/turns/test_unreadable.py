@@ -24,18 +24,6 @@ from tests.gateway.worker_rig import ADA, Clock, letter, rig
 EMPTY = Post(INBOUND, ADA, "m1", letter(" ", "m1").to_bytes())
 
 
-class Untold(EmbeddedMailbox):
-    """A queue that breaks at a notice."""
-
-    tried = 0
-
-    async def put(self, post: Post) -> None:
-        if "#notice." in post.id:
-            self.tried += 1
-            raise RuntimeError("a queue that breaks")
-        await super().put(post)
-
-
 def error_of(found: Letter) -> Unreadable:
     try:
         read_inbound(found.body)
@@ -71,12 +59,12 @@ async def set_aside(mailbox: Mailbox, found: Letter) -> list[float]:
 
 
 async def test_it_is_parked_though_its_chat_cannot_be_told(tmp_path: Path) -> None:
-    mailbox = Untold(tmp_path)
+    mailbox = BreaksAt(tmp_path, notices=True)
     async with serving(mailbox), taken(mailbox) as found:
         pauses = await set_aside(mailbox, found)
 
         assert [parked.id for parked in await mailbox.parked()] == ["m1"]
-    assert (mailbox.tried, pauses) == (2, [1, 2])
+    assert (mailbox.told, pauses) == (2, [1, 2])
 
 
 async def test_one_that_cannot_be_parked_stays_in_its_queue(tmp_path: Path) -> None:
