@@ -22,7 +22,8 @@ def syncs(work: Callable[[], object]) -> list[str]:
 
     def watch(frame: FrameType, event: str, called: Any) -> None:
         if event == "c_return" and called is os.fsync:
-            found.append(str(Path(f"/proc/self/fd/{frame.f_locals['fd']}").readlink()))
+            synced = frame.f_locals.get("fd", frame.f_locals.get("folder"))
+            found.append(str(Path(f"/proc/self/fd/{synced}").readlink()))
 
     sys.setprofile(watch)
     try:
@@ -39,6 +40,16 @@ def test_each_folder_is_synced_into_its_parent_from_the_top_down(tmp_path: Path)
 
     assert found[-3:] == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
     assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_in_an_open_one_is_synced_into_it(tmp_path: Path) -> None:
+    top = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        assert syncs(lambda: durable.make_below(top, "new")) == [str(tmp_path)]
+    finally:
+        os.close(top)
+
+    assert (tmp_path / "new").is_dir()
 
 
 def test_a_folder_that_another_one_left_is_synced_once(tmp_path: Path) -> None:

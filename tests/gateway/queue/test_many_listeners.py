@@ -34,7 +34,7 @@ async def test_more_listeners_than_a_connection_has_channels_cut_no_letter(
             assert [await anext(heard[number]) for number in (7, 7 + 256)] == [b"seven", b"seven"]
         assert not letter.lost
         await mailbox.settle(letter)
-        assert broker.ctl("list_channels", "pid").count("<") < 40
+        assert (await ctl(broker, "list_channels", "pid")).count("<") < 40
 
 
 async def test_listeners_that_come_and_go_leave_no_binding_behind(broker: Broker, broker_name: str) -> None:
@@ -51,17 +51,17 @@ async def test_listeners_that_come_and_go_leave_no_binding_behind(broker: Broker
             assert await collect(last, 1) == [b"last"]
             assert await collect(first, 1) == [b"first"]
             async with asyncio.timeout(30):
-                while len(bindings(broker, f"{broker_name}.events")) > 2:
+                while len(await bindings(broker, f"{broker_name}.events")) > 2:
                     await asyncio.sleep(0.1)
-        assert bindings(broker, f"{broker_name}.events")
+        assert await bindings(broker, f"{broker_name}.events")
 
 
 async def test_listeners_hear_again_after_their_connection_was_cut(broker: Broker, broker_name: str) -> None:
     """All that was bound is bound again, and letters go on meanwhile."""
     async with opened(broker.url, broker_name) as mailbox, mailbox.listen("events", {5}) as heard:
-        pids = broker.ctl("list_connections", "pid", "client_properties").splitlines()
+        pids = (await ctl(broker, "list_connections", "pid", "client_properties")).splitlines()
         (pid,) = (line.split("\t")[0] for line in pids if f"{broker_name} listen" in line)
-        broker.ctl("close_connection", pid, "cut by a test")
+        await ctl(broker, "close_connection", pid, "cut by a test")
 
         async with asyncio.timeout(30):
             hearing = asyncio.ensure_future(anext(heard))
@@ -72,7 +72,12 @@ async def test_listeners_hear_again_after_their_connection_was_cut(broker: Broke
         await mailbox.put(post(ADA, 1))
 
 
-def bindings(broker: Broker, exchange: str) -> list[str]:
+async def ctl(broker: Broker, *arguments: str) -> str:
+    """Ask the broker, in a thread: a loop that stands still for long loses its connections."""
+    return await asyncio.to_thread(broker.ctl, *arguments)
+
+
+async def bindings(broker: Broker, exchange: str) -> list[str]:
     """List the routing keys that are bound to an exchange."""
-    rows = broker.ctl("list_bindings", "source_name", "routing_key").splitlines()
+    rows = (await ctl(broker, "list_bindings", "source_name", "routing_key")).splitlines()
     return [row.split("\t")[1] for row in rows if row.startswith(f"{exchange}\t")]

@@ -10,6 +10,8 @@ import aio_pika
 import pytest
 
 from gateway.queue.mailbox import INBOUND, ParkedAs
+from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.wire import BrokerMessage, Sending
 from gateway.testing import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
@@ -86,3 +88,30 @@ async def test_an_odd_letter_is_taken_like_any_other(broker: Broker, broker_name
             await mailbox.settle(second)
         (parked,) = await mailbox.parked()
         assert parked.body == b"odd"
+
+
+async def test_a_delivery_that_breaks_ends_nothing_but_itself(broker: Broker) -> None:
+    """The library would close the connection of all other letters, and this one would come again."""
+    link = await Link.open(broker.url, title="test", heartbeat_s=10)
+    came: list[bytes] = []
+    all_came = asyncio.Event()
+
+    def sink(message: BrokerMessage) -> None:
+        came.append(message.body)
+        if message.body == b"odd":
+            raise RuntimeError("a body that nobody thought of")
+        all_came.set()
+
+    try:
+        channel = await link.channel()
+        queue = (await channel.declare_queue("", exclusive=True)).name
+        await channel.consume(queue, sink, no_ack=True)
+        for body in (b"odd", b"sound"):
+            channel.publish(Sending("", queue, body))
+        async with asyncio.timeout(30):
+            await all_came.wait()
+
+        assert came == [b"odd", b"sound"]
+        assert not link.ended.is_set()
+    finally:
+        await link.close()
