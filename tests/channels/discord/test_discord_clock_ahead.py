@@ -27,13 +27,15 @@ async def test_discords_messages_of_the_first_minute_are_heard(
     channel = Discord(table(server, allow_from=(ada,)), site, tempo=HURRY)
     server.gateway.refuse = "reset"
     running = asyncio.create_task(channel.run(record.emit))
-    await server.called("GET", "/gateway/bot")
-    server.write(server.dm("ada"), "in the gap")
-    server.gateway.refuse = ""
-    await record.count(1)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await channel.aclose()
+    try:
+        await server.called("GET", "/gateway/bot")
+        server.write(server.dm("ada"), "in the gap")
+        server.gateway.refuse = ""
+        await record.count(1)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await channel.aclose()
 
     assert record.texts() == ["in the gap"]
 
