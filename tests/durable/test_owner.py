@@ -15,6 +15,7 @@ import pytest
 
 import durable
 from tests.gateway.service_place import as_root
+from tests.support.dying import die_at
 
 OWNER = (12345, 54321)
 STEPS = ("mkdir", "open", "chmod", "fchmod", "fchown", "rename", "link", "unlink", "fsync", "write")
@@ -101,7 +102,7 @@ def test_killed_anywhere_it_leaves_no_name_that_the_owner_cannot_use(
         os.chown(copy, *OWNER)
         child = os.fork()
         if child == 0:
-            _die_at(deaths)
+            die_at(deaths, STEPS, unsynced=())
             writer(copy)
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -154,23 +155,6 @@ def test_what_is_not_to_inherit_stays_roots(theirs: Path) -> None:
     durable.replace(theirs / "exported.jsonl", b"{}", inherit=False)
 
     assert set(owners(theirs).values()) == {(0, 0)}
-
-
-def _die_at(left: int) -> None:
-    """Have this process die before its ``left``-th call that changes names, owners or contents."""
-
-    def counted(inner: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **more: object) -> object:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return inner(*args, **more)
-
-        return call
-
-    for name in STEPS:
-        setattr(os, name, counted(getattr(os, name)))
 
 
 def _as_owner(work: Callable[[], None]) -> int:

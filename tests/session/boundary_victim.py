@@ -12,7 +12,7 @@ from pathlib import Path
 from session.store import switch_session
 from session.store.store import Store
 from session.transcript.key import SessionKey
-from tests.session.dying import die_everywhere
+from tests.support.dying import die_everywhere
 
 KEY = SessionKey("telegram:1")
 

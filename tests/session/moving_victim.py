@@ -12,7 +12,7 @@ from pathlib import Path
 from session.background.moving import move
 from session.store.store import Store
 from session.transcript.key import SessionKey
-from tests.session.dying import die_everywhere
+from tests.support.dying import die_everywhere
 
 OLD, NEW = SessionKey("telegram:-5"), SessionKey("telegram:-1005")
 

@@ -15,7 +15,7 @@ from session.store.end_for_compaction import roll_over
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.session.dying import die_everywhere
+from tests.support.dying import die_everywhere
 
 KEY = SessionKey("telegram:1")
 

@@ -10,7 +10,7 @@ from typing import Any
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.session.dying import victims
+from tests.support.dying import victims
 
 ADA = SessionKey("telegram:1")
 AT = "2026-03-01T10:00:00.000001+00:00"

@@ -15,8 +15,8 @@ from session.errors import Fenced, StoreError
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.session.dying import victims
 from tests.session.moving_victim import NEW, OLD
+from tests.support.dying import victims
 
 AT = datetime.now(UTC).isoformat(timespec="microseconds")
 OLD_STEM, NEW_STEM = "telegram_-5", "telegram_-1005"

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def die_everywhere(folder: Path, work: Callable[[Path], Coroutine[Any, Any, None
         shutil.copytree(folder, copy, symlinks=True)
         child = os.fork()
         if child == 0:
-            _count_down(number)
+            die_at(number)
             asyncio.run(work(copy))
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -47,10 +47,11 @@ def die_everywhere(folder: Path, work: Callable[[Path], Coroutine[Any, Any, None
         assert code == -signal.SIGKILL, "the work failed by itself"
 
 
-def _count_down(left: int) -> None:
-    """Have this process die at its ``left``-th change of the disk.
+def die_at(left: int, steps: Sequence[str] = CHANGES, *, unsynced: Collection[str] = SYNCS) -> None:
+    """Have this process die before its ``left``-th call of ``os`` that is one of ``steps``.
 
-    No sync is waited for: whoever is killed leaves to others all that the system was given, synced or not.
+    None of ``unsynced`` is waited for: whoever is killed leaves to others all that the system was given,
+    synced or not.
     """
 
     def counted(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,5 +64,5 @@ def _count_down(left: int) -> None:
 
         return call
 
-    for name in CHANGES:
-        setattr(os, name, counted(getattr(os, name) if name not in SYNCS else lambda fd: None))
+    for name in steps:
+        setattr(os, name, counted(getattr(os, name) if name not in unsynced else lambda fd: None))
