@@ -24,7 +24,8 @@ BEGAN = datetime(2026, 2, 11, 1, 14, 59, 755000, tzinfo=UTC)
 ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
 SAMPLES = Path(__file__).parent.parent.parent / "data" / "nanobot-samples"
 EDGES = Path(__file__).parent.parent.parent / "data" / "edge-sessions"
-FOREIGN = "cli_e04-langobot.jsonl"  # looks like one, and holds no message
+# It looks like a session, and holds no message.
+FOREIGN = "cli_e04-langobot.jsonl"
 FILES = [
     path
     for path in (*sorted(SAMPLES.glob("*/sessions/*")), *sorted(EDGES.glob("*.jsonl")))
