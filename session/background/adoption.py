@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from session.interchange.conversation import NO_TIME, Conversation
+from session.interchange.conversation import Conversation
+from session.interchange.records import NO_TIME
 from session.store.change import changing
 from session.store.ending import end
 from session.store.fence import Wait

@@ -181,15 +181,16 @@ def _move_tree(source: Path, target: Path, *, join: bool) -> None:
         sync_folder(target.parent)
         return
     for entry in sorted(source.iterdir()):
-        place = target / entry.name
-        if not os.path.lexists(place):
-            entry.rename(place)
-        elif entry.is_dir() and not entry.is_symlink() and place.is_dir():
-            _move_tree(entry, place, join=join)
-        elif join and entry.name in _JOINED and entry.is_file() and place.is_file():
-            _join(entry, place)
+        there = target / entry.name
+        if not os.path.lexists(there):
+            entry.rename(there)
+        elif entry.is_dir() and not entry.is_symlink() and there.is_dir():
+            _move_tree(entry, there, join=join)
+        elif join and entry.name in _JOINED and entry.is_file() and there.is_file():
+            _join(entry, there)
         else:
-            entry.rename(_free_name(place))
+            entry.rename(_free_name(there))
+    # What has moved is on disk under its new name before the old folder goes.
     sync_folder(target)
     _drop_empty(source)
 

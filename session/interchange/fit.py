@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from session.interchange.conversation import BadFormat, Losses, json_lines, json_object
+from session.interchange.conversation import BadFormat, Losses
+from session.interchange.records import json_lines, json_object
 
 _LOOKED_AT = 20
 _SHOWN = {

@@ -8,15 +8,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from session.interchange.conversation import (
-    Conversation,
-    Files,
-    Losses,
-    Written,
-    is_record,
-    stem_of,
-)
+from session.interchange.conversation import Conversation, Files, Losses, Written
 from session.interchange.fit import Fit
+from session.interchange.parts import is_record
+from session.interchange.records import stem_of
 from session.transcript.key import marked_stem, needs_mark, plain_stem
 from session.transcript.line import dump, is_ulid, naive
 from session.transcript.transcript import HEAD_FIELDS, Transcript, decode, parse

@@ -47,6 +47,8 @@ _FAMILIES = (
     ("o4", "openai"),
     ("claude-", "anthropic"),
 )
+# Of a key that the configuration holds and the provider refuses.
+CONFIGURED_KEY_CURE = "correct model.api_key, or the file that model.api_key_file names"
 
 
 def variables(model: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from session.errors import AwayCause, BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
-from session.models.credentials import cure
+from session.models.credentials import CONFIGURED_KEY_CURE, cure
 
 MAX_MESSAGE_CHARS = 300
 MAX_SEARCHED_CHARS = 4000
@@ -64,7 +64,10 @@ def _meant(chain: list[BaseException], *, model: str, secrets: Collection[str], 
         return ContextTooLong(text)
     cause = _away(chain, status, words, code)
     if cause is not None:
-        hint = f"{cure(model)}: {_HINTS[cause]}" if cause == "credentials" else _HINTS[cause]
+        hint = _HINTS[cause]
+        if cause == "credentials":
+            # A key in the configuration goes before the environment's: setting that one cures nothing.
+            hint = f"{CONFIGURED_KEY_CURE if any(secrets) else cure(model)}: {hint}"
         return ModelAway(text, cause=cause, after_s=_retry_after(chain, now), hint=hint)
     if status == 413:
         return ContextTooLong(text)

@@ -77,6 +77,7 @@ def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of
 def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes) -> None:
     path: Path = archived.path
     try:
+        # Its bytes have a second name before the file is replaced: a crash in between loses none of them.
         if transcript.needs_copy:
             os.link(path, path.with_name(f"{path.name}.corrupt-{ULID()}"))
         with held.replacing(path) as fd:

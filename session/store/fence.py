@@ -326,6 +326,7 @@ class Fence:
             record = LockRecord(old.key, self.owner, old.epoch + 1, (*old.renew, old.epoch))
             temp = self.temp(self.path.parent, record.epoch)
             with new_file(temp) as fd:
+                # The new file is locked before it has its name, so that nobody else can take it in between.
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 write_record(fd, record)
                 temp.rename(self.path)

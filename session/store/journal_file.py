@@ -144,11 +144,13 @@ class JournalFile:
     def _append(self, held: Held, fd: int, data: bytes) -> None:
         assert self._seen is not None
         size = self._seen[1]
+        # A crash in mid-write left half an entry: it goes first, or the new one would be glued to it.
         if self._keep < size:
             os.ftruncate(fd, self._keep)
             size = self._keep
         append_whole(fd, data, size=size)
         os.fdatasync(fd)
+        # Who was frozen here may have been overtaken: the entry is in a file that is no longer the journal.
         held.check()
         self._seen = seen(fd)
         self._keep = size + len(data)

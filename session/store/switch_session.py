@@ -244,6 +244,7 @@ def _head(back: Transcript, now: datetime) -> Transcript:
 def _take_away(held: Held, path: Path, content: Transcript) -> None:
     """Remove the file of a session that is active again; one that holds more than its lines is kept aside."""
     if content.needs_copy:
+        # The rename cannot be undone: who was overtaken meanwhile must not take the new owner's file away.
         held.check()
         path.rename(path.with_name(f"{path.name}.corrupt-{ULID()}"))
         sync_folder(path.parent)

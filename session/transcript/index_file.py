@@ -140,6 +140,7 @@ def write_index(path: Path, saved: Saved) -> None:
     temp = path.with_suffix(_UNFINISHED)
     with new_file(temp) as fd:
         write_all(fd, data)
+        # Without a sync, since an index that a power cut spoils is known by its digest, and is made anew.
         temp.rename(path)
 
 

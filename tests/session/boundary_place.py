@@ -24,7 +24,7 @@ async def two(store: Store, key: SessionKey = KEY) -> tuple[str, str]:
 async def reopen(store: Store, session_id: str, key: SessionKey = KEY, by: str = "") -> Swap:
     async with store.open(key) as session:
         return await session.change(
-            lambda *hands: switch_session.reopen(*hands, session_id=session_id, by=by)
+            lambda *writers: switch_session.reopen(*writers, session_id=session_id, by=by)
         )
 
 
@@ -42,7 +42,7 @@ async def state(store: Store) -> dict[str, tuple[bool, int]]:
 async def part(store: Store, by: str = "late", *, due: bool = True) -> bool:
     async with store.open(KEY) as session:
         return await session.change(
-            lambda *hands: switch_session.split_after_idle(*hands, by=by, due=lambda _: due)
+            lambda *writers: switch_session.split_after_idle(*writers, by=by, due=lambda _: due)
         )
 
 

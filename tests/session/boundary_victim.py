@@ -22,14 +22,14 @@ async def done(workspace: Path, what: str, session_id: str) -> None:
     async with store.open(KEY) as session:
         if what == "reopen":
             await session.change(
-                lambda *hands: switch_session.reopen(*hands, session_id=session_id, by="cmd")
+                lambda *writers: switch_session.reopen(*writers, session_id=session_id, by="cmd")
             )
         elif what == "part":
             await session.change(
-                lambda *hands: switch_session.split_after_idle(*hands, by="late", due=lambda _: True)
+                lambda *writers: switch_session.split_after_idle(*writers, by="late", due=lambda _: True)
             )
         else:
-            await session.change(lambda *hands: switch_session.close(*hands, of=session_id))
+            await session.change(lambda *writers: switch_session.close(*writers, of=session_id))
     await store.aclose()
 
 

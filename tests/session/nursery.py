@@ -48,9 +48,8 @@ class Trap:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if self.armed:
                 if len(self.steps) == self.at:
-                    signal.pthread_kill(
-                        threading.get_ident(), self.number
-                    )  # this thread goes no step further
+                    # This thread goes no step further.
+                    signal.pthread_kill(threading.get_ident(), self.number)
                 self.steps.append(name)
             return call(*args, **kwargs)
 
@@ -83,7 +82,8 @@ async def child(op: str, workspace: Path, trap: Trap) -> None:
 
 
 def run_child(request: dict[str, Any], report: int) -> int:
-    os.dup2(2, 1)  # stdout is for the answers
+    # Stdout is for the answers.
+    os.dup2(2, 1)
     trap = Trap(request["at"], request["signal"])
     trap.install()
     code = DONE

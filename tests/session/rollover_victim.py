@@ -29,8 +29,8 @@ def compact(archive: str, kept: int) -> Mapping[str, Any]:
 async def roll(session: Session, first_kept: int) -> str | None:
     count = len(session)
     return await session.change(
-        lambda *hands: roll_over(
-            *hands, first_kept=first_kept, record=compact, still=lambda now: len(now.messages) >= count
+        lambda *writers: roll_over(
+            *writers, first_kept=first_kept, record=compact, still=lambda now: len(now.messages) >= count
         )
     )
 

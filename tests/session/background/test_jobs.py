@@ -126,7 +126,8 @@ async def test_two_daemons_do_a_job_once(tmp_path: Path) -> None:
             await house.jobs.looked.wait()
         await one.jobs.settled()
         await two.jobs.settled()
-        for house in (one, two):  # one after the other, so that none is in the other's way again
+        # One after the other, so that none is in the other's way again.
+        for house in (one, two):
             house.clock.advance(60)
             await house.jobs.settled()
 
@@ -275,7 +276,8 @@ async def test_kill_after_new(tmp_path: Path, point: str) -> None:
     await asyncio.to_thread(lines_of, tmp_path)
 
     assert await victim(tmp_path, "ended", point) == -signal.SIGKILL
-    again = "ended" if point in ("end.after", "job.before") else "rest"  # unanswered: /new comes again
+    # A ``/new`` that was not answered comes again.
+    again = "ended" if point in ("end.after", "job.before") else "rest"
     assert await victim(tmp_path, again, "none") == 0
 
     folder = tmp_path / "memory/chats/telegram_1"

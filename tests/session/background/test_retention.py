@@ -158,7 +158,7 @@ async def test_a_session_that_was_opened_again_is_as_fresh_as_that(world: World)
     await world.end()
     world.clock.forward(days=20)
     async with world.store.open(ADA) as session:
-        await session.change(lambda *hands: switch_session.reopen(*hands, session_id=old))
+        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
     world.clock.forward(days=20)
     assert await world.pruned() == []
 

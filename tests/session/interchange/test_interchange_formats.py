@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from session.interchange import annabelle, archive, overlay, rows
-from session.interchange.conversation import BadFormat, Conversation, Line, calls_of, is_record, text_of
+from session.interchange.conversation import BadFormat, Conversation, Line
 from session.interchange.formats import FORMATS
 from session.interchange.nanobot import B64_NAMES, OLD_NAMES
+from session.interchange.parts import calls_of, is_record, text_of
 from session.transcript.line import make_line, read_time
 from session.transcript.transcript import parse
 
@@ -23,7 +24,8 @@ BEGAN = datetime(2026, 2, 11, 1, 14, 59, 755000, tzinfo=UTC)
 ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
 SAMPLES = Path(__file__).parent.parent.parent / "data" / "nanobot-samples"
 EDGES = Path(__file__).parent.parent.parent / "data" / "edge-sessions"
-FOREIGN = "cli_e04-langobot.jsonl"  # looks like one, and holds no message
+# It looks like a session, and holds no message.
+FOREIGN = "cli_e04-langobot.jsonl"
 FILES = [
     path
     for path in (*sorted(SAMPLES.glob("*/sessions/*")), *sorted(EDGES.glob("*.jsonl")))

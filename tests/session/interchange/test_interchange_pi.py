@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from session.interchange import openclaw, pi
-from session.interchange.conversation import BadFormat, Conversation, Line, calls_of
+from session.interchange.conversation import BadFormat, Conversation, Line
 from session.interchange.openclaw import our_key
+from session.interchange.parts import calls_of
 
 AT = "2026-02-11T01:14:59.755Z"
 HEADER = {"type": "session", "version": 3, "id": "5f3c0a", "timestamp": AT}

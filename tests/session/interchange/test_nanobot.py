@@ -135,9 +135,8 @@ async def test_their_session_goes_on_here_and_there_again(theirs: Theirs) -> Non
     assert there["history"][26]["tool_call_id"] == there["history"][25]["tool_calls"][0]["id"] == LS.id
     assert (there["last_consolidated"], there["metadata"]["theirs"]) == (16, 1)
     assert there["metadata"]["name"] == "named"
-    assert (
-        sent[0]["content"] == f"question 4 {WEIRD}"
-    )  # where their offset says that the unconsolidated begins
+    # Their offset says that here begins what memory does not hold.
+    assert sent[0]["content"] == f"question 4 {WEIRD}"
 
     theirs.do("add", key=ADA, messages=exchange(99))
     async with ours(theirs.workspace) as here:

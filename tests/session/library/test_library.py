@@ -154,7 +154,8 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     assert len(reads) == 1
     path.write_text("new")
     assert shelf.get(path) == b"new"
-    path.write_text("net")  # so young that its time may be the same
+    # The file is so young that its time may be the same.
+    path.write_text("net")
     assert shelf.get(path) == b"net"
     path.unlink()
     assert shelf.get(path) is None

@@ -124,9 +124,8 @@ async def test_renewing_line_1_keeps_every_line_readable(tmp_path: Path) -> None
     async with store_at(tmp_path) as store, store.open(KEY) as session:
         await session.checkpoint(metadata={"name": "a name that makes line 1 longer"}, last_consolidated=100)
         await session.append(exchange(70000))
-        assert (
-            os.fstat(lines_of(session).snapshot()[0].fd).st_ino == path.stat().st_ino
-        )  # the old one is gone
+        # The old file is gone.
+        assert os.fstat(lines_of(session).snapshot()[0].fd).st_ino == path.stat().st_ino
         kept = [session.raw(0), session.raw(len(session) - 3), *session.transcript.messages[1:30]]
         count = len(session)
 

@@ -273,7 +273,8 @@ def test_another_line_1_leaves_the_index_true(tmp_path: Path) -> None:
 async def test_two_ids_of_one_checksum_are_told_apart(tmp_path: Path) -> None:
     """CRC-32 is no secret, so that anyone may make two of them."""
     path = path_of(tmp_path)
-    pair = ["plumless", "buckeroo"]  # the well-known pair of words with one CRC-32
+    # The well-known pair of words with one CRC-32.
+    pair = ["plumless", "buckeroo"]
     lines = [orjson.dumps({"role": "user", "content": id_, "message_id": id_}) for id_ in [*pair, pair[0]]]
     path.write_bytes(whole([*lines, *BODY]))
 

@@ -146,9 +146,8 @@ async def test_frozen_writer_wakes_fenced(nursery: Nursery, tmp_path: Path, op: 
         where = f"{op} frozen before step {at}, {step}"
         assert woken["status"] in (DONE, FENCED), where
         fenced += woken["status"] == FENCED
-        if (
-            op == "clear" and woken["status"] == DONE
-        ):  # it held no lock: it cleared before the other, or after it
+        # It held no lock: it cleared before the other, or after it.
+        if op == "clear" and woken["status"] == DONE:
             assert everything(workspace) in ([], ["parent"]), where
             continue
         after = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}

@@ -116,8 +116,8 @@ async def test_without_an_active_session(store: Store) -> None:
     old, _ = await two(store)
     async with store.open(KEY) as session:
         new = session.session_id
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=old)) is None
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=None)) == new
+        assert await session.change(lambda *writers: switch_session.close(*writers, of=old)) is None
+        assert await session.change(lambda *writers: switch_session.close(*writers, of=None)) == new
         assert not session.path.exists()
     assert await state(store) == {old: (False, 4), new: (False, 2)}
 
@@ -132,7 +132,7 @@ async def test_without_an_active_session(store: Store) -> None:
 async def test_after_a_close_the_next_message_begins_a_session_and_ids_stay_known(store: Store) -> None:
     await two(store)
     async with store.open(KEY) as session:
-        await session.change(lambda *hands: switch_session.close(*hands, of=None))
+        await session.change(lambda *writers: switch_session.close(*writers, of=None))
     async with store.open(KEY) as session:
         assert len(session) == 0
         assert session.journal.known("c") is not None
@@ -153,9 +153,9 @@ async def test_a_turn_that_runs_goes_on_behind(store: Store) -> None:
         assert texts(session)[-2:] == ["re: b", "q"]
         assert (found := session.find("run")) is not None
         assert found.tail
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=None)) == old
+        assert await session.change(lambda *writers: switch_session.close(*writers, of=None)) == old
         assert texts(session) == ["q"]
-        assert await session.change(lambda *hands: switch_session.close(*hands, of=None)) is None
+        assert await session.change(lambda *writers: switch_session.close(*writers, of=None)) is None
     assert (await state(store))[new] == (False, 2)
 
 
@@ -204,7 +204,7 @@ async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store,
         found = await state(left)
         assert found in ({old: (False, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
         async with left.open(KEY) as session:
-            await session.change(lambda *hands: switch_session.close(*hands, of=None))
+            await session.change(lambda *writers: switch_session.close(*writers, of=None))
         assert await state(left) == {old: (False, 4), new: (False, 2)}
         assert len(archives_in(left)) == 2
         await left.aclose()

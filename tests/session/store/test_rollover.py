@@ -127,9 +127,11 @@ async def test_a_withdrawal_over_the_cut_holds_on_both_sides(store: Store) -> No
     """And one behind it counts its lines anew."""
     async with store.open(KEY) as session:
         await talk(session, "a", "b", "c")
-        await undo(session, 2)  # takes b and c
+        # It takes b and c.
+        await undo(session, 2)
         await talk(session, "d", "e")
-        await undo(session, 9)  # takes e
+        # It takes e.
+        await undo(session, 9)
         old = session.session_id
         await roll(session, 4)
 
@@ -181,7 +183,7 @@ async def test_a_transcript_that_became_another_is_left_alone(store: Store) -> N
         before = session.path.read_bytes()
 
         refused = await session.change(
-            lambda *hands: roll_over(*hands, first_kept=2, record=compact, still=lambda now: False)
+            lambda *writers: roll_over(*writers, first_kept=2, record=compact, still=lambda now: False)
         )
 
         assert refused is None
@@ -198,7 +200,7 @@ async def test_the_archive_can_be_opened_again(store: Store) -> None:
         old, before, seen = session.session_id, list(session.transcript.messages), sent(session)
         await roll(session, 4)
         new = session.session_id
-        await session.change(lambda *hands: switch_session.reopen(*hands, session_id=old))
+        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
 
         assert list(session.transcript.messages) == before
         assert sent(session) == seen
@@ -265,7 +267,8 @@ async def test_a_big_session_is_parted_without_reading_it_whole(store: Store) ->
     }
     path.write_bytes(b"\n".join([json.dumps(head).encode(), *lines, b""]))
     async with store.open(KEY) as session:
-        await talk(session, "a")  # the file gets a line 1 of ours
+        # With this the file gets a line 1 of ours.
+        await talk(session, "a")
     reopened = Store(store.layout.sessions.parent, zone=UTC)
     async with reopened.open(KEY) as session:
         assert isinstance(session.transcript.messages, Lines)
@@ -310,7 +313,7 @@ async def test_what_is_kept_is_found_and_paid_once(store: Store) -> None:
         await talk(session, "c")
         rows = {row.id: row for row in await store.rows()}
         found = search(store.layout, "telegram_1", KEY, "word", limit=10)
-        await session.change(lambda *hands: switch_session.reopen(*hands, session_id=old))
+        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
         again = search(store.layout, "telegram_1", KEY, "word", limit=10)
 
     assert [hit.text for hit in found.hits] == ["word b", "word b", "word a", "word a"]

@@ -183,7 +183,8 @@ async def test_a_process_killed_in_mid_write_leaves_a_sound_file(tmp_path: Path)
             while len(kept[name]) < 30:
                 line = await writer.stdout.readline()
                 assert line, f"{name} ended by itself"
-                kept[name] += [line.decode().strip()] if line.strip().isdigit() else []  # beside its log
+                # Its log comes by the same pipe.
+                kept[name] += [line.decode().strip()] if line.strip().isdigit() else []
     finally:
         for writer in writers:
             with suppress(ProcessLookupError):

@@ -24,7 +24,8 @@ AT = "2026-03-01T10:00:00.000001+00:00"
 class Edge(NamedTuple):
     messages: int
     offset: int = 0
-    damaged: bool | None = False  # None: either will do
+    # None if either will do.
+    damaged: bool | None = False
     copied: bool = False
 
 

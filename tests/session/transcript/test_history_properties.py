@@ -139,7 +139,8 @@ def test_the_running_turn_is_sent_whole(before: Lines, since: Lines, offset: Any
     """No mode cuts the turn that runs: all that ``all`` sends of it, every mode does."""
     question = {"role": "user", "content": "now", "message_id": "running"}
     lines = traced([*before, question, *since])
-    assume(len(before) not in withdrawn(lines))  # a turn runs only while its question stands
+    # A turn runs only while its question stands.
+    assume(len(before) not in withdrawn(lines))
 
     whole = [i for i in places(sent_in(lines, offset, "running", None)) if i >= len(before)]
 

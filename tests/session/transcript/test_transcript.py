@@ -76,7 +76,8 @@ def test_cut_anywhere_costs_the_unfinished_line(lines: list[dict[str, Any]], dat
 
     transcript = parse(whole[:at], stem="cli_x")
 
-    kept = sum(1 for end in _ends(whole) if end - 1 <= at) - 1  # the last newline may be missing
+    # The last newline may be missing.
+    kept = sum(1 for end in _ends(whole) if end - 1 <= at) - 1
     assert [decode(raw) for raw in transcript.messages] == lines[:kept]
     assert not transcript.damaged
     assert not transcript.needs_checkpoint

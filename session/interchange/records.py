@@ -1,0 +1,66 @@
+"""The records of a file of JSON, and the times in them; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from session.interchange.conversation import Losses
+from session.transcript.line import dump, read_time
+
+# Readers want a time where no file names one.
+NO_TIME = "1970-01-01T00:00:00.000000+00:00"
+
+
+def json_lines(data: bytes, losses: Losses) -> Iterator[dict[str, Any]]:
+    """Read the objects of a JSONL file; a torn end is passed over, other bad lines are counted."""
+    *lines, tail = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for raw in lines:
+        if raw.strip(b"\r\n\t \0"):
+            found = _object(raw)
+            if found is None:
+                losses.add("lines that are no JSON object")
+            else:
+                yield found
+    if tail.strip(b"\r\n\t \0"):
+        found = _object(tail)
+        if found is None:
+            losses.add("an unfinished line at the end")
+        else:
+            yield found
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(raw.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """Read a whole file as one JSON object; empty where it is none."""
+    return _object(data.removeprefix(b"\xef\xbb\xbf")) or {}
+
+
+def document(value: Mapping[str, Any]) -> bytes:
+    """Write one JSON object for people to read, with a newline at its end."""
+    return json.dumps(json.loads(dump(value)), ensure_ascii=True, indent=2).encode() + b"\n"
+
+
+def stem_of(path: str) -> str:
+    """Return a file's name without folder and ending."""
+    return path.rsplit("/", 1)[-1].removesuffix(".jsonl").removesuffix(".json")
+
+
+def iso(at: datetime | None) -> str:
+    """Write a time as all formats read it: UTC, ``Z``; empty for none."""
+    return "" if at is None else at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def time_text(value: object, default: str = NO_TIME) -> str:
+    """Write any format's time as a line's ``timestamp``; ``default`` where it is none."""
+    at = read_time(value)
+    return at.astimezone(UTC).isoformat(timespec="microseconds") if at is not None else default
