@@ -12,8 +12,7 @@ import pytest
 from tests.gateway.service_place import as_root, service, strangers_files, workspace_of_the_service
 from tests.support.harness import ask
 from tests.support.telegram_server import TelegramServer
-from tests.system.platform_place import told
-from tests.system.test_telegram import ADA, telegram
+from tests.system.platform_place import ADA, told, with_telegram
 
 pytestmark = as_root
 BOB = 87654321
@@ -51,7 +50,7 @@ async def test_a_service_answers_after_everything_that_root_did_beside_it(
 ) -> None:
     async with (
         TelegramServer() as server,
-        service(workspace, telegram(server, direct="pairing")) as daemon,
+        service(workspace, with_telegram(server, direct="pairing")) as daemon,
     ):
         server.write(ADA, "let me in")
         code = re.search(r"\b[A-Z0-9]{8}\b", (await server.said(ADA)).text)

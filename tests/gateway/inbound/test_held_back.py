@@ -17,8 +17,7 @@ from gateway.doctor import owners
 from tests.gateway.service_place import UID, as_root, service, strangers_files, workspace_of_the_service
 from tests.support.harness import Daemon, command
 from tests.support.telegram_server import TelegramServer
-from tests.system.platform_place import told
-from tests.system.test_telegram import ADA, telegram
+from tests.system.platform_place import ADA, told, with_telegram
 
 pytestmark = as_root
 BOB = 87654321
@@ -58,7 +57,7 @@ async def doctor(workspace: Path, config: dict[str, Any], *more: str) -> dict[st
 async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path) -> None:
     """``/readyz``, ``status`` and ``doctor`` name a pairing file that is root's; mended, nothing is lost."""
     async with TelegramServer() as server:
-        config = telegram(server, direct="pairing")
+        config = with_telegram(server, direct="pairing")
         async with service(workspace, config) as daemon:
             server.write(ADA, "let me in")
             await server.said(ADA)
@@ -97,7 +96,7 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
 
 async def test_a_transcript_that_cannot_be_written_turns_its_channel_down(workspace: Path) -> None:
     async with TelegramServer() as server:
-        config = telegram(server)
+        config = with_telegram(server)
         async with service(workspace, config) as daemon:
             server.write(ADA, "one")
             await server.said(ADA, lambda sent: sent.text == "echo: one")
