@@ -48,7 +48,13 @@ def owned(workspace: Path, server: TelegramServer, model: ModelServer) -> dict[s
     write(workspace / "memory" / "MEMORY.md", SECRET)
     write(workspace / "memory" / "USER.md", PROFILE)
     config = with_telegram(server, stream=False, groups="all", allow_from=[str(ADA)])
-    return config | with_model(model, **{"memory.scope": "workspace", "tools.groups": ["skill_read"]})
+    # A consolidation behind a turn would write the stub's words over the secret, sooner or later.
+    more = {
+        "memory.scope": "workspace",
+        "tools.groups": ["skill_read"],
+        "limits.background_calls_per_hour": 0,
+    }
+    return config | with_model(model, **more)
 
 
 def shown(seen: Seen) -> tuple[bool, set[str]]:
