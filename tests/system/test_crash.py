@@ -46,7 +46,7 @@ MEMORY_POINTS = [  # the session has its name by then: one call in the budget, a
 ]
 NEW_POINTS = ["rename.before:1", "rename.after:1", "rename.after:2", "journal.before:1", "journal.after:1"]
 BACK_POINTS = [
-    *("rename.after:3", "rename.before:4", "rename.after:4", "rename.after:5", "journal.before:2"),
+    *("rename.after:2", "rename.before:3", "rename.after:3", "rename.after:4", "journal.before:2"),
     *("journal.before:3", "append.after:4", "append.after:6", "append.after:7"),
 ]
 MODEL_POINTS = ["ask.before:2", "ask.after:3", "tool.before:1", "tool.after:2", "append.after:4"]

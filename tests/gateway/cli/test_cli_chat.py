@@ -124,7 +124,7 @@ async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
 
 async def test_nobody_listens() -> None:
     """Where there is no daemon to answer, one is to be started."""
-    with ports.Place() as port:
+    with ports.KeptPort() as port:
         async with Client(f"http://127.0.0.1:{port}") as client:
             with pytest.raises(Unreachable) as caught:
                 await client.status()
