@@ -44,7 +44,7 @@ async def test_no_more_than_the_bound_is_held_and_all_come_in_order(
         sent = await fill(mailbox, COUNT, BODIES)
         async with mailbox.take(INBOUND) as letters:
             taken = await _settled(mailbox, letters, COUNT)
-            # A quorum queue applies acknowledgements a moment later, and not those of a channel that is closed.
+            # A quorum queue applies acknowledgements later, and not all of a channel that is closed.
             await until(partial(_is_empty, mailbox), within_s=30)
 
         assert by_key(taken) == sent
