@@ -29,7 +29,7 @@ from session.testing import WordEmbedder
 from session.tools import Toolbox
 from session.transcript.lines import Lines
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
-from tests.session.memory_place import ADA, BOB, Scripted, open_workspace, saved, talk
+from tests.session.memory_place import ADA, BOB, Scripted, Workspace, open_workspace, saved, talk
 
 
 class Gate:
@@ -228,6 +228,14 @@ async def test_an_answer_on_its_way_into_memory_stops_there(tmp_path: Path, dele
         assert holding(tmp_path, b"poison") == []
 
 
+async def consolidate_until(workspace: Workspace, killed: Callable[[], Awaitable[object]]) -> None:
+    """Consolidate a full window up to the look whether its messages still stand, which kills."""
+    await workspace.said(ADA, talk(10))
+    workspace.memory.unconsolidated = Looked(workspace.store, killed)
+    with pytest.raises(KilledHere):
+        await workspace.memory.consolidate(ADA)
+
+
 async def test_an_answer_that_a_kill_left_is_dropped_at_the_next_start(tmp_path: Path) -> None:
     """It was stored, the session was cleared, and the process died before it looked again."""
 
@@ -236,10 +244,7 @@ async def test_an_answer_that_a_kill_left_is_dropped_at_the_next_start(tmp_path:
         raise KilledHere
 
     async with open_workspace(tmp_path, saved(entry="poison", memory="poison")) as workspace:
-        await workspace.said(ADA, talk(10))
-        workspace.memory.unconsolidated = Looked(workspace.store, killed)
-        with pytest.raises(KilledHere):
-            await workspace.memory.consolidate(ADA)
+        await consolidate_until(workspace, killed)
     assert len(holding(tmp_path, b"poison")) == 1
 
     async with open_workspace(tmp_path, run=True) as workspace:
@@ -255,10 +260,7 @@ async def test_an_answer_that_a_kill_left_is_put_through_at_the_next_start(tmp_p
         raise KilledHere
 
     async with open_workspace(tmp_path, saved(entry="They talked.", memory="- bread")) as workspace:
-        await workspace.said(ADA, talk(10))
-        workspace.memory.unconsolidated = Looked(workspace.store, killed)
-        with pytest.raises(KilledHere):
-            await workspace.memory.consolidate(ADA)
+        await consolidate_until(workspace, killed)
 
     async with open_workspace(tmp_path, run=True) as workspace:
         await workspace.jobs.looked.wait()
