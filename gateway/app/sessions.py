@@ -74,14 +74,14 @@ class SessionServices:
             left=self.jobs.left,
         )
         self._library = Library(settings.workspace)
-        self._layers = build_layers(settings, self.store, self._library)
+        self._context_parts = build_context_parts(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
             toolbox=build_toolbox(settings, library=self._library, layout=self.store.layout),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
-            turn_context=self._surroundings,
+            turn_context=self._turn_context,
             workspace=settings.workspace,
             compactions=self.compactions,
             embeddings=build_embeddings(settings),
@@ -105,7 +105,7 @@ class SessionServices:
         self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"
 
-    async def _surroundings(self, session: Session, request: Request) -> TurnContext:
+    async def _turn_context(self, session: Session, request: Request) -> TurnContext:
         if self.model.plain:
             return TurnContext(parts=(), files=self._files, tools=())
         if session.metadata.get("model") != self.model.name:
@@ -115,7 +115,7 @@ class SessionServices:
         notes = await self.memory.text(scope)
         place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
-        parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
+        parts = await self._context_parts.parts(session, request, scope, notes=notes, tools=offered)
         return TurnContext(parts=parts, files=scope.files, tools=tools)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
@@ -159,7 +159,7 @@ class SessionServices:
         if self.turns.embeddings is not None:
             await self.turns.embeddings.aclose()
         await self.jobs.aclose()
-        self._layers.close()
+        self._context_parts.close()
         await self._spending.aclose()
         await self.store.aclose()
 
@@ -193,7 +193,7 @@ async def spent_today(spending: Spending) -> dict[str, Any]:
     }
 
 
-def build_layers(settings: Settings, store: Store, library: Library) -> ContextParts:
+def build_context_parts(settings: Settings, store: Store, library: Library) -> ContextParts:
     """Build what gathers the parts of a request."""
     recent = RecentSessions(
         store.layout, most=settings.session.recent_sessions, days=settings.session.recent_days

@@ -178,11 +178,13 @@ class Worker:
         bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
         try:
             return await self._try(entry)
+        # A newer version works on these files: this process must end, and not wait for a disk that is sound.
         except NewerFormat:
             raise
         except Fenced as error:
             return self._outages.fenced(entry, error)
         except LetterLost:
+            # The outcome is stored, and only the acknowledgement missed the letter: it comes again.
             return self._settlement.lost(entry)
         except (MailboxError, StoreError) as error:
             return await self._outages.delay(entry, error)
@@ -282,6 +284,7 @@ class Worker:
             async with attempt:
                 reply = await self._run(attempt, request, meter)
         except ModelAway as error:
+            # An outage is no fault of the letter: its lane waits, in order, until the model is back.
             again = await self._outages.wait(entry, session, error)
             if again is None:
                 said = OUTAGE_SAID.format(self._rules.outage_hours)
@@ -291,6 +294,7 @@ class Worker:
             self._count(inbound, meter)
             await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
             return None
+        # It is a SessionError, but of the disk and not of the letter: the lane waits.
         except StoreError:
             raise
         except SessionError as error:

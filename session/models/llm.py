@@ -111,7 +111,7 @@ class LiteLLM:
 
     def takes(self, part: PartKind) -> bool:
         """Say what LiteLLM's table knows of the model; imports LiteLLM, which takes seconds at first."""
-        _load()
+        load()
         asked = _library.supports_vision if part == "image" else _library.utils.supports_pdf_input
         try:
             return bool(asked(model=self.name))
@@ -339,10 +339,10 @@ def _timeouts(seconds: float) -> Any:
 
 async def _import() -> None:
     if _library is None:
-        await asyncio.to_thread(_load)
+        await asyncio.to_thread(load)
 
 
-def _load() -> None:
+def load() -> None:
     """Import and quieten LiteLLM."""
     global _library  # noqa: PLW0603 - one import per process
     # Two threads that import LiteLLM at once meet modules that are half made.

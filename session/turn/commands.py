@@ -184,6 +184,7 @@ class Commands:
         except NotChosen as error:
             return str(error)
         except NoSession:
+            # It was there when it was chosen: retention or a person may have deleted it since.
             return NO_SUCH_ONE
         if swap.left:
             await self._left(session.key, swap.left)

@@ -160,6 +160,7 @@ class Turns:
             stored = turn.stored_answer()
             if stored is None:
                 raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
+            # The time ran out between the answer, which is on disk, and the end of the turn.
             text = stored
         if turn.compaction is not None:
             turn.compaction.ended()
@@ -272,6 +273,7 @@ class _Turn:
             try:
                 answer = await self._ask_once()
             except (ModelRefused, ContextTooLong) as error:
+                # What people have seen of an answer cannot be taken back by asking anew.
                 if self._partial or not await self._changed(error):
                     raise
             else:

@@ -35,8 +35,8 @@ ECHO_POINTS = [
 ]
 RABBIT_POINTS = ["publish.before:4", "publish.after:4", "ack.before:2", "ack.after:5"]
 MEMORY_POINTS = [  # the session has its name by then: one call in the budget, and line 1 renewed once
-    "desk.before:3",
-    "desk.after:3",
+    "state_file.before:3",
+    "state_file.after:3",
     "history.before:1",
     "history.after:1",
     "notes.before:1",
@@ -208,7 +208,7 @@ async def test_a_consolidation_that_dies_is_done_once(
     assert check(workspace, {stem: [*ids, "web:last"]}).sound
     asked = [entry for entry in read_log(log) if entry["event"] == "arrived"]
     about_memory = [entry for entry in asked if entry["tools"] == ["save_memory"]]
-    assert len(marks) <= len(about_memory) <= len(marks) + (point == "desk.before:3")
+    assert len(marks) <= len(about_memory) <= len(marks) + (point == "state_file.before:3")
 
 
 async def named(workspace: Path, stem: str) -> None:

@@ -135,11 +135,16 @@ async def test_one_that_is_not_durable_touches_no_disk(tmp_path: Path) -> None:
     assert not (tmp_path / "usage").exists()
 
 
-async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as one:
+async def one_turn_then(folder: Path, data: bytes) -> None:
+    """Count a turn, and put these bytes behind it in the file."""
+    async with daemon(folder) as one:
         one.spending.record("a:1", "a:1", ONE)
-    with (tmp_path / "2027-01-01.jsonl").open("ab") as file:
-        file.write(b'{"at": "2027-01-01T12:0')
+    with (folder / "2027-01-01.jsonl").open("ab") as file:
+        file.write(data)
+
+
+async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
+    await one_turn_then(tmp_path, b'{"at": "2027-01-01T12:0')
 
     async with daemon(tmp_path) as again:
         await again.spending.refresh()
@@ -153,10 +158,7 @@ async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
 
 
 async def test_lines_that_are_no_turns_are_passed_over(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as one:
-        one.spending.record("a:1", "a:1", ONE)
-    with (tmp_path / "2027-01-01.jsonl").open("ab") as file:
-        file.write(b'[]\n"x"\n{"at": 1}\n\n\xff\n{"at":"2027-01-01T12:00:00+00:00"}\nnull\n')
+    await one_turn_then(tmp_path, b'[]\n"x"\n{"at": 1}\n\n\xff\n{"at":"2027-01-01T12:00:00+00:00"}\nnull\n')
 
     async with daemon(tmp_path) as again:
         await again.spending.refresh()
