@@ -2,6 +2,9 @@
 
 ``python -m tests.gateway.modes_victim DIR MODE``: prints how many children there were. Beside DIR each has a
 folder of its own, in which ``ended.json`` says what came of it: lines, replies, and what the model was asked.
+
+With MODE ``poison`` letters are collected of which one kills whoever asks it: lives follow one another in DIR
+until one ends by itself; prints how many died.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -64,6 +68,11 @@ class Model(Script):
         with self._asked.open("a") as file:
             file.write(json.dumps(texts) + "\n")
         last = prompt.messages[-1]["role"]
+        if self._mode == "poison":
+            together = len(texts) > 1 and prompt.messages[1]["role"] == "user"
+            if texts[-1] == "poison" or together:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return Answer(f"about {texts[-1]}")
         if self._mode == "collect" or len(texts) > 1 or (self._mode == "steer" and last != "user"):
             return Answer("about " + ", ".join(texts))
         await self.rig.put("two", "m2")
@@ -100,10 +109,19 @@ class Life(Rig):
             task.cancel()
         return found
 
+    async def set_aside(self) -> list[str]:
+        """Return the ids of what is parked."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.mailbox.serve())
+            await self.mailbox.ready()
+            found = [str(letter.id) for letter in await self.mailbox.parked()]
+            task.cancel()
+        return found
+
 
 def life(folder: Path, mode: Any) -> Life:
     model = Model(folder, mode)
-    rules = LetterRules(queue=QueueRules(mode, collect_s=0.01))
+    rules = LetterRules(queue=QueueRules("collect" if mode == "poison" else mode, collect_s=0.01))
     built = Life(folder, model, rules, mailbox=Mailbox(folder / "state"))
     built.limits = TurnLimits(max_tool_rounds=5)
     model.rig = built
@@ -116,8 +134,9 @@ async def prepare(folder: Path, mode: str) -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(built.mailbox.serve())
         await built.mailbox.ready()
-        for number in (1, 2, 3) if mode == "collect" else (1,):
-            await built.put(("one", "two", "three")[number - 1], f"m{number}")
+        texts = ["one"] if mode in ("steer", "interrupt") else ["one", "two", "three"]
+        for number, text in enumerate(texts, 1):
+            await built.put("poison" if (mode, number) == ("poison", 2) else text, f"m{number}")
         task.cancel()
 
 
@@ -126,10 +145,12 @@ async def recover(folder: Path, mode: str) -> None:
     built = life(folder, mode)
     await built.lived()
     built = life(folder, mode)
-    lines, told = await built.lines(), await built.told()
+    lines, told, parked = await built.lines(), await built.told(), await built.set_aside()
     await built.store.aclose()
     asked = [json.loads(line) for line in (folder / "asked").read_text().splitlines()]
-    (folder / "ended.json").write_text(json.dumps({"lines": lines, "told": told, "asked": asked}))
+    (folder / "ended.json").write_text(
+        json.dumps({"lines": lines, "told": told, "asked": asked, "parked": parked})
+    )
 
 
 def in_child(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -140,6 +161,21 @@ def in_child(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def until_it_lives(folder: Path) -> int:
+    """Start lives in the folder until one comes to its end; return how many died."""
+    deaths = 0
+    while True:
+        child = os.fork()
+        if child == 0:
+            asyncio.run(life(folder, "poison").lived())
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return deaths
+        assert code == -signal.SIGKILL, "a life failed by itself"
+        deaths += 1
+
+
 def main(folder: Path, mode: str) -> None:
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(50),
@@ -147,6 +183,10 @@ def main(folder: Path, mode: str) -> None:
     )
     folder.mkdir()
     in_child(partial(prepare, folder, mode))
+    if mode == "poison":
+        print(until_it_lives(folder), flush=True)
+        in_child(partial(recover, folder, mode))
+        return
     count = die_everywhere(folder, lambda copy: life(copy, mode).lived())
     for copy in [folder.with_name(f"{folder.name}-{number}") for number in range(1, count + 1)]:
         in_child(partial(recover, copy, mode))

@@ -20,11 +20,15 @@ def served(line: dict[str, Any]) -> list[str]:
     return list(line.get("answers", [line["message_id"]]))
 
 
+def victims(folder: Path, mode: str) -> int:
+    command = [sys.executable, "-m", "tests.gateway.modes_victim", str(folder), mode]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=170).stdout)
+
+
 @pytest.mark.parametrize("mode", list(IDS))
 def test_a_kill_at_any_step_loses_and_repeats_none(tmp_path: Path, mode: str) -> None:
     """Each message has one user line and is named by one answer, which is told once."""
-    command = [sys.executable, "-m", "tests.gateway.modes_victim", str(tmp_path / "w"), mode]
-    count = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=170).stdout)
+    count = victims(tmp_path / "w", mode)
 
     together = 0
     for number in range(1, count + 1):
@@ -40,3 +44,13 @@ def test_a_kill_at_any_step_loses_and_repeats_none(tmp_path: Path, mode: str) ->
         together += len(answers) == 1
     assert count > 10
     assert together == count
+
+
+def test_poison_among_collected_messages_is_parked_alone(tmp_path: Path) -> None:
+    """Three deaths: two of the turn of all, after which each is asked alone, and one of the poison's own."""
+    deaths = victims(tmp_path / "w", "poison")
+
+    ended = json.loads((tmp_path / "w" / "ended.json").read_text())
+    assert (deaths, ended["parked"]) == (3, ["m2"])
+    replies = [told for told in ended["told"] if told[0].endswith("#reply")]
+    assert replies == [["m1#reply", "about one"], ["m3#reply", "about three"]]
