@@ -22,7 +22,13 @@ from channels.discord.sweep import Sweeper
 from channels.errors import ChannelDown, CredentialsRefused
 from channels.tables import DiscordTable as Table
 
-_READ: Final = ("MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE")
+_READ: Final = (
+    "MESSAGE_CREATE",
+    "MESSAGE_UPDATE",
+    "MESSAGE_DELETE",
+    "MESSAGE_DELETE_BULK",
+    "INTERACTION_CREATE",
+)
 _BIG_CHARS: Final = 4_096
 _INTENTS_HINT: Final = (
     "developer portal, Bot, Privileged Gateway Intents: switch on Message Content Intent, save, start again"
@@ -106,6 +112,8 @@ class Gateway(discord.Client):
             take = {
                 "MESSAGE_CREATE": self._ingress.message,
                 "MESSAGE_UPDATE": self._ingress.edited,
+                "MESSAGE_DELETE": self._ingress.deleted,
+                "MESSAGE_DELETE_BULK": self._ingress.deleted,
                 "INTERACTION_CREATE": self._ingress.interaction,
             }[kind]
             try:

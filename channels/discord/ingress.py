@@ -21,6 +21,7 @@ from channels.discord.messages import (
     SkippedMessage,
     interaction_location,
     location_of,
+    read_deletion,
     read_edit,
     read_interaction,
     read_message,
@@ -146,6 +147,10 @@ class DiscordIngress:
         job = partial(self._edited, raw)
         self._follow(str(raw["channel_id"]), str(raw.get("guild_id") or ""), job)
 
+    def deleted(self, raw: Raw) -> None:
+        """Take from the gateway that messages were deleted: the history tells of that neither."""
+        self._follow(str(raw["channel_id"]), str(raw.get("guild_id") or ""), partial(self._deleted, raw))
+
     def interaction(self, raw: Raw) -> None:
         """Take a command of the menu: promise an answer at once, then let it wait for its turn."""
         location = interaction_location(raw)
@@ -224,6 +229,15 @@ class DiscordIngress:
     async def _edited(self, raw: Raw) -> None:
         location = await self._locate(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
         await self._hand_on(read_edit(raw, self._bot(location), location), location, raw.get("id"))
+
+    async def _deleted(self, raw: Raw) -> None:
+        location = await self._locate(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
+        person = "" if location.guild else self._cursors.direct.get(location.channel, "")
+        if not (location.guild or person):
+            # Nobody was ever heard in this direct channel.
+            return
+        for arrival in read_deletion(raw, location, person=person):
+            await self._emit(arrival)
 
     async def _command(self, raw: Raw, location: Location, promise: asyncio.Task[bool]) -> None:
         deferred = await promise

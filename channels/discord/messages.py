@@ -96,6 +96,33 @@ def read_edit(raw: Raw, me: DiscordBot, location: Location) -> Arrival | Skipped
         return SkippedMessage("edit", f"unreadable: {type(error).__name__}", strange=True)
 
 
+def read_deletion(raw: Raw, location: Location, *, person: str) -> list[Arrival]:
+    """Read of which messages Discord says that they were deleted, one or many; never raises.
+
+    It does not say who wrote them, nor who deleted them: ``person`` is the one of a direct channel.
+    """
+    try:
+        numbers = [str(int(each)) for each in raw.get("ids") or [raw["id"]]]
+    except _FAULTS:
+        return []
+    return [
+        Arrival(
+            id=f"discord:{number}:d",
+            chat_id=location.channel,
+            text="",
+            kind="edit",
+            platform_id=number,
+            sender=Sender(id=person),
+            group=bool(location.guild),
+            group_ids=location.group_ids,
+            # It names nobody, and says nothing: whether the group is allowed decides.
+            mentioned=True,
+            meta={"deleted": True},
+        )
+        for number in numbers
+    ]
+
+
 def read_interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
     """Read a command of the menu, or a pressed button; never raises.
 

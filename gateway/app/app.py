@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from channels.message import Inbound
+from channels.tables import Platform
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
 from gateway.app.replied import RepliedChannels
@@ -30,6 +31,7 @@ from gateway.outbound.unserved import Row, unserved
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns import outcomes
+from gateway.turns.collect import QueueRules
 from gateway.turns.confidants import Confidants
 from gateway.turns.events import Events
 from gateway.turns.held import cause_of_lanes
@@ -141,6 +143,7 @@ class Application:
                 pending_per_chat=limits.pending_per_chat,
                 flood_per_chat=limits.flood_per_chat,
                 idle_hours=self.settings.session.idle_hours,
+                queue=queue_rules(self.settings),
             ),
             group=group,
             quota=services.quota,
@@ -332,3 +335,12 @@ def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
         heartbeat_s=broker.heartbeat_s,
         reports=reports,
     )
+
+
+def queue_rules(settings: Settings) -> QueueRules:
+    """Read what a message does that comes while others wait or run, by channel."""
+    tables = ((name, getattr(settings.channels, name)) for name in type(settings.channels).model_fields)
+    own = {
+        name: table.queue_mode for name, table in tables if isinstance(table, Platform) and table.queue_mode
+    }
+    return QueueRules(settings.limits.queue_mode, own, settings.limits.collect_s)

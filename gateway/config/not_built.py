@@ -11,8 +11,6 @@ from gateway.config.settings import Settings
 
 # A table stands for all of its keys, and "*" for every table at that place.
 KEYS: Final = (
-    "limits.queue_mode",
-    "limits.collect_s",
     "limits.workers",
     "limits.cost_per_chat_per_day_usd",
     "limits.cost_per_person_per_day_usd",
@@ -29,7 +27,6 @@ KEYS: Final = (
     "agents",
     "bindings",
     "facts",
-    "channels.*.queue_mode",
     "state.local_dir",
 )
 # Tools that may be named in ``tools.direct`` and ``tools.groups``.

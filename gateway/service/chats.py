@@ -16,6 +16,7 @@ from gateway.service.records import Record
 from gateway.turns.control_order import WatchOrder
 from gateway.turns.event import Event, of_told, read_event
 from session.transcript.key import slot_of
+from session.turn.turn import TOGETHER
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
@@ -128,6 +129,10 @@ class ChatService:
         async for event in events:
             if event is None:
                 await self.watch(message.key)
+                standing = await self.record.standing(message.key, message.id)
+                if standing.outcome is not None:
+                    return standing.outcome
+            elif event.in_reply_to == message.id and event.reason == TOGETHER:
                 standing = await self.record.standing(message.key, message.id)
                 if standing.outcome is not None:
                     return standing.outcome

@@ -48,6 +48,9 @@ class Record:
         if exchange.final is None:
             return MessageStanding(text, _outcome_of(session.journal.known(message_id)))
         final = session.line(exchange.final)
+        if final.get("interrupted"):
+            # It is answered together with the message that stopped it.
+            return MessageStanding(text, None)
         if final.get("stopped"):
             return MessageStanding(text, Outcome("notice", STOPPED))
         return MessageStanding(text, Outcome("reply", str(final.get("content") or "")))

@@ -10,6 +10,7 @@ from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
 from gateway.queue.mailbox import Letter, Mailbox
 from gateway.turns import chat_migration, edits, outcomes, unreadable
+from gateway.turns.collect import Collecting
 from gateway.turns.events import Events, Spawn
 from gateway.turns.flood import Refusals
 from gateway.turns.lanes import Lane, Lanes
@@ -37,6 +38,7 @@ class Arrivals:
         notices: Notices,
         orders: Orders,
         refusals: Refusals,
+        collecting: Collecting,
         spawn: Spawn,
     ) -> None:
         self._pending = pending
@@ -46,6 +48,7 @@ class Arrivals:
         self._notices = notices
         self._orders = orders
         self._refusals = refusals
+        self._collecting = collecting
         self._spawn = spawn
         self._closing = asyncio.Event()
 
@@ -83,6 +86,7 @@ class Arrivals:
         self._orders.received(inbound, command)
         if inbound.kind == "edit" and lane is not None:
             edits.replace(lane, inbound)
+        self._collecting.arrived(inbound)
         if lane is not None and len(lane.entries) > 1:
             self._crowd(lane, inbound)
             if self._events.watched(inbound.key):

@@ -14,6 +14,7 @@ from gateway.errors import MailboxError
 from gateway.turns.lanes import Entry, RetryAfter
 from session.errors import Fenced, LineTooLong, ModelAway, StoreError
 from session.store.store import Session
+from session.turn.joining import parts_of
 
 SUSPECT_DEATHS = 2
 # Whoever waits for a place is woken; this only bounds the wait should that ever be missed.
@@ -132,11 +133,13 @@ class Attempt:
             return self
         id_, before = entry.inbound.id, journal.attempts(entry.inbound.id)
         try:
-            await journal.begin(id_, transcript_held_lines=self._held(), alone=self.alone)
+            await journal.begin(
+                id_, transcript_held_lines=self._held(), alone=self.alone, parts=self._parts()
+            )
         except asyncio.CancelledError:
             # The disk has done its work by now, or never began it.
             if journal.attempts(id_) > before:
-                await asyncio.shield(journal.strike(id_))
+                await asyncio.shield(journal.strike(id_, parts=self._parts()))
             raise
         self._tries.recorded = True
         return self
@@ -157,8 +160,13 @@ class Attempt:
     async def _strike(self) -> None:
         # Of a first start that was not recorded, the line in the transcript would count as one.
         if self._tries.recorded or (not self.counted and self._held()):
-            await self.session.journal.strike(self.entry.inbound.id)
+            await self.session.journal.strike(self.entry.inbound.id, parts=self._parts())
             self._tries.recorded, self._tries.struck = False, True
+
+    def _parts(self) -> list[str]:
+        """Return the ids of other letters in the turn: a death may be the fault of each of them."""
+        lines = parts_of(self.session, self.entry.inbound.id) if self._held() else []
+        return [str(line["message_id"]) for line in lines]
 
     def _held(self) -> bool:
         exchange = self.session.find(self.entry.inbound.id)

@@ -1,4 +1,8 @@
-"""What an edit does: it replaces the text of a message that waits, and is noted beside one that was asked."""
+"""What an edit does: it replaces the text of a message that waits, and is noted beside one that was asked.
+
+A deletion is an edit with ``deleted`` in its ``meta``: the message that waits is not asked, and one that was
+is left out of later requests.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,42 @@ from session.turn import commands
 from session.turn.turn import Reply
 
 
+def is_deletion(edit: Inbound) -> bool:
+    """Say whether a letter tells that its message was taken back."""
+    return edit.kind == "edit" and edit.meta.get("deleted") is True
+
+
 def replace(lane: Lane, edit: Inbound) -> None:
     """Give the new text to a message that waits, and to an older edit of it, which then changes nothing.
 
     The edit stays in the lane behind it: after a crash the message comes again as it was. An edit to a
     command replaces nothing: whether this person may send it was asked of the message, never of the edit.
     """
-    if edit.platform_id is None or commands.parse(edit.text) is not None:
+    if edit.platform_id is None:
+        return
+    deleted = is_deletion(edit)
+    if not deleted and commands.parse(edit.text) is not None:
         return
     for entry in lane.entries:
         inbound = entry.inbound
         begun = entry is lane.running or entry.tries.waits or entry.tries.crashes
-        if inbound.platform_id == edit.platform_id and inbound.id != edit.id and not begun:
+        if inbound.platform_id != edit.platform_id or inbound.id == edit.id or begun:
+            continue
+        if deleted:
+            # A pressed button has the id of the message that it stands below.
+            entry.deleted = inbound.kind == "message"
+        else:
             entry.inbound = inbound.model_copy(update={"text": edit.text})
+
+
+async def taken_back(session: Session, inbound: Inbound) -> Reply:
+    """End a message silently that was deleted before it was asked.
+
+    Raises:
+        Fenced, StoreError: nothing was written.
+    """
+    await session.journal.conclude(inbound.id, "withdrawn", reason="deleted")
+    return Reply(silent=True)
 
 
 async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:
@@ -38,20 +65,27 @@ async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:
     """
     long = len(session) > LONG_HISTORY
     found = await asyncio.to_thread(_standing, session, edit) if long else _standing(session, edit)
+    if is_deletion(edit):
+        if found is not None and found[1] is not None:
+            note = make_line("system", "", at, kind="note", edits=found[0], deleted=True, message_id=edit.id)
+            await session.append([note])
+        return Reply(silent=True)
     if found is None:
         if session.journal.known(edit.id) is None:
             await session.journal.conclude(edit.id, "silent", reason="edit")
         return Reply(silent=True)
     message_id, text = found
-    if text != edit.text:
+    if text is not None and text != edit.text:
         await session.append(
             [make_line("system", edit.text, at, kind="note", edits=message_id, message_id=edit.id)]
         )
     return Reply(silent=True)
 
 
-def _standing(session: Session, edit: Inbound) -> tuple[str, str] | None:
-    """Return the id of the message that is changed, and its text by now. None: it is not stored.
+def _standing(session: Session, edit: Inbound) -> tuple[str, str | None] | None:
+    """Return the id of the message that is changed, and its text by now, None where it was deleted.
+
+    None in place of both: it is not stored.
 
     An edit that was noted already says what it says, whatever came after it.
     """
@@ -68,7 +102,9 @@ def _standing(session: Session, edit: Inbound) -> tuple[str, str] | None:
         if note.get("kind") != "note" or note.get("edits") != message_id:
             continue
         if note.get("message_id") == edit.id:
-            return message_id, edit.text
+            return message_id, None if is_deletion(edit) else edit.text
+        if note.get("deleted") is True:
+            return message_id, None
         if newest:
             text, newest = str(note.get("content") or ""), False
     return message_id, text

@@ -53,6 +53,8 @@ class Entry:
         admitted: it is within the limits of its person and day.
         disk_told: the chat knows that the disk takes nothing.
         parted: a session ended before it, and its chat was told.
+        apart: a turn of several letters failed with it, so that it is asked alone.
+        deleted: its message was taken back while it waited.
     """
 
     inbound: Inbound
@@ -70,6 +72,8 @@ class Entry:
     admitted: bool = False
     disk_told: bool = False
     parted: bool = False
+    apart: bool = False
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +165,15 @@ class Lanes:
             self._tasks[inbound.key] = task
         return entry
 
-    def stop(self, key: str, asked_id: str = "") -> Entry | None:
-        """Pull the switch of the turn that runs, or waits for its next try. None: nothing was stopped."""
+    def stop(self, key: str, asked_id: str = "", *, interrupted: bool = False) -> Entry | None:
+        """Pull the switch of the turn that runs, or waits for its next try. None: nothing was stopped.
+
+        ``interrupted``: its message is answered together with that of ``asked_id``.
+        """
         entry = self.begun(key)
         if entry is None or entry.stop.pulled or entry.inbound.id == asked_id:
             return None
-        entry.stop.pull()
+        entry.stop.pull(interrupted=interrupted)
         nudge = self._lanes[key].nudge
         if nudge is not None:
             nudge.set()

@@ -12,7 +12,10 @@ from session.transcript.attachments import Attachment
 from session.transcript.journal import Known
 from session.transcript.key import SessionKey
 from session.turn import commands
-from session.turn.turn import Reply, Request
+from session.turn.turn import TOGETHER, Reply, Request
+
+# The answer of another message serves it, too.
+_TOGETHER = Reply(silent=True, reason=TOGETHER)
 
 
 def request(inbound: Inbound) -> Request:
@@ -61,14 +64,18 @@ def stored(session: Session, inbound: Inbound) -> Reply | None:
     exchange = session.find(inbound.id)
     if exchange is not None and exchange.final is not None:
         line = session.line(exchange.final)
-        if line.get("stopped") or line.get("message_id") != inbound.id:
+        if line.get("stopped"):
             return Reply(silent=True)
+        if line.get("message_id") != inbound.id:
+            return _TOGETHER
         return Reply(text=str(line.get("content") or ""), repeated=True, seq=session.seq_of(inbound.id))
     known = session.journal.known(inbound.id)
     return None if known is None else _remembered(known)
 
 
 def _remembered(known: Known) -> Reply:
+    if known.kind == "archived" and "by" in known.extra:
+        return _TOGETHER
     if known.kind in ("command", "archived") and known.text:
         return Reply(text=known.text, repeated=True, seq=known.seq or 0)
     if known.kind == "notice" and known.text:

@@ -18,7 +18,7 @@ from gateway.turns.events import EventKind, Events
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.notices import Notices
 from session.turn import commands
-from session.turn.turn import Reply
+from session.turn.turn import TOGETHER, Reply
 
 log = structlog.get_logger("worker")
 
@@ -26,6 +26,7 @@ LetterEnded = Callable[[Inbound, Literal["ok", "error"], str, int], None]
 
 REMEMBERED_MAX = 10_000
 SOON_S = 0.05
+TOGETHER_SAID = "This message is answered together with another one."
 
 
 class Settlement:
@@ -82,9 +83,11 @@ class Settlement:
             return RetryAfter(SOON_S)
         inbound = entry.inbound
         if reply.silent:
-            await self._settle(entry, [], error=reply.reason)
+            together = reply.reason == TOGETHER
+            await self._settle(entry, [], error="" if together else reply.reason)
             if reply.reason:
-                text, event_id = reply.text or commands.STOPPED, f"{inbound.id}#notice.{reply.reason}"
+                text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
+                event_id = f"{inbound.id}#notice.{reply.reason}"
                 await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
             return None
         post = replies.reply(inbound, reply, self._clock())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempt, Attempts
+from gateway.turns.collect import Collecting, QueueRules
 from gateway.turns.events import Events
 from gateway.turns.flood import Refusals
 from gateway.turns.idle import IdleBoundary
@@ -36,7 +37,7 @@ from gateway.turns.policy import (
     park_verdict,
 )
 from gateway.turns.quota import Quota
-from gateway.turns.settlement import LetterEnded, Settlement
+from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
 from session.context.links import may_link
 from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, SessionError, StoreError
 from session.memory.circles import learn
@@ -64,6 +65,7 @@ class LetterRules:
     flood_per_chat: int = 5000
     idle_hours: float = 0
     fenced_tries: int = FENCED_TRIES
+    queue: QueueRules = field(default_factory=QueueRules)
 
 
 class Worker:
@@ -106,6 +108,7 @@ class Worker:
         )
         self._parking = Parking(mailbox=mailbox, notices=notices, ended=self._settlement.ended)
         self.orders = Orders(self.lanes, store, mailbox, chat_commands, clock=clock, spawn=self._spawn)
+        self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices)
         self._outages = Outages(
             lanes=self.lanes,
@@ -137,6 +140,7 @@ class Worker:
             notices=notices,
             orders=self.orders,
             refusals=refusals,
+            collecting=self._collecting,
             spawn=self._spawn,
         )
 
@@ -236,6 +240,8 @@ class Worker:
         if await self.orders.answered(inbound, command):
             return Reply(silent=True)
         stored = outcomes.stored(session, inbound)
+        if stored is None:
+            stored = await edits.taken_back(session, inbound) if entry.deleted else None
         return stored if stored is not None else await self._answer(entry, session, command)
 
     async def _answer(
@@ -243,6 +249,8 @@ class Worker:
     ) -> Reply | RetryAfter | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
+        if (pause := self._collecting.pause(entry, session)) is not None:
+            return pause
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
         await learn(session, outcomes.chat(inbound))
         # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
@@ -258,6 +266,8 @@ class Worker:
                 verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
                 await self._parking.park(entry, session, verdict)
                 return None
+            if attempt.alone and await self._collecting.part(entry, session, self._turns.now()):
+                return RetryAfter(SOON_S)
             if attempt.counted and outcomes.calls_model(inbound):
                 # It takes seconds, and a kill in them is no fault of the letter's.
                 await self._turns.ready(entry.stop)
@@ -300,6 +310,9 @@ class Worker:
         except SessionError as error:
             self._outages.model_answers()
             self._count(inbound, meter)
+            # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
+            if await self._collecting.part(entry, session, self._turns.now()):
+                return RetryAfter(SOON_S)
             verdict = park_verdict(error)
             log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
             await self._parking.park(entry, session, verdict)
@@ -321,6 +334,7 @@ class Worker:
                 stop=entry.stop,
                 careful=entry.disk_told,
                 meter=meter,
+                joins=self._collecting.joins(attempt),
             )
 
     def _count(self, inbound: Inbound, meter: Meter) -> None:

@@ -24,7 +24,8 @@ from session.store.store import Store, Writers
 from session.store.vectors import forget
 from session.store.writer import Changed, TranscriptWriter, again, merged
 from session.transcript import archive
-from session.transcript.journal import ANY, Entry
+from session.transcript.journal import ANY
+from session.transcript.journal_lines import Entry
 from session.transcript.key import SessionKey
 from session.transcript.line import naive
 from session.transcript.transcript import Transcript, decode, dump

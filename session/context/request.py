@@ -113,6 +113,8 @@ class Asking:
         self._embeddings = embeddings
         self._meter = meter
         self._select: Select | None = None
+        # What is asked, by all messages together where the turn serves several.
+        self.text = request.text
         self.album = Album(workspace, model)
         self.summary_role = limits.summary_role
         # Whether the last request began with a message of the assistant: some providers refuse that.
@@ -121,7 +123,7 @@ class Asking:
     async def prompt(self, pending: Line | None) -> Prompt:
         """Build the request, ``pending`` being the user line as long as it is not stored."""
         if self._model.plain:
-            return Prompt(messages=[{"role": "user", "content": self._request.text}])
+            return Prompt(messages=[{"role": "user", "content": self.text}])
         await self._compare()
         transcript = self._session.transcript
         first = sent_from(transcript)
@@ -156,7 +158,7 @@ class Asking:
             transcript = self._session.transcript
             still = partial(self._session.is_still, transcript.session_id)
             texts = await asyncio.to_thread(self._compared, transcript, rules)
-            question = comparable(self._request.text)
+            question = comparable(self.text)
             stem = self._session.stem
             similarity = await self._embeddings.similarity(stem, question, texts, self._meter, still=still)
         self._select = partial(chosen, rules=rules, similarity=similarity)

@@ -22,7 +22,8 @@ from session.store.journal_file import JournalFile
 from session.store.split import place_of, recent_ids
 from session.store.writer import Line, TranscriptWriter, merged
 from session.transcript import archive
-from session.transcript.journal import Entry, JournalState
+from session.transcript.journal import JournalState
+from session.transcript.journal_lines import Entry
 from session.transcript.transcript import Transcript
 
 

@@ -21,7 +21,8 @@ from session.store.split import Parted, ended_before, recent_ids
 from session.store.vectors import forget
 from session.store.writer import TranscriptWriter, again
 from session.transcript import archive
-from session.transcript.journal import ANY, Entry
+from session.transcript.journal import ANY
+from session.transcript.journal_lines import Entry
 from session.transcript.transcript import Transcript, fresh
 
 

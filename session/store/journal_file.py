@@ -12,8 +12,9 @@ from session.disk.layout import Layout, Seen, append_whole, read_file, seen
 from session.errors import StoreError
 from session.store.fence import Fence, Held, Wait
 from session.store.writer import Changed, again
-from session.transcript import journal
-from session.transcript.journal import Build, Entry, JournalState, SessionPlace
+from session.transcript import journal_lines
+from session.transcript.journal import Build, JournalState, SessionPlace
+from session.transcript.journal_lines import Entry
 
 
 class JournalFile:
@@ -53,7 +54,7 @@ class JournalFile:
         state = JournalState()
         self._seen, self._keep = None, 0
         if found is not None:
-            entries, self._keep = journal.read(found[0])
+            entries, self._keep = journal_lines.read(found[0])
             for entry, size in entries:
                 state.take(entry, size)
             self._seen = found[1]
@@ -116,11 +117,11 @@ class JournalFile:
         Raises:
             Fenced, StoreError: as for the transcript.
         """
-        lines = [journal.write(entry) for entry in entries]
+        lines = [journal_lines.write(entry) for entry in entries]
         data = b"".join(lines)
         try:
             if fd is None:
-                self._create(held, journal.heading(self._key) + data)
+                self._create(held, journal_lines.heading(self._key) + data)
             else:
                 self._append(held, fd, data)
         except (OSError, StoreError) as error:
@@ -172,8 +173,8 @@ class JournalFile:
         if found is None:
             return
         now = self._clock()
-        kept = self.state.pruned([entry for entry, _ in journal.read(found[0])[0]], now, place)
-        data = journal.heading(self._key) + b"".join(journal.write(entry) for entry in kept)
+        kept = self.state.pruned([entry for entry, _ in journal_lines.read(found[0])[0]], now, place)
+        data = journal_lines.heading(self._key) + b"".join(journal_lines.write(entry) for entry in kept)
         try:
             with held.replacing(self.path) as fd:
                 write_all(fd, data)

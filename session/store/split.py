@@ -59,7 +59,9 @@ def ended_before(transcript: Transcript, journal_state: JournalState, now: datet
             break
         # Our own records may come at any moment of a turn.
         last -= 1
-    id_ = decode(transcript.messages[last]).get("message_id") if last >= 0 else None
+    newest = decode(transcript.messages[last]) if last >= 0 else {}
+    # A message that entered a running turn is a part of that.
+    id_ = newest.get("part_of", newest.get("message_id"))
     found = transcript.index.find(id_) if isinstance(id_, str) else None
     if found is None or id_ is None or found.final is not None or journal_state.known(id_, now) is not None:
         return count
@@ -92,6 +94,8 @@ def recent_ids(
             seq = numbers.get(found.final) or (before and before.seq)
             if line.get("message_id") == id_ and seq is not None:
                 end["seq"] = seq
+            elif line.get("message_id") != id_:
+                end["by"] = line.get("message_id")
             if line.get("stopped") is True:
                 end["stopped"] = True
         ids[id_] = end

@@ -22,7 +22,7 @@ from session.store.split import Parted, ended_before
 from session.store.writer import Line, TranscriptWriter, again, merged
 from session.transcript import archive
 from session.transcript.history import is_record
-from session.transcript.journal import Entry
+from session.transcript.journal_lines import Entry
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, decode, dump, fresh
 

@@ -185,6 +185,8 @@ def _since_start(messages: Sequence[Line], overlay: Line | None, last_consolidat
 def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
     """Yield the indexes of the lines that are neither our own records nor withdrawn by one.
 
+    Of a message that was deleted the whole exchange is left out; its line alone, where others were served.
+
     Args:
         messages: the session's, from ``start`` to its end, since an exchange is withdrawn by a later line.
         start: index of ``messages[0]`` in the session.
@@ -193,7 +195,22 @@ def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
     for i, line in enumerate(messages, start):
         if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
             withdrawn.update(range(max(line["from"], start), i))
+        elif is_record(line) and line.get("deleted") is True and line["kind"] == "note":
+            withdrawn.update(_of_deleted(messages, str(line.get("edits")), start=start, stop=i))
     return (i for i, line in enumerate(messages, start) if i not in withdrawn and not is_record(line))
+
+
+def _of_deleted(messages: Sequence[Line], id_: str, *, start: int, stop: int) -> set[int]:
+    """Return where the lines before ``stop`` stand that a deleted message takes with it."""
+    before = list(enumerate(messages[: stop - start], start))
+    shared = any(line.get("part_of") == id_ or "answers" in line for _, line in before if _names(line, id_))
+    own = [(i, line) for i, line in before if line.get("message_id") == id_]
+    return {i for i, line in own if line["role"] == "user" or not shared}
+
+
+def _names(line: Line, id_: str) -> bool:
+    answers = line.get("answers")
+    return line.get("part_of") == id_ or (isinstance(answers, list) and id_ in answers)
 
 
 def _selected(messages: Sequence[Line], sent: set[int], running: int, select: Select) -> set[int]:

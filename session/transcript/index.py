@@ -30,7 +30,8 @@ class Exchange:
 
     ``start`` is the index of its user line and ``stop`` one past its last line; ``final`` is the index of the
     line that answers it; ``tail`` says that no message of another id follows (our own records do not count)
-    and that it was not withdrawn.
+    and that it was not withdrawn. Messages that entered its turn (``part_of``) belong to it; of such a one it
+    is the user line alone, and never the tail: its turn is the other's.
     """
 
     start: int
@@ -80,7 +81,7 @@ class _Newest:
     def __init__(self, id_: str, at: int) -> None:
         self.id, self.stop = id_, at
         self.final: int | None = None
-        # Whether a line of it answers other ids, too.
+        # Whether a line of it answers other ids, too, or it entered the turn of another one.
         self.shared = False
 
     def take(self, at: int, line: Mapping[str, Any]) -> None:
@@ -159,6 +160,7 @@ class Index:
             newest = self._newest = None
         if newest is not None:
             newest.take(at, line)
+            newest.shared = newest.shared or "part_of" in line
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self.finals.append(at)
 
@@ -175,7 +177,7 @@ class Index:
             and not newest.shared
         ):
             return Exchange(start, newest.stop, newest.final, tail=True)
-        stop, final = start + 1, None
+        stop, final, is_part = start + 1, None, False
         needle = orjson.dumps(id_) if _is_plain(id_) else b'"message_id"'
         for at, raw in enumerate(walk(self._messages, start), start):
             if needle not in raw and not (b"\\u00" in raw and _SPELLED.search(raw)):
@@ -185,12 +187,16 @@ class Index:
                 continue
             if line.get("message_id") == id_:
                 stop = at + 1
+                is_part = is_part or (at == start and "part_of" in line)
                 if line.get("final") is True and line.get("role") != "user":
                     final = at
+            elif line.get("part_of") == id_:
+                stop = at + 1
             answers = line.get("answers")
             if isinstance(answers, list) and id_ in answers:
                 final = at
-        return Exchange(start, stop, final, self.last_message() < stop and not self._withdrawn(start))
+        tail = not is_part and self.last_message() < stop and not self._withdrawn(start)
+        return Exchange(start, stop, final, tail)
 
     @property
     def weight(self) -> int:

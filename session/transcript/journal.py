@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
-from durable import check_version
-from session.errors import NewerFormat
+from session.transcript.journal_lines import Entry
 from session.transcript.tries import Tries
 
-VERSION = 1
 KEPT = timedelta(hours=48)
 REWRITE_BYTES = 64 * 1024
 Kind = Literal["command", "notice", "silent", "parked", "withdrawn", "cleared", "archived"]
 ToldKind = Literal["reply", "notice"]
-Entry = dict[str, Any]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 # A base entry of no session in particular holds the count so far.
 ANY = ""
@@ -31,7 +27,8 @@ class Known:
     """How a message id ended, where the transcript does not show it.
 
     ``text`` is the reply's or notice's, ``seq`` its number among what the chat was told; ``extra`` holds what
-    the writer added (of an ended session: ``archive``, ``session`` and whether the turn was ``final``).
+    the writer added (of an ended session: ``archive``, ``session``, whether the turn was ``final``, and
+    ``by``: the message whose answer served this one, too).
     """
 
     kind: Kind
@@ -153,6 +150,8 @@ class JournalState:
                 continue
             text, seq = str(end.get("text", "")), end.get("seq")
             extra = {"archive": entry.get("archive", ""), "session": ended, "final": end.get("final") is True}
+            if type(end.get("by")) is str:
+                extra["by"] = end["by"]
             number = seq if type(seq) is int else None
             self._known[id_] = Known("archived", text, "", at, number, extra)
             if number is not None:
@@ -243,39 +242,6 @@ class JournalState:
         return [*heads, *kept]
 
 
-def read(data: bytes) -> tuple[list[tuple[Entry, int]], int]:
-    """Read a journal's bytes: entries with their sizes, and where the last whole line ends.
-
-    Raises:
-        NewerFormat: a newer version wrote it.
-    """
-    keep = data.rfind(b"\n") + 1
-    entries: list[tuple[Entry, int]] = []
-    for raw in data[:keep].split(b"\n"):
-        try:
-            entry = json.loads(raw.strip(b"\0 "))
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(entry, dict):
-            continue
-        version = entry.get("v")
-        if version is None:
-            entries.append((entry, len(raw) + 1))
-        else:
-            check_version(version, VERSION, "a journal", error=NewerFormat)
-    return entries, keep
-
-
-def write(entry: Mapping[str, Any]) -> bytes:
-    """Write one entry as a line."""
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
-
-
-def heading(key: str) -> bytes:
-    """Write the first line of a journal."""
-    return write({"v": VERSION, "key": key})
-
-
 Build = Callable[[JournalState, SessionPlace], Entry | list[Entry] | None]
 Record = Callable[[Build], Awaitable[JournalState]]
 
@@ -306,16 +272,24 @@ class Journal:
         """Say whether the newest start of this id's turn that was not struck out ran alone."""
         return self._look().last_alone(id)
 
-    async def begin(self, id: str, *, transcript_held_lines: bool, alone: bool = False) -> int:
-        """Record that a turn starts now, ``alone`` or beside others; return the count of starts with it."""
-        entry = self._entry("begin", id, held=transcript_held_lines, alone=alone)
-        state = await self._record(lambda _state, _place: entry)
+    async def begin(
+        self, id: str, *, transcript_held_lines: bool, alone: bool = False, parts: Sequence[str] = ()
+    ) -> int:
+        """Record that a turn starts now, ``alone`` or beside others; return the count of starts with it.
+
+        ``parts`` are the ids of other messages that its answer serves, too: each is charged a start.
+        """
+        entries = [self._entry("begin", id, held=transcript_held_lines, alone=alone)]
+        entries += [self._entry("begin", each, held=True, alone=False) for each in parts]
+        state = await self._record(lambda _state, _place: entries)
         return state.attempts(id, self._clock())
 
-    async def strike(self, id: str) -> None:
-        """Strike out the last attempt: it ended in an outage or a drain."""
-        entry = self._entry("strike", id)
-        await self._record(lambda state, _place: None if state.has_plain_strike(id) else entry)
+    async def strike(self, id: str, *, parts: Sequence[str] = ()) -> None:
+        """Strike out the last attempt, that of the ``parts`` too: it ended in an outage or a drain."""
+        entries = [self._entry("strike", each) for each in (id, *parts)]
+        await self._record(
+            lambda state, _place: [each for each in entries if not state.has_plain_strike(each["id"])]
+        )
 
     async def conclude(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from session.transcript.history import is_record, kept_from
@@ -19,13 +19,18 @@ def last_exchange(messages: Sequence[bytes], records: Sequence[int], *, history_
     own = {at: decode(messages[at]) for at in records}
     floor, strict = _floor(own, history_start)
     at, answered, sent = len(messages) - 1, set[str](), False
+    deleted = _deleted(own.values())
     while at >= 0 and (at >= floor or (sent and not strict)):
         if at in own:
             at = _before(own[at], at) - 1
             continue
         line = decode(messages[at])
+        if line.get("role") == "user" and line.get("message_id") in deleted and not answered:
+            at -= 1
+            continue
         sent = sent or at >= floor
-        if line.get("role") == "user":
+        # A message that entered the turn of another one belongs to that.
+        if line.get("role") == "user" and "part_of" not in line:
             return _first_of(messages, own, at, answered, floor)
         answers = line.get("answers")
         if isinstance(answers, list):
@@ -45,20 +50,34 @@ def withdrawn_by(messages: Sequence[bytes], records: Sequence[int], message_id: 
 
 
 def questions(messages: Sequence[bytes], start: int) -> list[dict[str, Any]]:
-    """Return the user lines with which the exchange at ``start`` begins."""
+    """Return the user lines with which the exchange at ``start`` begins, and those that came into its turn.
+
+    Messages that were deleted since are left out.
+    """
     found: list[dict[str, Any]] = []
+    begins = True
     for raw in messages[start:]:
         line = decode(raw)
         if line.get("role") == "user":
+            if not begins and not (found and line.get("part_of") == found[0].get("message_id")):
+                break
             found.append(line)
-        elif not is_record(line) or line["kind"] == "undo":
+        elif is_record(line) and line["kind"] == "undo":
             break
-    return found
+        elif not is_record(line):
+            begins = False
+    deleted = _deleted(decode(raw) for raw in messages[start:] if b'"deleted"' in raw)
+    return [line for line in found if line.get("message_id") not in deleted]
 
 
 def text_of(lines: Sequence[dict[str, Any]]) -> str:
     """Join the texts of user lines, as they are asked again."""
     return "\n\n".join(text for line in lines if (text := plain_text(line.get("content"))))
+
+
+def _deleted(lines: Iterable[dict[str, Any]]) -> set[object]:
+    """Return the ids of the messages that records among ``lines`` say were deleted."""
+    return {line.get("edits") for line in lines if is_record(line) and line.get("deleted") is True}
 
 
 def _floor(own: dict[int, dict[str, Any]], history_start: int) -> tuple[int, bool]:

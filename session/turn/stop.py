@@ -16,13 +16,15 @@ class StopSwitch:
 
     def __init__(self) -> None:
         self.pulled = False
+        # Whether the next message stopped the turn, and is answered together with this one.
+        self.interrupted = False
         self._task: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._sent = False
 
-    def pull(self) -> None:
+    def pull(self, *, interrupted: bool = False) -> None:
         """End the guarded block; one that is entered later does not begin."""
-        self.pulled = True
+        self.pulled, self.interrupted = True, interrupted
         # A second cancellation would interrupt what the turn still has to store.
         if self._task is not None and not self._sent:
             self._sent = True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
@@ -25,15 +25,18 @@ from session.models.model import Answer, Meter, Model, ToolCall, Usage, Warms
 from session.store.store import Exchange, Session
 from session.tools import Toolbox
 from session.transcript import transcript
-from session.transcript.attachments import Attachment
 from session.transcript.history import SummaryRole
 from session.transcript.index import usage_of
+from session.transcript.withdrawal import text_of
+from session.turn.joining import Joins, parts_of, served, stopped_before
+from session.turn.reply import TOGETHER, Reply, Watcher
 from session.turn.stop import StopSwitch, TurnStopped
 from session.turn.turn_compaction import TurnCompaction
 from session.turn.turn_lines import TurnLines, calls_of
 
 __all__ = [
     "INTERRUPTED",
+    "TOGETHER",
     "Reply",
     "Request",
     "StopSwitch",
@@ -48,37 +51,6 @@ __all__ = [
 QUICK_S = 0.02
 INTERRUPTED = "outcome unknown: interrupted"
 STOPPED = "not run: the turn was stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """How a letter ended.
-
-    ``kind`` is ``reply`` or ``notice``, ``reason`` that of a notice. ``silent``: nothing is sent. ``seq`` is
-    its number among the key's replies, ``files`` go out with it, and ``usage`` sums up all requests of the
-    turn that was run for it.
-    """
-
-    text: str = ""
-    kind: str = "reply"
-    reason: str = ""
-    silent: bool = False
-    repeated: bool = False
-    seq: int = 0
-    files: Sequence[Attachment] = ()
-    usage: Usage | None = None
-
-
-class Watcher(Protocol):
-    """Who looks on while a turn runs; every call returns at once."""
-
-    def delta(self, text: str) -> None:
-        """See the next piece of the answer's text."""
-        ...
-
-    def tool(self, name: str) -> None:
-        """See that a tool begins to run."""
-        ...
 
 
 class Turns:
@@ -133,19 +105,23 @@ class Turns:
         watcher: Watcher | None = None,
         careful: bool = False,
         meter: Meter | None = None,
+        joins: Joins | None = None,
     ) -> Reply:
         """Answer ``request``; on return its final line survives a power cut.
 
         A turn that a crash left half done goes on after its last stored line. A ``careful`` one stores
         the question before the model is asked, since the disk refused lately. ``meter`` counts what the
-        turn cost, stored requests of an earlier try included, also where it fails.
+        turn cost, stored requests of an earlier try included, also where it fails. ``joins`` are the messages
+        that may enter the turn; one that did so in an earlier try belongs to it without.
 
         Raises:
             ModelAway, StoreError: nothing is wrong with the letter; run it again later.
             ModelError, TurnTimeout: it will never be answered.
         """
-        context = await self.turn_context(session, request)
+        first = joins.take() if joins is not None else ()
+        context = await self.turn_context(session, _together(session, request, first))
         turn = _Turn(self, session, request, context, watcher=watcher, meter=meter or Meter())
+        turn.joins, turn.joining = joins, first
         try:
             async with stop:
                 if self._warms is not None:
@@ -154,8 +130,8 @@ class Turns:
                 async with asyncio.timeout(self.limits.turn_timeout_s):
                     text = await turn.run(careful=careful)
         except TurnStopped:
-            await turn.close_stopped()
-            return Reply(silent=True, reason="stopped")
+            await turn.close_stopped(interrupted=stop.interrupted)
+            return Reply(silent=True, reason=TOGETHER if stop.interrupted else "stopped")
         except TimeoutError:
             stored = turn.stored_answer()
             if stored is None:
@@ -202,6 +178,11 @@ class _Turn:
             meter=meter,
         )
         self.meter = meter
+        self.joins: Joins | None = None
+        # Messages that enter the turn before its first request.
+        self.joining: Sequence[Request] = ()
+        # All messages that the answer serves, where they are several.
+        self._answers: list[str] = []
         self.compaction: TurnCompaction | None = None
         if turns.compactions is not None and not turns.model.plain:
             self.compaction = TurnCompaction(turns.compactions, session, self._asking, meter)
@@ -215,6 +196,7 @@ class _Turn:
             if careful:
                 await self._store()
         while True:
+            await self._join()
             answer = await self._ask()
             self._count(answer.usage)
             if not answer.tool_calls:
@@ -228,8 +210,8 @@ class _Turn:
             await self._store(self._lines.assistant(answer))
             await self._run_calls(answer.tool_calls)
 
-    async def close_stopped(self) -> None:
-        """Append what the turn had, and the line that says it was stopped."""
+    async def close_stopped(self, *, interrupted: bool = False) -> None:
+        """Append what the turn had, and the line that says it was stopped; by the next message, perhaps."""
         exchange = self._session.find(self._request.id)
         self._user = None
         if exchange is None or not exchange.tail:
@@ -243,7 +225,12 @@ class _Turn:
             lines = [
                 self._lines.result(call, text, is_error=True) for call, text in zip(calls, said, strict=False)
             ]
-        lines.append(self._lines.stopped("".join(self._partial)))
+        self._note_served()
+        lines.append(
+            self._lines.stopped(
+                "".join(self._partial), answers=self._answers or None, interrupted=interrupted
+            )
+        )
         await self._store(*lines)
 
     def stored_answer(self) -> str | None:
@@ -264,6 +251,25 @@ class _Turn:
             # The question is not on disk: the next append has to bring it.
             self._user = user
             raise
+
+    # -- other messages that the answer serves, too ------------------------------------------------
+
+    async def _join(self) -> None:
+        """Take in the messages that came meanwhile: each is on disk before the model sees it."""
+        if self.joins is None:
+            return
+        taken, self.joining = self.joining or self.joins.take(), ()
+        pending = self._user is not None
+        if taken or (pending and stopped_before(self._session, len(self._session)) is not None):
+            await self._store(*(self._lines.user(part) for part in taken))
+            self._note_served()
+
+    def _note_served(self) -> None:
+        """Find in the transcript whom the answer serves, and what they ask together."""
+        lines = served(self._session, self._request.id)
+        if len(lines) > 1:
+            self._answers = [str(line["message_id"]) for line in lines]
+            self._asking.text = text_of(lines)
 
     # -- the model ---------------------------------------------------------------------------------
 
@@ -327,7 +333,8 @@ class _Turn:
             raise BadAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._tools_used)) or None
         self._answer = answer.text
-        await self._store(self._lines.assistant(answer, final=True, tools_used=used))
+        answers = self._answers or None
+        await self._store(self._lines.assistant(answer, final=True, answers=answers, tools_used=used))
         return answer.text
 
     # -- tools -------------------------------------------------------------------------------------
@@ -346,6 +353,7 @@ class _Turn:
 
     async def _resume(self, exchange: Exchange) -> None:
         """Go on after the last stored line: settle the calls that have no result yet."""
+        self._note_served()
         for line in self._session.lines(exchange.start, exchange.stop):
             if line.get("role") == "assistant" and line.get("tool_calls"):
                 self._rounds += 1
@@ -368,3 +376,11 @@ class _Turn:
             elif line.get("role") == "tool":
                 waiting.pop(str(line.get("tool_call_id")), None)
         return list(waiting.values())
+
+
+def _together(session: Session, request: Request, first: Sequence[Request]) -> Request:
+    """Return the request with the texts of all messages that its turn begins with: what it is about."""
+    texts = [text_of(parts_of(session, request.id)), *(part.text for part in first)]
+    if not any(texts):
+        return request
+    return replace(request, text="\n\n".join(filter(None, (request.text, *texts))))

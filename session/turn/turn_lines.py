@@ -18,12 +18,14 @@ class TurnLines:
         self._request = request
         self._now = now
 
-    def user(self) -> dict[str, Any]:
-        """Build the line of the question."""
-        request = self._request
+    def user(self, part: Request | None = None) -> dict[str, Any]:
+        """Build the line of the question, or that of another message which enters the turn."""
+        request = part or self._request
         return self._line(
             "user",
             request.text,
+            message_id=request.id,
+            part_of=self._request.id if part is not None else None,
             platform_id=request.platform_id,
             sender=dict(request.sender) or None,
             group=True if request.chat == "group" else None,
@@ -47,16 +49,23 @@ class TurnLines:
             "assistant", content, tool_calls=calls or None, **dict(answer.extra), usage=usage, **fields
         )
 
-    def stopped(self, text: str) -> dict[str, Any]:
-        """Build the line that closes a stopped turn with the text so far."""
-        return self._line("assistant", text, stopped=True, final=True)
+    def stopped(
+        self, text: str, *, answers: list[str] | None = None, interrupted: bool = False
+    ) -> dict[str, Any]:
+        """Build the line that closes a stopped turn with the text so far.
+
+        ``answers`` are the ids of all messages whose turn it was; ``interrupted``: the next one stopped it.
+        """
+        return self._line(
+            "assistant", text, stopped=True, final=True, answers=answers, interrupted=interrupted or None
+        )
 
     def result(self, call: ToolCall, text: str, *, is_error: bool) -> dict[str, Any]:
         """Build the line of a call's result."""
         return self._line("tool", text, tool_call_id=call.id, name=call.name, is_error=is_error or None)
 
     def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
-        return make_line(role, content, self._now(), message_id=self._request.id, **fields)
+        return make_line(role, content, self._now(), **{"message_id": self._request.id, **fields})
 
 
 def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:

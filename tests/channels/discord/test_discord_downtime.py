@@ -13,7 +13,7 @@ import structlog
 from channels.discord.ingress import MAX_WAITING, Tempo
 from channels.pairing import Pairing
 from tests.channels.discord.discord_place import CALM, Record, book, running
-from tests.support.discord_gateway import GUILD_MESSAGES
+from tests.support.discord_gateway import DIRECT_MESSAGES, GUILD_MESSAGES
 from tests.support.discord_server import REAL_LIMITS, DiscordServer
 from tests.support.discord_world import Channel as Place
 
@@ -138,6 +138,35 @@ async def test_edits_come_live_in_their_turn(server: DiscordServer, general: Pla
     assert edited_at is not None
     assert edit.platform_id == message
     assert edit.id == f"discord:{message}:e{int(edited_at.timestamp() * 1000)}"
+
+
+async def test_deletions_come_live_in_their_turn(server: DiscordServer, general: Place, state: Path) -> None:
+    """Those of single messages and of many, in servers and in direct channels."""
+    async with running(server, state) as run:
+        direct = server.dm("ada")
+        messages = [server.write(place, "oops") for place in (general, general, direct)]
+        await run.record.count(3)
+        server.delete(messages[0])
+        gone = {"ids": [messages[1]], "channel_id": general.id, "guild_id": general.guild.id}
+        server.gateway.dispatch("MESSAGE_DELETE_BULK", GUILD_MESSAGES, gone)
+        server.delete(messages[2])
+        await run.record.count(6)
+
+        deletions = [each for each in run.record.arrivals if each.kind == "edit"]
+    assert {each.platform_id for each in deletions} == set(messages)
+    assert [each.sender.id for each in deletions if not each.group] == [server.user("ada").id]
+
+
+async def test_a_deletion_where_nobody_was_heard_is_passed_over(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    async with running(server, state) as run:
+        gone = {"id": "5", "channel_id": server.dm("ada").id}
+        server.gateway.dispatch("MESSAGE_DELETE", DIRECT_MESSAGES, gone)
+        server.write(general, "next")
+        await run.record.text("next")
+
+        assert len(run.record.arrivals) == 1
 
 
 async def test_files_are_fetched_when_they_are_asked_for(

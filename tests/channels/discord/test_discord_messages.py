@@ -16,6 +16,7 @@ from channels.discord.messages import (
     Location,
     SkippedMessage,
     instant_of,
+    read_deletion,
     read_edit,
     read_interaction,
     read_message,
@@ -187,6 +188,22 @@ def test_an_edit_has_an_id_of_its_own() -> None:
     assert ids[0] == ids[1] == "discord:4194304000:e1767323045678"
     assert ids[2] == "discord:4194304000:e1767323045679"
     assert [edit.kind for edit in edits] == ["edit"] * 3
+
+
+def test_deletions_are_edits_that_say_so() -> None:
+    """One or many at once; each has an id of its own, and the id of its message."""
+    one = read_deletion({"id": "5", "channel_id": "12"}, HERE, person="7")
+    many = read_deletion({"ids": ["5", "6"], "channel_id": "12"}, HERE, person="7")
+
+    assert [each.id for each in many] == ["discord:5:d", "discord:6:d"]
+    assert many[0] == one[0]
+    assert (one[0].kind, one[0].platform_id, one[0].text, one[0].meta) == ("edit", "5", "", {"deleted": True})
+    assert one[0].sender.id == "7"
+
+
+@pytest.mark.parametrize("event", [{}, {"id": None}, {"ids": 5}, {"ids": ["x"]}, {"ids": [[]]}])
+def test_no_shape_of_a_deletion_raises(event: dict[str, Any]) -> None:
+    assert read_deletion(event, HERE, person="7") == []
 
 
 @pytest.mark.parametrize("message", [raw(edited_timestamp=None), {"id": "1", "embeds": []}])

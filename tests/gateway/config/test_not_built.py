@@ -25,8 +25,6 @@ from tests.gateway.config_reading import EVERY_DEFAULT
 WRITTEN = """
 bindings = [{channel = "telegram", agent = "cat"}]
 [limits]
-queue_mode = "steer"
-collect_s = 2
 workers = 0
 cost_per_chat_per_day_usd = 1
 cost_per_person_per_day_usd = 1
@@ -55,8 +53,6 @@ env = {TOKEN = "sesame-open"}
 persona = "a cat"
 [facts]
 idle_s = 10
-[channels.discord]
-queue_mode = "collect"
 [state]
 local_dir = "/var/lib/x"
 """
@@ -146,7 +142,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     checks = asyncio.run(configuration())
 
     assert (plain.code, as_json.code) == (0, 0)
-    assert "warning: limits.queue_mode: not built yet, it changes nothing\n" in plain.err
+    assert "warning: limits.workers: not built yet, it changes nothing\n" in plain.err
     document = json.loads(as_json.out)
     assert document["problems"] == []
     assert "facts.idle_s: not built yet, it changes nothing" in document["warnings"]
@@ -155,7 +151,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_start_says_what_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text('[limits]\nqueue_mode = "steer"\n[http]\nport = 0\n')
+    (tmp_path / "c.toml").write_text("[limits]\nworkers = 2\n[http]\nport = 0\n")
     words = ["--config", str(tmp_path / "c.toml"), "--workspace", str(tmp_path / "w"), "run"]
     process = subprocess.Popen([sys.executable, "-m", "gateway", *words], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -168,7 +164,7 @@ def test_the_start_says_what_changes_nothing(tmp_path: Path) -> None:
         process.terminate()
         process.wait(60)
 
-    assert "limits.queue_mode: not built yet, it changes nothing\n" in seen
+    assert "limits.workers: not built yet, it changes nothing\n" in seen
 
 
 def test_what_is_shown_can_be_read_again_and_hides_secrets(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from session.errors import NewerFormat
 from session.store.store import Session, Store
-from session.transcript import journal
+from session.transcript import journal, journal_lines
 from session.transcript.journal import REWRITE_BYTES, JournalState
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
@@ -285,7 +285,7 @@ async def test_newer_journal_is_refused(make: Make, tmp_path: Path) -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(data: bytes) -> None:
     """Whatever a journal holds, reading it ends."""
-    entries, keep = journal.read(data.replace(b'"v"', b'"w"'))
+    entries, keep = journal_lines.read(data.replace(b'"v"', b'"w"'))
     state = JournalState()
     for entry, size in entries:
         state.take(entry, size)

@@ -1,0 +1,156 @@
+"""Queue modes: which letters of a chat one turn answers together, and which turn a new letter stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from channels.message import Inbound
+from channels.tables import QueueMode
+from gateway.turns import outcomes
+from gateway.turns.attempts import SUSPECT_DEATHS, Attempt
+from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from session.store.store import Session
+from session.turn.joining import split
+from session.turn.turn import Request
+
+# How many letters one turn answers at most: their texts must fit one request.
+TOGETHER_MAX = 50
+# A turn waits for further letters at most so many times ``collect_s``.
+WAITS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What a message does that comes while others wait or run.
+
+    Args:
+        mode: where the channel says nothing else.
+        channels: by the channel's name.
+        collect_s: how long mode ``collect`` waits for another letter, seconds.
+    """
+
+    mode: QueueMode = "followup"
+    channels: Mapping[str, QueueMode] = field(default_factory=dict)
+    collect_s: float = 0.5
+
+    def of(self, channel: str) -> QueueMode:
+        """Return the mode of a channel."""
+        return self.channels.get(channel, self.mode)
+
+
+class Collecting:
+    """Decides by the lanes; what was decided stands in the transcript before a model sees it."""
+
+    def __init__(self, rules: QueueRules, lanes: Lanes) -> None:
+        self._rules = rules
+        self._lanes = lanes
+
+    def arrived(self, inbound: Inbound) -> None:
+        """Stop the turn that runs where a new message of its chat and person interrupts it."""
+        if self._rules.of(inbound.channel) != "interrupt":
+            return
+        entry = self._lanes.begun(inbound.key)
+        if entry is not None and _together(entry.inbound, inbound):
+            self._lanes.stop(inbound.key, inbound.id, interrupted=True)
+
+    def pause(self, entry: Entry, session: Session) -> RetryAfter | None:
+        """Say how long the head of a lane still waits for letters to collect; None: it may begin."""
+        inbound = entry.inbound
+        if self._rules.of(inbound.channel) != "collect" or not _collects(inbound) or entry.stop.pulled:
+            return None
+        if entry.apart or session.find(inbound.id) is not None:
+            return None
+        last, count = entry, 1
+        for other in self._behind(entry):
+            if not _together(inbound, other.inbound):
+                # Nothing that comes behind it can be collected any more.
+                return None
+            last, count = other, count + 1
+        until = min(last.since, entry.begun_at + (WAITS_MAX - 1) * self._rules.collect_s)
+        left_s = until + self._rules.collect_s - asyncio.get_running_loop().time()
+        return RetryAfter(left_s) if left_s > 0 and count < TOGETHER_MAX else None
+
+    def joins(self, attempt: Attempt) -> Joining | None:
+        """Return what lets waiting letters into a turn; None where its mode, or a death, lets in none."""
+        entry = attempt.entry
+        mode = self._rules.of(entry.inbound.channel)
+        if mode == "followup" or entry.apart or attempt.alone or not _collects(entry.inbound):
+            return None
+        return Joining(self, attempt, steer=mode == "steer")
+
+    async def part(self, entry: Entry, session: Session, now: str) -> bool:
+        """Have each letter of a turn that failed, or died, asked alone; False where it is one letter's.
+
+        Raises:
+            Fenced, StoreError: nothing was written.
+        """
+        if not await split(session, entry.inbound.id, now):
+            return False
+        entry.apart = True
+        return True
+
+    def waiting(self, entry: Entry, session: Session) -> Iterator[Entry]:
+        """Yield the letters behind ``entry`` that may enter its turn, up to the first that may not."""
+        id_ = entry.inbound.id
+        for other in self._behind(entry):
+            found = session.find(other.inbound.id)
+            if found is not None and session.line(found.start).get("part_of") == id_:
+                continue
+            if outcomes.stored(session, other.inbound) is not None:
+                continue
+            # What was asked already, or was there at two deaths, is asked alone.
+            suspect = session.journal.attempts(other.inbound.id) >= SUSPECT_DEATHS
+            if found is not None or suspect or other.apart or other.letter.lost:
+                return
+            if not _together(entry.inbound, other.inbound):
+                return
+            yield other
+
+    def _behind(self, entry: Entry) -> Iterator[Entry]:
+        lane = self._lanes.get(entry.inbound.key)
+        entries = lane.entries if lane is not None and lane.entries and lane.entries[0] is entry else ()
+        return (other for other in islice(entries, 1, TOGETHER_MAX) if not other.deleted)
+
+
+class Joining:
+    """The letters that enter one try of a turn (``Joins``): at its beginning, with ``steer`` all along."""
+
+    def __init__(self, collecting: Collecting, attempt: Attempt, *, steer: bool) -> None:
+        self._collecting = collecting
+        self._attempt = attempt
+        self._steer = steer
+        self._begun = False
+        self._taken: set[str] = set()
+
+    def take(self) -> Sequence[Request]:
+        """Return those that enter now, oldest first, each once."""
+        if self._begun and not self._steer:
+            return ()
+        self._begun = True
+        entry, session = self._attempt.entry, self._attempt.session
+        letters = [other.inbound for other in self._collecting.waiting(entry, session)]
+        found = [inbound for inbound in letters if inbound.id not in self._taken]
+        self._taken.update(inbound.id for inbound in found)
+        return [outcomes.request(inbound) for inbound in found]
+
+
+def _collects(inbound: Inbound) -> bool:
+    """Say whether a letter may be answered with others: what a person wrote, and no command."""
+    return inbound.kind == "message" and inbound.source == "interactive" and outcomes.command(inbound) is None
+
+
+def _together(one: Inbound, other: Inbound) -> bool:
+    """Say whether one answer may serve both: messages of one person whose answers go to one place.
+
+    What a turn may do and spend, and what it sees, is decided by who asks.
+    """
+    return (
+        _collects(one)
+        and _collects(other)
+        and one.sender.id == other.sender.id
+        and one.answer_to == other.answer_to
+        and one.group == other.group
+    )

@@ -1,0 +1,129 @@
+"""Queue modes through a running daemon, on both kinds of queue: one answer for all who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.discord_server import DiscordServer
+from tests.support.harness import Daemon, ask, until_running
+from tests.support.model_server import ModelServer, Reply
+from tests.support.place import lines_of, on, with_model
+from tests.system.platform_place import with_discord
+
+LOOK = [("ls", '{"path": "."}')]
+
+
+@pytest.fixture(params=["embedded", "rabbitmq"])
+def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The configuration of each kind of queue."""
+    if request.param == "embedded":
+        return {}
+    broker: Broker = request.getfixturevalue("broker")
+    return on(broker, request.getfixturevalue("broker_name"))
+
+
+@asynccontextmanager
+async def serving(
+    workspace: Path, queue: dict[str, Any], mode: str, *script: Reply
+) -> AsyncIterator[tuple[Daemon, ModelServer]]:
+    async with ModelServer() as model:
+        model.script.extend(script)
+        limits = {"limits.queue_mode": mode, "limits.collect_s": 0.0}
+        async with Daemon(workspace, config=with_model(model, **limits) | queue) as daemon:
+            yield daemon, model
+
+
+def said(model: ModelServer, number: int) -> list[str]:
+    """The texts of the people in a request, without what the turn is told besides."""
+    found = [str(one["content"]) for one in model.seen[number].messages if one["role"] == "user"]
+    return [text.rpartition("</gateway-context>")[2].strip() for text in found]
+
+
+async def reply_to(asked: asyncio.Task[dict[str, Any] | None]) -> tuple[str, str]:
+    answer = await asked
+    assert answer is not None
+    return answer["kind"], answer["reply"]
+
+
+async def test_messages_that_wait_are_collected(tmp_path: Path, queue: dict[str, Any]) -> None:
+    release = asyncio.Event()
+    first, all_of_them = Reply("zero", held=release), Reply("both")
+    async with (
+        serving(tmp_path, queue, "collect", first, all_of_them) as (daemon, model),
+        asyncio.TaskGroup() as group,
+    ):
+        asked = [group.create_task(ask(daemon, "web:ann", "m0", "first"))]
+        await model.arrived(1)
+        for number in (1, 2):
+            asked.append(group.create_task(ask(daemon, "web:ann", f"m{number}", f"line {number}")))
+            await until_running(daemon, number)
+        release.set()
+
+        replies = [await reply_to(one) for one in asked]
+        assert replies == [("reply", "zero"), ("reply", "both"), ("reply", "both")]
+        assert said(model, 1) == ["first", "line 1", "line 2"]
+    assert lines_of(tmp_path, "web_ann")[-1]["answers"] == ["web:m1", "web:m2"]
+
+
+async def test_a_message_steers_the_turn_that_runs(tmp_path: Path, queue: dict[str, Any]) -> None:
+    release = asyncio.Event()
+    looking = Reply(tool_calls=LOOK, held=release)
+    async with (
+        serving(tmp_path, queue, "steer", looking, Reply("both")) as (daemon, model),
+        asyncio.TaskGroup() as group,
+    ):
+        asked = [group.create_task(ask(daemon, "web:ann", "m1", "line 1"))]
+        await model.arrived(1)
+        asked.append(group.create_task(ask(daemon, "web:ann", "m2", "line 2")))
+        await until_running(daemon, 1)
+        release.set()
+
+        assert [await reply_to(one) for one in asked] == [("reply", "both")] * 2
+        assert said(model, 1) == ["line 1", "line 2"]
+        assert len(model.seen) == 2
+    roles = [(line["role"], line["message_id"]) for line in lines_of(tmp_path, "web_ann")]
+    assert roles[2:] == [("tool", "web:m1"), ("user", "web:m2"), ("assistant", "web:m1")]
+
+
+async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """Whoever waits for the answer to the stopped message gets that of the next one."""
+    async with (
+        serving(tmp_path, queue, "interrupt", Reply("never", held=asyncio.Event()), Reply("both")) as (
+            daemon,
+            model,
+        ),
+        asyncio.TaskGroup() as group,
+    ):
+        asked = [group.create_task(ask(daemon, "web:ann", "m1", "line 1"))]
+        await model.arrived(1)
+        asked.append(group.create_task(ask(daemon, "web:ann", "m2", "line 2")))
+
+        assert [await reply_to(one) for one in asked] == [("reply", "both")] * 2
+        assert said(model, 1) == ["line 1", "line 2"]
+    assert lines_of(tmp_path, "web_ann")[-1]["answers"] == ["web:m1", "web:m2"]
+
+
+async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path, queue: dict[str, Any]) -> None:
+    async with DiscordServer() as server, ModelServer() as model:
+        direct = server.dm("ada")
+        config = with_model(model) | queue | with_discord(server)
+        async with Daemon(tmp_path, config=config):
+            await server.connected(within_s=120)
+            secret = server.write(direct, "secret", user="ada")
+            await server.sent_count(1, within_s=120)
+            server.delete(secret)
+            server.write(direct, "and on", user="ada")
+            await server.sent_count(2, within_s=120)
+
+            assert said(model, 1) == ["and on"]
+    notes = [line for line in lines_of(tmp_path, f"discord_{direct.id}") if line.get("kind") == "note"]
+    assert [(note["edits"], note["message_id"]) for note in notes] == [
+        (f"discord:{secret}", f"discord:{secret}:d")
+    ]
