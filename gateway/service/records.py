@@ -49,7 +49,9 @@ class Record:
             return MessageStanding(text, _outcome_of(session.journal.known(message_id)))
         final = session.line(exchange.final)
         if final.get("stopped"):
-            return MessageStanding(text, Outcome("notice", STOPPED))
+            known = session.journal.known(message_id)
+            told = known.text if known is not None and known.kind == "notice" else ""
+            return MessageStanding(text, Outcome("notice", told or STOPPED))
         return MessageStanding(text, Outcome("reply", str(final.get("content") or "")))
 
     async def told(self, key: str, after: int) -> list[Told]:
