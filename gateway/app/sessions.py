@@ -139,8 +139,8 @@ class SessionServices:
         """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
         return await spent_today(self._spending)
 
-    def limits_today(self) -> list[dict[str, Any]]:
-        """List the caps on the running day with what is left of each, as far as it was read."""
+    def limits_today(self) -> list[dict[str, Any]] | None:
+        """List the caps on the running day with what is left of each, as far as it was read; None: no cap."""
         return self._spending.shown()
 
     async def background(self, ready: asyncio.Event) -> None:

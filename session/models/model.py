@@ -180,6 +180,14 @@ class CostMeter(Protocol):
         """
         ...
 
+    def calls(self, since: datetime) -> list[datetime]:
+        """List the ends of all calls after ``since`` that were no turns; for threads.
+
+        Raises:
+            NewerFormat, StoreError: it cannot be known.
+        """
+        ...
+
     def closed_until(self) -> datetime | None:
         """Return when calls may be paid again; None where they may now, as far as this process knows."""
         ...

@@ -204,10 +204,13 @@ class Spending:
         tally = self._with_pending(now)
         return [cap.shown(tally, now) for cap in self._caps.of(payer)]
 
-    def shown(self) -> list[dict[str, Any]]:
-        """List the caps with what is left of them; of those on chats, people and jobs the nearest."""
+    def shown(self) -> list[dict[str, Any]] | None:
+        """List the caps with what is left of them; of those on chats, people and jobs the nearest.
+
+        None: there are none.
+        """
         if not self._caps.any:
-            return []
+            return None
         now = self._now()
         return capped.shown(self._caps, self._with_pending(now), now)
 

@@ -185,6 +185,9 @@ class Counted:
     ) -> AsyncIterator[Callable[[Usage | None], None]]:
         yield lambda usage: self.pay(key, usage or Usage())
 
+    def calls(self, since: datetime) -> list[datetime]:
+        return []
+
     def closed_until(self) -> datetime | None:
         return self.until
 
