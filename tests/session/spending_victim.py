@@ -1,6 +1,6 @@
 """A process that holds money: ``python -m tests.session.spending_victim FOLDER NAME COUNT``.
 
-Each of its ``COUNT`` requests may cost 0.1 of the 1.0 USD of the day. It prints ``ready``, begins at the first
+Each of its ``COUNT`` requests may cost 0.1 of the 1.0 USD of the day. It prints ``ready``, begins at a
 line on stdin, prints how many were held, and then settles none of them: it waits to be killed.
 """
 
