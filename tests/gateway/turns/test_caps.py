@@ -18,8 +18,9 @@ from session.models.model import Answer, Need, Prompt, ToolCall, Usage
 from session.models.spending import AGAIN_SAID, Spending
 from session.testing import Script, Step
 from session.transcript.key import SessionKey
+from session.transcript.line import make_line
 from tests.gateway.waits import until
-from tests.gateway.worker_rig import Rig
+from tests.gateway.worker_rig import ADA, Rig
 
 BOB = SessionKey("foreign:bob")
 EVE = Sender(id="7", name="Eve")
@@ -215,3 +216,24 @@ async def test_status_says_what_is_left(tmp_path: Path) -> None:
     assert "left until midnight UTC for all chats: 0.9000 of 1.0000 USD" in status
     assert "left until midnight UTC for this chat: 0.4000 of 0.5000 USD" in status
     assert "left until midnight UTC: 930 of 1,000 tokens" in status
+
+
+async def test_a_turn_that_dies_while_it_is_broken_off_is_told_and_never_asked_again(tmp_path: Path) -> None:
+    """Its end is known and its closing line is not there yet: that is how the daemon died."""
+    async with capped(tmp_path, cost_per_day_usd=1.0) as r:
+        async with r.store.open(ADA) as session:
+            call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            lines = [
+                make_line("user", "look around", "2027-01-01T00:00:00+00:00", message_id="m1"),
+                make_line("assistant", None, "2027-01-01T00:00:00+00:00", message_id="m1", tool_calls=[call]),
+            ]
+            await session.append(lines)
+            await session.journal.conclude("m1", "notice", text="broken off", reason="limit", about="cost")
+        await r.put("look around", "m1")
+        [told] = await r.replies(1)
+        await r.settled()
+        await r.put("go on", "m2")
+
+        assert (told.id, told.text) == ("m1#notice.limit", "broken off")
+        assert await ids(r, 1) == ["m2#reply"]
+        assert [prompt.messages[-1]["content"] for prompt in r.model.prompts] == ["go on"]
