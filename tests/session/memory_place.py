@@ -16,6 +16,7 @@ from session.background.jobs import Background
 from session.context.scopes import Scope, Scopes
 from session.memory.circles import learn
 from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.models.caps import Caps
 from session.models.model import Answer, CostMeter, OnDelta, Prompt, ToolCall
 from session.models.spending import Spending
 from session.store.store import Store
@@ -94,7 +95,9 @@ class NoDisk:
 
 def spending_of(clock: Clock, *, per_day_usd: float = 0.0) -> Spending:
     """Count what this process pays."""
-    return Spending(Path(), disk=NoDisk(), clock=clock, durable=False, per_day_usd=per_day_usd)
+    return Spending(
+        Path(), disk=NoDisk(), clock=clock, durable=False, caps=Caps(cost_per_day_usd=per_day_usd)
+    )
 
 
 def saved(entry: Any = "They talked.", memory: Any = "- a fact", **more: Any) -> Answer:

@@ -24,6 +24,11 @@ def tables(model: ModelServer) -> dict[str, Any]:
     return {"model": {**name, "context_window": 4_000, "max_output_tokens": 300}}
 
 
+# A million tokens: 0.15 USD.
+COUNT = {"prompt_tokens": 1_000_000, "completion_tokens": 10, "total_tokens": 1_000_010}
+DEAR = Reply(text="dear", usage=COUNT)
+
+
 def services_of(place: Place) -> SessionServices:
     assert place.application.services is not None
     return place.application.services
@@ -101,10 +106,11 @@ async def test_a_day_whose_money_is_spent_ends_the_background_visibly(tmp_path: 
     """The turn that spends it is answered; its session gets no name today, and the next message a notice."""
     async with (
         ModelServer() as model,
-        open_place(tmp_path, limits={"cost_per_day_usd": 1e-9}, **tables(model)) as place,
+        open_place(tmp_path, limits={"cost_per_day_usd": 0.1}, **tables(model)) as place,
     ):
+        model.script.append(DEAR)
         services = services_of(place)
-        assert await said(place, "hello") == "stub: hello"
+        assert await said(place, "hello") == "dear"
         await done(services)
         shown = services.jobs.shown()
         refused = (await place.post("more", wait=30)).json()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from session.errors import ModelAway, NotNow
+from session.memory.budget import Budget
 from session.models.model import Answer, Totals, Usage
+from session.models.spending import Spending
 from tests.session.memory_place import ADA, BOB, START, Clock, open_workspace, saved, spending_of, talk
+from tests.session.spending_victim import AtOnce
 
 AWAY = ModelAway("gone", cause="unreachable")
 
@@ -111,3 +115,26 @@ async def test_failed_calls_count(tmp_path: Path) -> None:
         await workspace.jobs.settled()
 
         assert workspace.memory.budget.shown()["calls_last_hour"] == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"v": 1, "minutes": []}', b"\x00\xff"])
+async def test_a_count_that_is_damaged_lifts_no_cap(tmp_path: Path, damage: bytes) -> None:
+    """What has cost something in the last hours stands for it; turns are none of it."""
+    clock = Clock()
+    spending = Spending(tmp_path / "usage", disk=AtOnce(), clock=clock, durable=True)
+    budget = partial(Budget, tmp_path / "budget.json", clock=clock, cost_meter=spending)
+    for hours in (20, 3, 0):
+        clock.now = START - timedelta(hours=hours)
+        spending.pay("cli:ada", Usage(1, 1, 0.1))
+        spending.record("cli:ada", "cli:ada", Usage(1, 1, 0.1))
+        await spending.refresh()
+    (tmp_path / "budget.json").write_bytes(damage)
+
+    with pytest.raises(NotNow):
+        await budget(per_hour=1, per_day=9).take()
+    with pytest.raises(NotNow):
+        await budget(per_hour=9, per_day=3).take()
+    await budget(per_hour=2, per_day=4).take()
+
+    with pytest.raises(NotNow):
+        await budget(per_hour=9, per_day=4).take()

@@ -16,8 +16,11 @@ import structlog
 
 from session.disk.threads import DiskThreads
 from session.errors import NewerFormat, NotNow
+from session.models.caps import Caps
 from session.models.model import Totals, Usage
-from session.models.spending import KEPT_DAYS, DayFiles, Spending, SpendingRow
+from session.models.spending import Spending
+from session.models.usage_files import KEPT_DAYS, DayFiles
+from session.models.usage_lines import SpendingRow
 from tests.support.clock import Clock
 
 T = TypeVar("T")
@@ -35,7 +38,7 @@ class Daemon:
         self.hop = DiskThreads()
         self.visits = 0
         self.spending = Spending(
-            folder, disk=self, clock=self.clock, durable=durable, per_day_usd=per_day_usd
+            folder, disk=self, clock=self.clock, durable=durable, caps=Caps(cost_per_day_usd=per_day_usd)
         )
 
     def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
@@ -306,7 +309,9 @@ async def test_the_limit_of_a_day_is_reached_by_turns_and_calls_of_all_daemons(t
                     await one.spending.afford()
         assert (caught.value.reason, caught.value.until) == ("cost", midnight)
         assert one.spending.closed_until() == midnight
-        assert [(line["event"], line["cost_usd"]) for line in logs] == [("usage.limit_reached", 1.0)]
+        assert [(line["event"], line["limit"]) for line in logs] == [
+            ("usage.limit_reached", "cost_per_day_usd")
+        ]
 
         one.clock.now = midnight
         await one.spending.afford()
