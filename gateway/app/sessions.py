@@ -24,7 +24,6 @@ from session.context.relevance import Relevance
 from session.context.scopes import Scopes
 from session.disk.layout import Layout
 from session.library.library import Library
-from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes, MemoryRules
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
@@ -55,8 +54,7 @@ class SessionServices:
             turns_per_hour=settings.limits.turns_per_person_per_hour,
             clock=self.store.clock,
         )
-        self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
-        self.circles = Circles(self.scopes, store=self.store)
+        self.scopes = build_scopes(settings)
         self.memory = MemoryNotes(
             self.scopes,
             store=self.store,
@@ -65,6 +63,7 @@ class SessionServices:
             zone=settings.zone,
             cost_meter=self._spending,
         )
+        self.circles = self.memory.circles
         self.jobs = Background(self.memory, store=self.store, files=JobFiles(settings.workspace / "state"))
         self.compactions = build_compactions(
             settings,
@@ -115,7 +114,9 @@ class SessionServices:
         notes = await self.memory.text(scope)
         place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
-        parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
+        parts = await self._layers.parts(
+            session, request, scope, notes=notes, tools=offered, others=self.scopes.others(scope, request.key)
+        )
         return TurnContext(parts=parts, files=scope.files, tools=tools)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
@@ -162,6 +163,11 @@ class SessionServices:
         self._layers.close()
         await self._spending.aclose()
         await self.store.aclose()
+
+
+def build_scopes(settings: Settings) -> Scopes:
+    """Draw the circles as the configuration says."""
+    return Scopes(settings.workspace, kind=settings.memory.scope, people=settings.people)
 
 
 def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:

@@ -25,7 +25,7 @@ def folders_by(settings: Settings) -> Folders:
         if not out.attachments:
             return ()
         store = Store(workspace, zone=settings.zone)
-        circles = Circles(Scopes(workspace, kind=settings.memory.scope), store=store)
+        circles = Circles(Scopes(workspace, kind=settings.memory.scope, people=settings.people), store=store)
         try:
             found = [workspace / "media", (await circles.of_key(out.key)).files]
             job = (out.in_reply_to or "").partition("@")[0]

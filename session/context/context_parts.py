@@ -49,7 +49,14 @@ class ContextParts:
         self._threads = DiskThreads(threads=THREADS)
 
     async def parts(
-        self, session: Session, request: Request, scope: Scope, *, notes: str, tools: Collection[str]
+        self,
+        session: Session,
+        request: Request,
+        scope: Scope,
+        *,
+        notes: str,
+        tools: Collection[str],
+        others: Collection[str] = (),
     ) -> list[Part]:
         """Gather the parts, without the summary that the transcript itself holds.
 
@@ -59,6 +66,7 @@ class ContextParts:
             scope: what the conversation may see.
             notes: MEMORY.md of the scope.
             tools: the names of the tools on offer.
+            others: the keys of the same person, whose ended sessions are told here, too.
         """
         now = self._clock()
         metadata, stem, active = session.metadata, session.stem, session.session_id
@@ -71,7 +79,7 @@ class ContextParts:
                 context.memory(notes),
                 context.date_and_time(now.astimezone(self._zone), self._zone_name),
                 context.chat(request.key, group=scope.group, sender=request.sender),
-                context.recent_sessions(self._ended(request.key, stem, active, now)),
+                context.recent_sessions(self._ended(request.key, stem, active, now, others)),
                 context.playbooks(
                     [(found.name, found.body) for found in self._library.matched(request.text)]
                 ),
@@ -89,9 +97,11 @@ class ContextParts:
         texts = (self._texts.get(self._workspace / name) or "" for name in PERSONA_FILES)
         return next((found for found in texts if found.strip()), "")
 
-    def _ended(self, key: str, stem: str, active: str, now: datetime) -> list[Recent]:
+    def _ended(
+        self, key: str, stem: str, active: str, now: datetime, others: Collection[str]
+    ) -> list[Recent]:
         try:
-            return self._recent.of(key, stem, active=active, now=now)
+            return self._recent.of(key, stem, active=active, now=now, others=others)
         except (StoreError, OSError) as error:
             # A turn goes on without the files that cannot be read.
             log.warning("recent.unread", key=key, error=str(error))

@@ -98,6 +98,10 @@ class Scopes:
         """List the keys that ``[people]`` has of a person; those of groups share nothing all the same."""
         return self._people.get(name, ())
 
+    def others(self, scope: Scope, key: str) -> Sequence[str]:
+        """List the other keys of the person whose scope it is; those of groups share nothing all the same."""
+        return [other for other in self.keys_of_person(scope.person or "") if other != key]
+
     def _shared(self, reader: Reader) -> str | None:
         """Name the scope that a chat shares with others; None: it has its own."""
         if counts_as_group(reader):

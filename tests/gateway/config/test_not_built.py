@@ -33,11 +33,8 @@ cost_per_person_per_day_usd = 1
 cost_per_job_per_day_usd = 1
 tokens_per_day = 9
 [memory]
-profile_max_kb = 9
 versions = 0
 version_days = 1
-[people]
-ada = ["telegram:1"]
 [tools]
 direct = ["read", "memory_search"]
 [tools.policy]
@@ -63,7 +60,7 @@ local_dir = "/var/lib/x"
 
 
 # Of these tables, whose keys a person names, the warning is for the whole.
-WHOLE = ("people", "mcp", "agents")
+WHOLE = ("mcp", "agents")
 
 
 def read(folder: Path, text: str, **environ: str) -> Settings:
@@ -150,7 +147,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     document = json.loads(as_json.out)
     assert document["problems"] == []
     assert "facts.idle_s: not built yet, it changes nothing" in document["warnings"]
-    assert ("warn", "people: not built yet, it changes nothing") in checks
+    assert ("warn", "mcp: not built yet, it changes nothing") in checks
     assert len(checks) == 1 + len(not_built(settings)) == 1 + len(document["warnings"])
 
 
