@@ -335,14 +335,20 @@ class _Work:
                 spoken, memory=text, zone=zone, max_bytes=rules.max_bytes, model=rules.small_model
             )
             if prompt is None:
-                return _stored(unconsolidated, mark)
+                return Stored.of(unconsolidated.key, mark)
             await memory.budget.take(unasked=not self._asked)
             self._done = replace(self._done, calls=self._done.calls + 1)
             answer = await memory.ask(unconsolidated.key, prompt)
             update = wording.read(answer, memory=text, max_bytes=rules.max_bytes, now=memory.now())
             # A person may have edited the notes while the model thought: it is asked again about those.
             if await asyncio.to_thread(self._notes.memory) == base:
-                return _stored(unconsolidated, mark, update=update, base=content_digest(base))
+                return Stored.of(
+                    unconsolidated.key,
+                    mark,
+                    entry=update.history_entry,
+                    memory=update.memory_update,
+                    base=content_digest(base),
+                )
         raise self._edited()
 
     def _edited(self) -> NotNow:
@@ -364,7 +370,7 @@ class _Work:
         if count >= TRIES:
             lines = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
             entry = wording.raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
-            return _stored(unconsolidated, mark, raw=entry)
+            return Stored.of(unconsolidated.key, mark, entry=entry)
         until = memory.clock() + timedelta(seconds=BACK_OFF_S[count - 1])
         failure = Failure(unconsolidated.start, count, until.timestamp())
         scope_state.failures[unconsolidated.session_id] = failure
@@ -391,18 +397,3 @@ def _seen(path: Path) -> Seen | None:
         return seen(path)
     except OSError:
         return None
-
-
-def _stored(
-    of: Unconsolidated, mark: Mark, *, update: wording.Update | None = None, base: str = "", raw: str = ""
-) -> Stored:
-    return Stored(
-        key=of.key,
-        session_id=mark.session_id,
-        start=mark.start,
-        stop=mark.stop,
-        digest=mark.digest,
-        entry=update.history_entry if update is not None else raw,
-        memory=update.memory_update if update is not None else None,
-        base=base,
-    )
