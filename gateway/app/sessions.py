@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from gateway.app.compactions import build_compactions
 from gateway.app.model import build_model
+from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota
@@ -21,15 +22,16 @@ from session.context.embeddings import LIMIT_S, Embeddings
 from session.context.links import linked_files
 from session.context.recent import RecentSessions
 from session.context.relevance import Relevance
-from session.context.scopes import Scopes
+from session.context.request import place_of
 from session.disk.layout import Layout
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.memory.profile import Profile
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
 from session.store.store import Session, Store
-from session.tools import Toolbox, ToolPlace
+from session.tools import Tool, Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
@@ -54,7 +56,7 @@ class SessionServices:
             turns_per_hour=settings.limits.turns_per_person_per_hour,
             clock=self.store.clock,
         )
-        self.scopes = build_scopes(settings)
+        self.scopes = scopes_of(settings)
         self.memory = MemoryNotes(
             self.scopes,
             store=self.store,
@@ -76,7 +78,12 @@ class SessionServices:
         self._layers = build_layers(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=build_toolbox(settings, library=self._library, layout=self.store.layout),
+            toolbox=build_toolbox(
+                settings,
+                library=self._library,
+                layout=self.store.layout,
+                more=[Profile(self.memory, max_bytes=settings.memory.profile_max_kb * 1024)],
+            ),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -112,12 +119,12 @@ class SessionServices:
         scope = await self.circles.of(session, request)
         tools = self._tools.groups if scope.group else self._tools.direct
         notes = await self.memory.text(scope)
-        place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
+        place = place_of(session, request, files=scope.files, scope=scope.name)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._layers.parts(
             session, request, scope, notes=notes, tools=offered, others=self.scopes.others(scope, request.key)
         )
-        return TurnContext(parts=parts, files=scope.files, tools=tools)
+        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the conversation's scope that an answer links to."""
@@ -165,11 +172,6 @@ class SessionServices:
         await self.store.aclose()
 
 
-def build_scopes(settings: Settings) -> Scopes:
-    """Draw the circles as the configuration says."""
-    return Scopes(settings.workspace, kind=settings.memory.scope, people=settings.people)
-
-
 def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:
     """Build what counts the cost of all calls; on disk where there is any, or a limit to keep."""
     limits = settings.limits
@@ -214,10 +216,12 @@ def build_layers(settings: Settings, store: Store, library: Library) -> ContextP
     )
 
 
-def build_toolbox(settings: Settings, *, library: Library, layout: Layout) -> Toolbox:
+def build_toolbox(
+    settings: Settings, *, library: Library, layout: Layout, more: Sequence[Tool] = ()
+) -> Toolbox:
     """Put together the tools that come with the daemon."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives])
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives, *more])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

@@ -11,9 +11,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.sessions import SessionServices, build_scopes, build_session_services
+from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound
@@ -183,7 +184,7 @@ def clear(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     cleared = attach.complete(work(settings))
     output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no transcript")
-    person = build_scopes(settings).person(args.key)
+    person = scopes_of(settings).person(args.key)
     if args.everything and person is not None and settings.memory.scope == "chat":
         # What several chats share is not one chat's to delete.
         output.words(

@@ -1,4 +1,4 @@
-"""What doctor and the daemon say of the scope of memory: whether notes lie where nobody looks."""
+"""Who shares memory by the configuration, and whether notes lie where nobody looks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.config.settings import Settings
-from session.context.scopes import Reader, counts_as_group
+from session.context.scopes import Reader, Scopes, counts_as_group
 from session.transcript.key import plain_stem
 
 FILES = ("MEMORY.md", "USER.md")
 MAX_HEAD_BYTES = 256 * 1024
 Finding = tuple[Literal["ok", "warn"], str, str]
+
+
+def scopes_of(settings: Settings) -> Scopes:
+    """Draw the circles as the configuration says."""
+    return Scopes(settings.workspace, kind=settings.memory.scope, people=settings.people)
 
 
 def check(settings: Settings) -> Finding:

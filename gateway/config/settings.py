@@ -219,6 +219,7 @@ class Tools(ConfigTable):
         "edit",
         "ls",
         "grep",
+        "profile",
         "skill_read",
         "memory_search",
         "session_archive_read",

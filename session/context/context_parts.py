@@ -10,6 +10,7 @@ import structlog
 
 from session.context import context
 from session.context.context import Part, Recent
+from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.recent import RecentSessions
 from session.context.request import Request
 from session.context.scopes import Scope
@@ -22,7 +23,6 @@ from session.store.store import Session
 log = structlog.get_logger(__name__)
 
 PERSONA_FILES = ("AGENTS.md", "instructions.md")
-PROFILE_FILE = "USER.md"
 THREADS = 4
 
 
@@ -72,12 +72,14 @@ class ContextParts:
         metadata, stem, active = session.metadata, session.stem, session.session_id
 
         def gather() -> list[Part]:
+            profile = self._texts.get(scope.memory / PROFILE_FILE) or ""
+            zone, zone_name = zone_in(profile) or (self._zone, self._zone_name)
             return [
                 context.preamble(tools),
                 *context.persona(self._persona(), metadata.get("instructions")),
-                context.profile(self._texts.get(scope.memory / PROFILE_FILE) or ""),
+                context.profile(demoted(profile, below=2)),
                 context.memory(notes),
-                context.date_and_time(now.astimezone(self._zone), self._zone_name),
+                context.date_and_time(now.astimezone(zone), zone_name),
                 context.chat(request.key, group=scope.group, sender=request.sender),
                 context.recent_sessions(self._ended(request.key, stem, active, now, others)),
                 context.playbooks(

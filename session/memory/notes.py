@@ -1,4 +1,4 @@
-"""The two files of a scope's memory: MEMORY.md is replaced whole, HISTORY.md only grows."""
+"""The files of a scope's memory: MEMORY.md and USER.md are replaced whole, HISTORY.md only grows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 
 from ulid import ULID
 
+from session.context.profile import PROFILE_FILE
 from session.disk.layout import read_file, seen
 from session.disk.state import replace_file
 from session.errors import StoreError
@@ -40,11 +41,12 @@ class Mark:
 
 
 class Notes:
-    """MEMORY.md and HISTORY.md of one folder, for one writer at a time. Used from threads."""
+    """MEMORY.md, HISTORY.md and USER.md of one folder, for one writer at a time. Used from threads."""
 
     def __init__(self, folder: Path) -> None:
         self.memory_path = folder / MEMORY
         self.history_path = folder / HISTORY
+        self.profile_path = folder / PROFILE_FILE
 
     def memory(self) -> bytes:
         """Read MEMORY.md; empty where there is none.
@@ -71,6 +73,21 @@ class Notes:
         if old and not _is_utf8(old):
             _replace(self.memory_path.with_name(f"{MEMORY}.corrupt-{ULID()}"), old)
         _replace(self.memory_path, new)
+
+    def profile(self) -> bytes:
+        """Read USER.md; empty where there is none.
+
+        Raises:
+            StoreError: as ``memory``.
+        """
+        return _read(self.profile_path)
+
+    def replace_profile(self, text: str, *, was: bytes) -> bool:
+        """Replace USER.md; False, and nothing is written, where a person edited it since it was read."""
+        if self.profile() != was:
+            return False
+        _replace(self.profile_path, text.encode("utf-8", "replace"))
+        return True
 
     def marks(self) -> list[Mark]:
         """List what HISTORY.md holds, as its paragraphs say."""
