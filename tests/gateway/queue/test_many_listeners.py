@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 from gateway.queue.mailbox import INBOUND
+from gateway.queue.rabbitmq.connection import Link
 from gateway.testing import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
@@ -81,3 +82,23 @@ async def bindings(broker: Broker, exchange: str) -> list[str]:
     """List the routing keys that are bound to an exchange."""
     rows = (await ctl(broker, "list_bindings", "source_name", "routing_key")).splitlines()
     return [row.split("\t")[1] for row in rows if row.startswith(f"{exchange}\t")]
+
+
+async def test_a_channel_gets_the_smallest_number_that_is_free(broker: Broker) -> None:
+    """A number above what was agreed may cut the connection, however few channels are open."""
+    before = await channels(broker)
+    link = await Link.open(broker.url, title="test", heartbeat_s=10)
+    try:
+        first, _ = await link.channel(), await link.channel()
+        await first.close()
+        await link.channel()
+
+        assert sorted(number for _, number in await channels(broker) - before) == ["1", "2"]
+    finally:
+        await link.close()
+
+
+async def channels(broker: Broker) -> set[tuple[str, str]]:
+    """List the open channels: who serves each, and its number."""
+    rows = (await ctl(broker, "list_channels", "pid", "number")).splitlines()
+    return {(pid, number) for pid, _, number in (row.partition("\t") for row in rows if row.startswith("<"))}
