@@ -26,6 +26,9 @@ from session.disk.layout import Layout
 from session.library.library import Library
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.memory.extraction import FactExtraction, FactRules
+from session.memory.known_facts import KnownFacts
+from session.memory.remembered import Remembered
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
@@ -65,7 +68,15 @@ class SessionServices:
             zone=settings.zone,
             cost_meter=self._spending,
         )
-        self.jobs = Background(self.memory, store=self.store, files=JobFiles(settings.workspace / "state"))
+        embeddings = build_embeddings(settings)
+        self.facts = KnownFacts(self.store, embeddings=embeddings, cost_meter=self._spending)
+        self._tells_facts = settings.facts.enabled
+        self.jobs = Background(
+            self.memory,
+            store=self.store,
+            files=JobFiles(settings.workspace / "state"),
+            facts=self._extraction(settings),
+        )
         self.compactions = build_compactions(
             settings,
             self.model,
@@ -84,11 +95,13 @@ class SessionServices:
             turn_context=self._surroundings,
             workspace=settings.workspace,
             compactions=self.compactions,
-            embeddings=build_embeddings(settings),
+            embeddings=embeddings,
         )
+        remembered = Remembered(self.facts, settings.state, notes=self.memory.text, scope_of=self.circles.of)
         self.commands = Commands(
             status=status,
-            memory=self._memory_text,
+            memory=remembered.show,
+            forget=remembered.forget,
             ended=self.jobs.ended,
             left=self.jobs.left,
             compact=self.compactions,
@@ -113,10 +126,24 @@ class SessionServices:
         scope = await self.circles.of(session, request)
         tools = self._tools.groups if scope.group else self._tools.direct
         notes = await self.memory.text(scope)
+        facts = await self.facts.nearest(scope, session, request.text) if self._tells_facts else []
         place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
-        parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
+        parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered, facts=facts)
         return TurnContext(parts=parts, files=scope.files, tools=tools)
+
+    def _extraction(self, settings: Settings) -> FactExtraction | None:
+        """Build what draws facts; None where none are drawn."""
+        facts = settings.facts
+        if not facts.enabled:
+            return None
+        return FactExtraction(
+            self.memory,
+            self.facts,
+            store=self.store,
+            scope_of=self.circles.of_key,
+            rules=FactRules(facts.idle_s, facts.max_turns, facts.confidence),
+        )
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the conversation's scope that an answer links to."""
@@ -124,9 +151,6 @@ class SessionServices:
         return await asyncio.to_thread(
             linked_files, text, scope.files, workspace=self.scopes.workspace, max_bytes=self._max_file_bytes
         )
-
-    async def _memory_text(self, session: Session, request: Request) -> str:
-        return await self.memory.text(await self.circles.of(session, request))
 
     def turn_ended(self, session: Session, reply: Reply) -> None:
         """See whether the conversation is long enough to consolidate."""
@@ -267,7 +291,9 @@ def build_embedder(settings: Settings, *, timeout_s: float = LIMIT_S) -> Embedde
 def build_embeddings(settings: Settings) -> Embeddings | None:
     """Build what compares messages where the configuration has a use for it."""
     embedder = build_embedder(settings)
-    if embedder is None or settings.model.name == "echo" or effective_history(settings).mode != "relevant":
+    if embedder is None or settings.model.name == "echo":
+        return None
+    if effective_history(settings).mode != "relevant" and not settings.facts.enabled:
         return None
     return Embeddings(embedder, settings.state)
 

@@ -28,7 +28,6 @@ KEYS: Final = (
     "mcp",
     "agents",
     "bindings",
-    "facts",
     "channels.*.queue_mode",
     "state.local_dir",
 )

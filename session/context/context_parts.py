@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 
@@ -49,7 +49,14 @@ class ContextParts:
         self._threads = DiskThreads(threads=THREADS)
 
     async def parts(
-        self, session: Session, request: Request, scope: Scope, *, notes: str, tools: Collection[str]
+        self,
+        session: Session,
+        request: Request,
+        scope: Scope,
+        *,
+        notes: str,
+        tools: Collection[str],
+        facts: Sequence[str] = (),
     ) -> list[Part]:
         """Gather the parts, without the summary that the transcript itself holds.
 
@@ -59,6 +66,7 @@ class ContextParts:
             scope: what the conversation may see.
             notes: MEMORY.md of the scope.
             tools: the names of the tools on offer.
+            facts: those that are near to the message, the nearest first.
         """
         now = self._clock()
         metadata, stem, active = session.metadata, session.stem, session.session_id
@@ -76,6 +84,7 @@ class ContextParts:
                     [(found.name, found.body) for found in self._library.matched(request.text)]
                 ),
                 self._skills(tools),
+                context.facts(facts),
             ]
 
         return await self._threads.start(gather)
