@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.app.compactions import build_compactions
+from gateway.app.facts import build_facts
 from gateway.app.model import build_model
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
@@ -26,9 +27,6 @@ from session.disk.layout import Layout
 from session.library.library import Library
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes, MemoryRules
-from session.memory.extraction import FactExtraction, FactRules
-from session.memory.known_facts import KnownFacts
-from session.memory.remembered import Remembered
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
@@ -60,23 +58,18 @@ class SessionServices:
         )
         self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
         self.circles = Circles(self.scopes, store=self.store)
-        self.memory = MemoryNotes(
-            self.scopes,
+        self.memory = self._notes(settings)
+        embeddings = build_embeddings(settings)
+        self.facts = build_facts(
+            settings,
+            self.memory,
+            self.circles,
             store=self.store,
-            model=self.model,
-            rules=memory_rules(settings),
-            zone=settings.zone,
+            embeddings=embeddings,
             cost_meter=self._spending,
         )
-        embeddings = build_embeddings(settings)
-        self.facts = KnownFacts(self.store, embeddings=embeddings, cost_meter=self._spending)
-        self._tells_facts = settings.facts.enabled
-        self.jobs = Background(
-            self.memory,
-            store=self.store,
-            files=JobFiles(settings.workspace / "state"),
-            facts=self._extraction(settings),
-        )
+        files = JobFiles(settings.workspace / "state")
+        self.jobs = Background(self.memory, store=self.store, files=files, facts=self.facts.extraction)
         self.compactions = build_compactions(
             settings,
             self.model,
@@ -97,26 +90,38 @@ class SessionServices:
             compactions=self.compactions,
             embeddings=embeddings,
         )
-        remembered = Remembered(self.facts, settings.state, notes=self.memory.text, scope_of=self.circles.of)
         self.commands = Commands(
             status=status,
-            memory=remembered.show,
-            forget=remembered.forget,
+            memory=self.facts.remembered.show,
+            forget=self.facts.remembered.forget,
             ended=self.jobs.ended,
             left=self.jobs.left,
             compact=self.compactions,
             now=self.turns.now,
         )
-        self.retention = Retention(
+        self.retention = self._retention(settings)
+        self._tools = settings.tools
+        self._max_file_bytes = settings.media.max_mb * 2**20
+        self._files = settings.workspace / "files"
+
+    def _notes(self, settings: Settings) -> MemoryNotes:
+        return MemoryNotes(
+            self.scopes,
+            store=self.store,
+            model=self.model,
+            rules=memory_rules(settings),
+            zone=settings.zone,
+            cost_meter=self._spending,
+        )
+
+    def _retention(self, settings: Settings) -> Retention:
+        return Retention(
             self.store,
             days=settings.session.retention_days,
             left=self.jobs.left,
             remembers=not self.model.plain,
             passing=Passing(settings.state / "retention.json", self.store.layout.sessions),
         )
-        self._tools = settings.tools
-        self._max_file_bytes = settings.media.max_mb * 2**20
-        self._files = settings.workspace / "files"
 
     async def _surroundings(self, session: Session, request: Request) -> TurnContext:
         if self.model.plain:
@@ -126,24 +131,11 @@ class SessionServices:
         scope = await self.circles.of(session, request)
         tools = self._tools.groups if scope.group else self._tools.direct
         notes = await self.memory.text(scope)
-        facts = await self.facts.nearest(scope, session, request.text) if self._tells_facts else []
+        facts = await self.facts.told(scope, session, request)
         place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered, facts=facts)
         return TurnContext(parts=parts, files=scope.files, tools=tools)
-
-    def _extraction(self, settings: Settings) -> FactExtraction | None:
-        """Build what draws facts; None where none are drawn."""
-        facts = settings.facts
-        if not facts.enabled:
-            return None
-        return FactExtraction(
-            self.memory,
-            self.facts,
-            store=self.store,
-            scope_of=self.circles.of_key,
-            rules=FactRules(facts.idle_s, facts.max_turns, facts.confidence),
-        )
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the conversation's scope that an answer links to."""

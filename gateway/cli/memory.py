@@ -73,7 +73,7 @@ def facts(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> Sequence[Fact]:
         async with _services(settings) as services:
-            return await services.facts.facts(await services.circles.of_key(args.key))
+            return await services.facts.known.facts(await services.circles.of_key(args.key))
 
     found = attach.complete(work(settings_of(args)))
     if args.json:
@@ -91,7 +91,9 @@ def forget(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> Fact | None:
         async with _services(settings) as services:
-            return await services.facts.forget(args.key, await services.circles.of_key(args.key), args.id)
+            return await services.facts.known.forget(
+                args.key, await services.circles.of_key(args.key), args.id
+            )
 
     gone = attach.complete(work(settings_of(args)))
     if gone is None:

@@ -30,7 +30,7 @@ def routes(chats: ChatService) -> APIRouter:
         if services is None:
             raise MailboxDown("the session side is not open yet")
         scope = await services.circles.of_key(key)
-        facts = await services.facts.facts(scope)
+        facts = await services.facts.known.facts(scope)
 
         def read() -> dict[str, Any]:
             notes = Notes(scope.memory)
