@@ -34,7 +34,7 @@ class BackgroundJob:
     key: str
     session_id: str | None = None
     kind: Kind = "consolidate"
-    due: datetime | None = field(default=None, compare=False)
+    due: datetime | None = field(default=None, compare=False, repr=False)
 
 
 class JobFiles:
