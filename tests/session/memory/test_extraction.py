@@ -385,6 +385,49 @@ async def test_a_cleared_chat_ends_its_waiting_extraction(tmp_path: Path) -> Non
         assert await texts(house) == []
 
 
+async def test_what_is_said_while_facts_are_drawn_is_not_forgotten(tmp_path: Path) -> None:
+    """The turn of another process found the file there, and that process died: the timer goes on here."""
+    async with place(tmp_path, run=True, facts=RULES, window=100) as house:
+
+        async def meanwhile(_: Prompt) -> Answer:
+            async with place(tmp_path, facts=RULES, clock=house.clock) as other:
+                await other.turn(ADA, exchange(2, minute=7))
+                await other.jobs.aclose()
+            return noted(MILAN)
+
+        house.model.drew = [meanwhile, noted(fact("Ada has a cat.", 5))]
+        await house.turn(ADA, [*exchange(0, minute=0), *exchange(1, minute=1)])
+        await _written(tmp_path)
+        house.clock.advance(minutes=7)
+        await until(lambda: len(house.model.drew) == 1)
+        await house.jobs.settled()
+        await _written(tmp_path)
+
+        house.clock.advance(minutes=6)
+        await _gone(tmp_path, house)
+
+        assert await texts(house) == ["Ada lives in Milan.", "Ada has a cat."]
+
+
+async def test_a_refused_extraction_waits_and_is_shown(tmp_path: Path) -> None:
+    """At the cap of the background it is put off, not lost."""
+    async with place(tmp_path, run=True, facts=RULES, window=100, calls_per_hour=2) as house:
+        house.model.drew = [noted(MILAN)]
+        await house.memory.budget.take()
+        await house.memory.budget.take()
+        await house.turn(ADA, [*exchange(0, minute=0), *exchange(1, minute=1)])
+        await _written(tmp_path)
+        house.clock.advance(minutes=7)
+        await until(lambda: "budget" in house.jobs.shown()["reasons"])
+        await house.jobs.settled()
+        assert house.model.extractions == []
+
+        house.clock.advance(minutes=120)
+        await _gone(tmp_path, house)
+
+        assert await texts(house) == ["Ada lives in Milan."]
+
+
 async def test_new_leaves_the_extraction_of_what_ended(tmp_path: Path) -> None:
     """Each session has its own timer: neither the old one nor the new one is forgotten."""
     async with place(tmp_path, run=True, facts=RULES, window=100) as house:
