@@ -12,7 +12,7 @@ from pathlib import Path
 
 from session.memory.extraction import FactRules
 from session.models.model import Answer, OnDelta, Prompt
-from tests.session.memory_place import Clock, Scripted, fact, noted, place
+from tests.session.memory_place import Clock, Scripted, fact, noted, open_workspace
 from tests.support.killable import Countdown, wrap
 from tests.support.until import until
 
@@ -49,7 +49,9 @@ async def main(workspace: Path, point: str) -> None:
     Counting.workspace = workspace
     clock = Clock()
     clock.advance(minutes=30)
-    async with place(workspace, model=Counting(), run=True, clock=clock, facts=FactRules(), window=99):
+    async with open_workspace(
+        workspace, model=Counting(), run=True, clock=clock, facts=FactRules(), window=99
+    ):
         await until(lambda: not list((workspace / "state/jobs").glob("*.facts.json")))
 
 

@@ -13,7 +13,7 @@ from session.memory.extraction import FactRules
 from session.memory.facts import active
 from tests.session.facts_victim import Counting, main
 from tests.session.memory.test_extraction import exchange
-from tests.session.memory_place import ADA, place, timers_in
+from tests.session.memory_place import ADA, open_workspace, timers_in
 from tests.support.harness import ROOT
 
 
@@ -36,14 +36,14 @@ async def test_killed_at_any_step_it_loses_and_repeats_nothing(
     tmp_path: Path, point: str, asked: int
 ) -> None:
     """Asked again the model would use other words; it is asked again only if nothing was stored."""
-    async with place(tmp_path, facts=FactRules()) as house:
+    async with open_workspace(tmp_path, facts=FactRules()) as house:
         await house.turn(ADA, [*exchange(0, minute=0), *exchange(1, minute=1)])
         await house.jobs.aclose()
 
     assert await victim(tmp_path, point) == -signal.SIGKILL
     await main(tmp_path, "none")
 
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as house:
         assert len(active(await house.known.facts(await house.scope(ADA)))) == 1
     assert (Counting.workspace / "calls").read_text().split() == ["call"] * asked
     assert timers_in(tmp_path) == []

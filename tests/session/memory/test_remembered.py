@@ -9,15 +9,15 @@ from session.memory.circles import Circles
 from session.memory.facts import Drawn, Fact, active
 from session.memory.remembered import GONE, NO_FACTS, NO_NUMBER, Remembered
 from session.transcript.key import SessionKey
-from tests.session.memory_place import ADA, Place, place, talk
+from tests.session.memory_place import ADA, Workspace, open_workspace, talk
 
 
-def remembered(house: Place) -> Remembered:
+def remembered(house: Workspace) -> Remembered:
     circles = Circles(house.memory.scopes, store=house.store)
-    return Remembered(house.known, house.workspace / "state", notes=house.memory.text, scope_of=circles.of)
+    return Remembered(house.known, house.folder / "state", notes=house.memory.text, scope_of=circles.of)
 
 
-async def learn(house: Place, *texts: str, key: SessionKey = ADA) -> None:
+async def learn(house: Workspace, *texts: str, key: SessionKey = ADA) -> None:
     facts = [
         Fact(f"{key}-{text}", text, "background", 0.9, key, "m", "2026-01-31T09:15:00+00:00")
         for text in texts
@@ -25,23 +25,23 @@ async def learn(house: Place, *texts: str, key: SessionKey = ADA) -> None:
     house.known.file(await house.scope(key)).add([Drawn(one) for one in facts])
 
 
-async def shown(house: Place, key: SessionKey = ADA, id_: str = "s") -> str:
+async def shown(house: Workspace, key: SessionKey = ADA, id_: str = "s") -> str:
     async with house.store.open(key) as session:
         return await remembered(house).show(session, Request(id_, key, "/memory", chat="direct"))
 
 
-async def forgotten(house: Place, number: str, *, id_: str, key: SessionKey = ADA) -> str:
+async def forgotten(house: Workspace, number: str, *, id_: str, key: SessionKey = ADA) -> str:
     async with house.store.open(key) as session:
         request = Request(id_, key, f"/forget {number}", chat="direct")
         return await remembered(house).forget(session, request, number)
 
 
-async def texts(house: Place, key: SessionKey = ADA) -> list[str]:
+async def texts(house: Workspace, key: SessionKey = ADA) -> list[str]:
     return [one.text for one in active(await house.known.facts(await house.scope(key)))]
 
 
 async def test_notes_and_facts_are_shown_the_newest_first(tmp_path: Path) -> None:
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as house:
         assert await shown(house) == ""
         await house.said(ADA, talk(2))
         await learn(house, "Ada has a dog.", "Ada lives in Rome.")
@@ -55,7 +55,7 @@ async def test_notes_and_facts_are_shown_the_newest_first(tmp_path: Path) -> Non
 
 async def test_a_number_means_what_was_shown(tmp_path: Path) -> None:
     """A fact that was learnt meanwhile moves no other to another number."""
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as house:
         await house.said(ADA, talk(2))
         await learn(house, "Ada has a dog.", "Ada lives in Rome.", "Ada plays chess.")
         await shown(house)
@@ -70,7 +70,7 @@ async def test_a_number_means_what_was_shown(tmp_path: Path) -> None:
 
 async def test_the_same_command_again_takes_out_no_other_fact(tmp_path: Path) -> None:
     """A crash before its answer was stored brings it again, after the facts were shown anew."""
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as house:
         await house.said(ADA, talk(2))
         await learn(house, "Ada has a dog.", "Ada lives in Rome.")
         assert await forgotten(house, "1", id_="f1") == "Forgotten: Ada lives in Rome."
@@ -82,7 +82,7 @@ async def test_the_same_command_again_takes_out_no_other_fact(tmp_path: Path) ->
 
 
 async def test_what_is_no_number_of_a_fact_is_answered(tmp_path: Path) -> None:
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as house:
         await house.said(ADA, talk(2))
         assert await forgotten(house, "1", id_="f") == NO_FACTS
         await learn(house, "Ada has a dog.")
@@ -98,7 +98,7 @@ async def test_what_is_no_number_of_a_fact_is_answered(tmp_path: Path) -> None:
 
 async def test_a_chat_takes_out_its_own_facts_alone(tmp_path: Path) -> None:
     other = SessionKey("telegram:9")
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as house:
         await house.said(ADA, talk(2))
         await house.said(other, talk(2))
         await learn(house, "Ada has a dog.")
@@ -113,7 +113,7 @@ async def test_a_chat_takes_out_its_own_facts_alone(tmp_path: Path) -> None:
 
 
 async def test_many_facts_are_shown_in_part(tmp_path: Path) -> None:
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as house:
         await house.said(ADA, talk(2))
         await learn(house, *(f"Ada has dog number {at}." for at in range(33)))
 
