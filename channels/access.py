@@ -12,7 +12,7 @@ from channels.tables import Platform
 
 EVERYONE: Final = "*"
 # Commands that not everyone may give in a group.
-RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact"})
+RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact", "forget"})
 _MAX_CHATS: Final = 10_000
 
 

@@ -16,7 +16,7 @@ from channels.discord.rest import RequestRefused, Rest
 from channels.errors import ChannelError, CredentialsRefused, MessageGone, SendNever, SendUnknown
 
 # Commands that take a text.
-ARGUMENTS: Final = {"compact": "focus", "resume": "number"}
+ARGUMENTS: Final = {"compact": "focus", "forget": "number", "resume": "number"}
 _MAX_DESCRIPTION: Final = 100
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
 _LOADING: Final = 1 << 7

@@ -65,8 +65,7 @@ class _End:
     def at(self, index: int) -> datetime:
         """Return when a message was written; one without a time counts as written with the session."""
         line = self.lines[index - self.start]
-        written = line.get("timestamp") or line.get("created_at")
-        found = read_time(written) if isinstance(written, str) else None
+        found = read_time(line.get("timestamp") or line.get("created_at"))
         return found or ULID.from_str(self.session_id).datetime
 
 
@@ -238,9 +237,9 @@ class FactExtraction:
     def _idle_at(self, end: _End) -> datetime | None:
         """Return when the session will have been idle long enough; None where it has been."""
         now, idle = self._memory.clock(), timedelta(seconds=self.rules.idle_s)
-        at = end.at(end.count - 1) + idle
+        left = idle - (now - end.at(end.count - 1))
         # A time far ahead is of a clock that was set back since: it would hold the facts up for as long.
-        return at if now < at <= now + 2 * idle else None
+        return now + left if timedelta(0) < left <= 2 * idle else None
 
     async def _end(self, key: str, session_id: str) -> _End | None:
         """Read the last messages of a session, active or ended; None where it has none, or is gone."""

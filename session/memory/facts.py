@@ -162,19 +162,30 @@ def read_fact(line: bytes) -> Fact | None:
     id_, text = row.get("id"), row.get("text")
     if not (isinstance(id_, str) and id_ and isinstance(text, str) and text.strip()):
         return None
-    confidence = row.get("confidence")
-    sure = isinstance(confidence, int | float) and isfinite(confidence)
     message_id, replaced_by = row.get("message_id"), row.get("replaced_by")
     return Fact(
-        id=id_,
-        text=" ".join(text.split()),
-        category=str(row.get("category") or ""),
-        confidence=float(confidence) if sure and confidence is not None else 0.0,
-        key=str(row.get("key") or ""),
-        message_id=message_id if isinstance(message_id, str) else None,
-        created_at=str(row.get("created_at") or ""),
-        replaced_by=replaced_by if isinstance(replaced_by, str) and replaced_by else None,
+        id=_written(id_),
+        text=" ".join(_written(text).split()),
+        category=_written(row.get("category")),
+        confidence=_number(row.get("confidence")),
+        key=_written(row.get("key")),
+        message_id=_written(message_id) or None,
+        created_at=_written(row.get("created_at")),
+        replaced_by=_written(replaced_by) or None,
     )
+
+
+def _written(value: object) -> str:
+    """Return a text that can be written as UTF-8, which JSON does not promise; empty for what is none."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:
+        return 0.0
+    return number if isfinite(number) else 0.0
 
 
 def _line(fact: Fact) -> bytes:

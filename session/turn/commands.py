@@ -38,6 +38,7 @@ DESCRIPTIONS = {
     "help": "shows these commands",
 }
 _ALIASES = {"start": "help"}
+_FORGETS = re.compile(r"forget(?!\S)", re.IGNORECASE)
 # These are answered while a turn runs: they ask about that turn.
 OUT_OF_LINE = frozenset({"stop", "status"})
 
@@ -86,8 +87,12 @@ def parse(text: str) -> Command | None:
     match = _FORM.fullmatch(text.strip())
     if match is None:
         return None
-    name = match[1].lower()
-    return Command(_ALIASES.get(name, name), (match[2] or "").strip())
+    name, rest = match[1].lower(), (match[2] or "").strip()
+    forgets = _FORGETS.match(rest) if name == "memory" else None
+    if forgets is not None:
+        # The same command: who may not give the one may not give the other.
+        name, rest = "forget", rest[forgets.end() :].strip()
+    return Command(_ALIASES.get(name, name), rest)
 
 
 class Commands:
@@ -159,9 +164,6 @@ class Commands:
             case "compact":
                 return await self._compact(session, command.rest, request.id, stop or StopSwitch())
             case "memory":
-                word, _, number = command.rest.partition(" ")
-                if word.lower() == "forget":
-                    return await self._take_out(session, request, number)
                 return await self._memory(session, request) or NOTHING_REMEMBERED
             case "forget":
                 return await self._take_out(session, request, command.rest)

@@ -131,7 +131,10 @@ async def test_a_mention_in_an_unlisted_group_is_answered_with_a_code_for_the_gr
         assert [each.id for each in await place.inbound()] == ["telegram:9:2"]
 
 
-@pytest.mark.parametrize("text", ["/new", "/new@the_bot", "/RESUME 2", "/undo", "/compact the plot"])
+@pytest.mark.parametrize(
+    "text",
+    ["/new", "/new@the_bot", "/RESUME 2", "/undo", "/compact the plot", "/forget 2"],
+)
 async def test_in_a_group_some_commands_are_refused_to_most(tmp_path: Path, text: str) -> None:
     asked: list[tuple[str, str]] = []
 
@@ -147,6 +150,20 @@ async def test_in_a_group_some_commands_are_refused_to_most(tmp_path: Path, text
     assert notice.id == "telegram:9:1#notice.forbidden"
     assert f"/{text[1:].split('@')[0].split()[0].lower()} is for its administrators" in notice.text
     assert asked == [("-5:topic:3", BOB)]
+
+
+async def test_a_command_in_other_words_is_refused_as_well(tmp_path: Path) -> None:
+    """``/memory forget`` is ``/forget``; ``/memory`` alone changes nothing and is for all."""
+
+    async def is_admin(chat_id: str, person_id: str) -> bool:
+        return False
+
+    async with front(tmp_path, is_admin=is_admin) as place:
+        await place.accept(in_group(BOB, text="/memory  FORGET 2"))
+        await place.accept(in_group(BOB, id="telegram:9:2", text="/memory forgetful"))
+
+        assert [notice.id for notice in await place.told()] == ["telegram:9:1#notice.forbidden"]
+        assert [each.id for each in await place.inbound()] == ["telegram:9:2"]
 
 
 async def _yes(chat_id: str, person_id: str) -> bool:

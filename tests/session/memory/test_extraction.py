@@ -92,10 +92,16 @@ async def test_while_people_write_nothing_is_asked(tmp_path: Path) -> None:
         assert house.model.extractions == []
 
 
-async def test_a_clock_that_was_set_back_holds_nothing_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "written", ["2026-02-01T09:15:00+00:00", "9999-12-31T23:59:59+00:00", "0001-01-01T00:00:00", "then", None]
+)
+async def test_a_clock_that_was_set_back_holds_nothing_up(tmp_path: Path, written: Any) -> None:
+    """Nor does a time that none ever showed."""
     async with open_workspace(tmp_path) as house:
         house.model.drew = [noted(MILAN)]
-        await house.said(ADA, [*exchange(0, minute=0), *exchange(1, minute=60 * 24)])
+        lines = [*exchange(0, minute=0), *exchange(1, minute=1)]
+        await house.said(ADA, [*lines[:3], {**lines[3], "timestamp": written}])
+        house.clock.advance(minutes=10)
 
         assert await drawn(house) is None
         assert await texts(house) == ["Ada lives in Milan."]

@@ -127,6 +127,23 @@ def test_damaged_lines_are_read_over_and_kept(tmp_path: Path) -> None:
     assert file.facts()[0].confidence == 0.0
 
 
+def test_what_no_number_and_no_text_can_be_is_read_all_the_same(tmp_path: Path) -> None:
+    """Half a surrogate pair is no text that anything could be told, and these are no confidences."""
+    file = file_in(tmp_path)
+    file.path.parent.mkdir()
+    wild = ["1" + "0" * 400, "1e999", "NaN", "true", "null", '"0.9"', "[]"]
+    rows = [
+        f'{{"id": "{at}", "text": "half \\ud800 of {at}", "confidence": {one}}}'
+        for at, one in enumerate(wild)
+    ]
+    file.path.write_text("\n".join(rows))
+
+    facts = file.facts()
+
+    assert [one.text for one in facts] == [f"half ? of {at}" for at in range(len(wild))]
+    assert [one.confidence for one in facts] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+
+
 def test_forgetting_takes_the_former_ones_along(tmp_path: Path) -> None:
     """What is forgotten is nowhere in the file, nor what it replaced; others stay."""
     file = file_in(tmp_path)
