@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
+from tests.support.foreign import foreign, inbound
 from tests.support.harness import Daemon, ask, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, on, with_model
@@ -127,3 +128,55 @@ async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path, qu
     assert [(note["edits"], note["message_id"]) for note in notes] == [
         (f"discord:{secret}", f"discord:{secret}:d")
     ]
+
+
+@pytest.mark.parametrize("point", ["append.after:1", "publish.before:1", "ack.after:1"])
+async def test_collected_messages_survive_the_death_of_their_daemon(
+    tmp_path: Path, point: str, broker: Broker, broker_name: str
+) -> None:
+    """A foreign program puts three at once and gets one answer, however its daemon dies."""
+    limits = {"limits.queue_mode": "collect", "limits.collect_s": 0.5}
+    config = on(broker, broker_name, **limits)
+    async with (
+        Daemon(tmp_path, role="session", config=config, kill_at=point) as daemon,
+        foreign(broker.url, name=broker_name) as client,
+    ):
+        for number in range(3):
+            await client.put(inbound("foreign:ann", f"m{number}", f"line {number}"))
+        await daemon.reborn()
+        # It is answered behind them: by then each of them has ended.
+        await client.put(inbound("foreign:ann", "last", "/help"))
+        taken = await client.collect("foreign", 2)
+
+    told = {reply["id"]: reply["text"] for reply in taken}
+    assert list(told) == ["m0#reply", "last#reply"]
+    assert told["m0#reply"] == "echo: line 0\n\nline 1\n\nline 2"
+    lines = lines_of(tmp_path, "foreign_ann")
+    assert [line["message_id"] for line in lines] == ["m0", "m1", "m2", "m0"]
+    assert lines[3]["answers"] == ["m0", "m1", "m2"]
+
+
+async def test_another_daemon_goes_on_with_a_collection(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """The first is killed while the model is asked: the other one asks once more, for all of them."""
+    async with ModelServer() as model:
+        model.script.append(Reply("never", held=asyncio.Event()))
+        limits = {"limits.queue_mode": "collect", "limits.collect_s": 0.5}
+        config = with_model(model, **limits) | on(broker, broker_name)
+        async with (
+            Daemon(tmp_path, role="session", config=config) as one,
+            foreign(broker.url, name=broker_name) as client,
+        ):
+            for number in range(3):
+                await client.put(inbound("foreign:ann", f"m{number}", f"line {number}"))
+            await model.arrived(1)
+            async with Daemon(tmp_path, role="session", config=config):
+                await one.kill()
+                (reply,) = await client.collect("foreign", 1)
+
+        assert reply["id"] == "m0#reply"
+        assert said(model, 0) == said(model, 1) == ["line 0", "line 1", "line 2"]
+        assert len(model.seen) == 2
+    lines = lines_of(tmp_path, "foreign_ann")
+    assert [line["message_id"] for line in lines] == ["m0", "m1", "m2", "m0"]
