@@ -63,10 +63,12 @@ def replace(
     make_folder(path.parent)
     with beside(path, inherit=inherit) as (fd, temp):
         write_all(fd, data)
+        # The content comes before the name: after a power cut the name must not stand for an empty file.
         os.fsync(fd)
         found = os.fstat(fd)
         check()
         temp.rename(path)
+    # Until the folder is synced, a power cut may bring the old file back after its caller went on.
     sync_folder(path.parent)
     return found
 
@@ -91,6 +93,7 @@ def replace_below(folder: int, name: str, data: bytes, *, temp: str, mode: int =
         with contextlib.suppress(OSError):
             os.unlink(temp, dir_fd=folder)
         raise
+    # The caller relies on the new content from here on, so that its name must survive a power cut as well.
     os.fsync(folder)
 
 

@@ -20,6 +20,7 @@ def sweep(folder: Path) -> None:
     """Remove what killed writers left behind in a folder, and nothing that is being written."""
     for temp in folder.glob(".*.[0-9]*.tmp"):
         with contextlib.suppress(OSError):
+            # The opening of a pipe that somebody put there would wait for ever.
             fd = os.open(temp, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if _is_ours(fd, temp):
@@ -47,11 +48,13 @@ def beside(path: Path, *, inherit: bool) -> Iterator[tuple[int, Path]]:
         try:
             if not _is_ours(fd, temp):
                 continue
+            # A killed writer may have left its content there, longer than the new one.
             os.ftruncate(fd, 0)
             try:
                 yield fd, temp
             except BaseException:
                 with contextlib.suppress(OSError):
+                    # Once it was renamed, the temporary name may be that of another writer.
                     if _is_at(fd, temp):
                         temp.unlink()
                 raise

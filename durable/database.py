@@ -156,6 +156,7 @@ class Database:
             try:
                 self._run(jobs, indexes, outcomes)
             except _Refused as refused:
+                # The whole batch was rolled back: the others are done again without this one.
                 outcomes[refused.index] = refused.__cause__
                 indexes.remove(refused.index)
             except sqlite3.Error as error:

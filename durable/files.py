@@ -54,6 +54,7 @@ def new_file(path: Path) -> Iterator[int]:
     try:
         yield fd
     except BaseException:
+        # A disk that refused the content may refuse this too; the first error is the one to tell.
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         raise
@@ -135,5 +136,6 @@ def discard(path: Path) -> None:
         path.unlink()
     except FileNotFoundError:
         pass
+    # Of a folder Linux says the one, macOS the other.
     except (IsADirectoryError, PermissionError):
         shutil.rmtree(path, ignore_errors=True)

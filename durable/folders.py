@@ -35,6 +35,7 @@ def make_folder(path: Path) -> None:
     if found is None:
         if path.parent != path:
             make_folder(path.parent)
+        # Another process may make it at this moment; its name is synced below, whoever made it.
         with contextlib.suppress(FileExistsError):
             make_private(path)
         _sync_name(path, made=True)
@@ -96,6 +97,7 @@ def _make_at(parent: int, name: str) -> None:
         os.mkdir(name, 0o700, dir_fd=parent)
         os.chmod(name, 0o700, dir_fd=parent)
         return
+    # A rename would put the new folder in the place of an empty one that is there.
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=parent, follow_symlinks=False)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)

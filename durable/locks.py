@@ -26,6 +26,7 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
+        # Some network shares say EACCES of a lock that is taken.
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             raise
         return False

@@ -32,6 +32,7 @@ def decode_state(
     """
     try:
         content = json.loads(data)
+    # Damage may hold more brackets than the parser can go down.
     except (ValueError, RecursionError) as fault:
         raise Damaged(f"{what} is damaged") from fault
     if not isinstance(content, dict):

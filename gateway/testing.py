@@ -37,6 +37,18 @@ async def collect(source: AsyncIterator[T], count: int) -> list[T]:
         return [await anext(source) for _ in range(count)]
 
 
+async def pass_through(mailbox: Mailbox, letters: AsyncIterator[Letter], *, keys: int, each: int) -> None:
+    """Put letters of many keys while they are settled side by side: none is missing, all are in order."""
+    came: dict[str, list[str]] = {f"web:{number}": [] for number in range(keys)}
+    async with asyncio.TaskGroup() as tasks:
+        puts = {key: tasks.create_task(put_all(mailbox, key, each)) for key in came}
+        for _ in range(keys * each):
+            (letter,) = await collect(letters, 1)
+            came[letter.id.partition("#")[0]].append(letter.id)
+            tasks.create_task(mailbox.settle(letter))
+    assert came == {key: put.result() for key, put in puts.items()}
+
+
 async def park_one(mailbox: Mailbox, each: Post, *, key: str | None, reason: str = "poison") -> None:
     """Put ``each`` into its empty box, take it, and park it after two attempts."""
     await mailbox.put(each)
@@ -174,8 +186,7 @@ class MailboxContract:
         async with self.open_mailbox() as first:
             names = await put_all(first, ADA, 5)
             async with first.take(INBOUND) as letters:
-                held = await collect(letters, 5)
-                await first.settle(held[0])
+                await first.settle((await collect(letters, 5))[0])
 
                 async with self.take_over(first) as second, second.take(INBOUND) as again:
                     await second.put(post(ADA, "later"))
@@ -232,19 +243,8 @@ class MailboxContract:
 
     async def test_many_keys_at_once(self) -> None:
         """200 keys of 20 letters, put and settled side by side: none is missing, each key in order."""
-        keys = [f"web:{number}" for number in range(200)]
-        seen: dict[str, list[str]] = {key: [] for key in keys}
-        async with (
-            self.open_mailbox() as mailbox,
-            mailbox.take(INBOUND) as letters,
-            asyncio.TaskGroup() as tasks,
-        ):
-            puts = [tasks.create_task(put_all(mailbox, key, 20)) for key in keys]
-            for _ in range(200 * 20):
-                (letter,) = await collect(letters, 1)
-                seen[letter.id.partition("#")[0]].append(letter.id)
-                tasks.create_task(mailbox.settle(letter))
-        assert seen == {key: task.result() for key, task in zip(keys, puts, strict=True)}
+        async with self.open_mailbox() as mailbox, mailbox.take(INBOUND) as letters:
+            await pass_through(mailbox, letters, keys=200, each=20)
 
     async def test_a_full_key_holds_up_no_other(self) -> None:
         """With 500 letters of one key unsettled, another key's letters are taken and settled as they come."""

@@ -15,6 +15,7 @@
     │       └── RoundsExhausted    tools without end
     ├── NoSession                  the key has no ended session of this ULID
     ├── NotNow                     background work has to wait, until a time that it names
+    ├── OverCap                    a request would go over a cap on what may be spent in a day
     ├── NotCompacted               no summary came of it; nothing was changed
     ├── TurnTimeout                the turn ran longer than limits.turn_timeout_s
     └── ToolError                  becomes an error result for the model, never ends a turn
@@ -122,6 +123,20 @@ class NotNow(SessionError):
     def __init__(self, message: str, *, reason: str, until: datetime, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
+        self.until = until
+
+
+class OverCap(SessionError):
+    """A request would go over a cap of ``[limits]`` on a day, and is not made.
+
+    ``name`` is the key, ``about`` tells the cap from those on others, ``until`` is when it begins anew.
+    """
+
+    def __init__(self, name: str, *, about: str, until: datetime) -> None:
+        hint = f"wait until {until.isoformat()}, or raise limits.{name}"
+        super().__init__(f"limits.{name} leaves no room for this request", hint=hint)
+        self.name = name
+        self.about = about
         self.until = until
 
 

@@ -20,22 +20,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import httpx
+from typing import Any
 
 from tests.chaos_check import Account, Message, check
+from tests.chaos_feed import CHATS, Feed, OverHttp, OverRabbit
 from tests.support.broker import Broker
-from tests.support.foreign import Steady, inbound
+from tests.support.foreign import Steady
 from tests.support.harness import Daemon, command
 from tests.support.model_server import ModelServer
 from tests.support.proxy import Proxy
 
-CHATS = ("ann", "bob", "cy", "dee")
 # Each with the highest number of the passage at which one dies there.
 POINTS = {
     "append": 8,
@@ -47,7 +45,7 @@ POINTS = {
     "checkpoint": 3,
     "history": 2,
     "notes": 2,
-    "desk": 6,
+    "state_file": 6,
 }
 RABBIT_POINTS = {"publish": 10, "ack": 8}
 KINDS = {"plain": 10, "read": 3, "write": 3, "slow": 2, "stop": 2, "new": 1}
@@ -55,106 +53,6 @@ PER_CYCLE = (2, 5)
 # How long a point may take to be reached.
 PATIENCE_S = 12.0
 REST_S = 240.0
-
-
-class Feed(Protocol):
-    """How messages get to the gateway, and its replies back."""
-
-    channel: str
-    prefix: str
-    ordered: bool
-
-    @property
-    def replies(self) -> Sequence[Mapping[str, Any]]:
-        """All that came, repeats included."""
-        ...
-
-    async def put(self, chat: str, message: Message) -> None:
-        """Return once the message is accepted."""
-        ...
-
-    async def remind(self, chat: str, message: Message) -> None:
-        """Ask for a reply that was told while nobody listened."""
-        ...
-
-
-class OverHttp:
-    """A careful HTTP client: the same id until it is accepted, and an ear on every chat's events."""
-
-    channel, prefix, ordered = "web", "web:", False
-
-    def __init__(self) -> None:
-        self.daemon: Daemon | None = None
-        self.replies: list[dict[str, Any]] = []
-        self._client = httpx.AsyncClient(timeout=10)
-
-    async def put(self, chat: str, message: Message) -> None:
-        body = {"chat_id": chat, "text": message.text, "id": message.id}
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                answer = await self._client.post(f"{self._url()}/v1/messages", json=body)
-                if answer.status_code in (200, 202):
-                    return
-                if answer.status_code != 503:
-                    raise AssertionError(f"{message.id}: {answer.status_code} {answer.text}")
-            await asyncio.sleep(0.05)
-
-    async def remind(self, chat: str, message: Message) -> None:
-        body = {"chat_id": chat, "text": message.text, "id": message.id}
-        with contextlib.suppress(httpx.HTTPError):
-            answer = await self._client.post(f"{self._url()}/v1/messages?wait=5", json=body)
-            if answer.status_code == 200:
-                self._note(message.id, answer.json()["kind"], answer.json()["reply"])
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Follow the replies of all chats over every restart."""
-        ears = [asyncio.create_task(self._listen(chat), name=f"listen {chat}") for chat in CHATS]
-        try:
-            yield
-        finally:
-            for ear in ears:
-                ear.cancel()
-            await asyncio.wait(ears)
-            await self._client.aclose()
-
-    async def _listen(self, chat: str) -> None:
-        params, patience = {"key": f"web:{chat}"}, httpx.Timeout(10, read=60)
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                where = f"{self._url()}/v1/events"
-                async with self._client.stream("GET", where, params=params, timeout=patience) as answer:
-                    async for line in answer.aiter_lines():
-                        if line.startswith("data:"):
-                            event = json.loads(line.removeprefix("data:"))
-                            self._note(event["in_reply_to"], event["kind"], event["text"])
-            await asyncio.sleep(0.1)
-
-    def _note(self, id: str, kind: str, text: str) -> None:
-        if kind in ("reply", "notice"):
-            self.replies.append({"in_reply_to": id, "kind": kind, "text": text})
-
-    def _url(self) -> str:
-        return self.daemon.url if self.daemon is not None and self.daemon.url else "http://127.0.0.1:1"
-
-
-class OverRabbit:
-    """A foreign program on the broker."""
-
-    channel, prefix, ordered = "foreign", "", True
-
-    def __init__(self, steady: Steady) -> None:
-        self._steady = steady
-
-    @property
-    def replies(self) -> Sequence[Mapping[str, Any]]:
-        return self._steady.replies
-
-    async def put(self, chat: str, message: Message) -> None:
-        await self._steady.put(inbound(f"foreign:{chat}", message.id, message.text))
-
-    async def remind(self, chat: str, message: Message) -> None:
-        """Its replies wait in their queue."""
 
 
 class Chats:

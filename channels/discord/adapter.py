@@ -76,6 +76,7 @@ class Discord:
                 group.create_task(sweeper.run(), name="discord-sweep")
                 await self._stay_connected(ingress, sweeper)
         except BaseExceptionGroup as errors:
+            # Several tasks may fail together: a refused token is the one that the operator must hear of.
             raise _gravest(errors) from errors
 
     async def _who_am_i(self) -> str:
@@ -107,6 +108,7 @@ class Discord:
                 self._fail(error)
             ingress.lost()
             if loop.time() - began > self._tempo.deadline_s:
+                # It stood for a while: the next loss is a new one, and not the same trouble still.
                 pauses = iter(self._tempo.pauses())
             await asyncio.sleep(next(pauses))
 

@@ -79,6 +79,7 @@ class Gateway(discord.Client):
 
     async def prepare(self) -> float:
         """Log in and ask for the gateway's address; return the seconds until Discord allows another start."""
+        # The library tries on its own for minutes, in which the adapter would seem to stand.
         async with asyncio.timeout(self._tempo.deadline_s):
             await self.login(self._table.token.get_secret_value())
             _, url, limit = await self.http.get_bot_gateway()

@@ -137,6 +137,7 @@ class DiscordIngress:
         """Take a new message from the gateway."""
         channel = str(raw["channel_id"])
         if self._lanes.waiting >= MAX_WAITING:
+            # Its history is still to be read: the next event begins with that.
             self._fresh.discard(channel)
             return
         self._follow(channel, str(raw.get("guild_id") or ""), partial(self._live, raw))
@@ -205,6 +206,7 @@ class DiscordIngress:
                     break
         except RequestRefused as error:
             if error.status == 404:
+                # A channel that was deleted would be asked for at every sweep.
                 self._cursors.forget(channel)
             log.debug("channel.closed", channel=channel, status=error.status)
         except CredentialsRefused:
@@ -271,6 +273,7 @@ class DiscordIngress:
                 break
             except ChannelError as error:
                 log.error("channel.held_back", channel=channel, error=str(error))
+                # Until it is on disk the message is not handed on: no sweep would ever look there.
                 await self._sleep(pause_s)
 
     async def _locate(self, channel: str, guild: str) -> Location:
@@ -300,6 +303,7 @@ class DiscordIngress:
         where = {"webhook_id": str(raw["id"]), "webhook_token": str(raw["token"])}
         path = "/interactions/{webhook_id}/{webhook_token}/callback"
         with suppress(TimeoutError):
+            # Discord lets an interaction die after three seconds; the answer then goes to the channel itself.
             async with asyncio.timeout(self._tempo.defer_s):
                 for pause_s in self._tempo.pauses():
                     try:

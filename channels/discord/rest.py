@@ -107,6 +107,7 @@ class Rest:
         flight = _Flight()
         mark = _flight.set(flight)
         try:
+            # The library waits out rate limits of any length by itself: a caller would never learn why.
             async with asyncio.timeout(self._timeout_s):
                 return await ask(await self._client())
         except ChannelError:

@@ -46,6 +46,7 @@ class Egress:
         try:
             return await self._post(piece, channel, quote=piece.reply_to)
         except RequestRefused as error:
+            # The quoted message may have been deleted while the model thought.
             if error.code != _MAY_NOT_QUOTE or piece.reply_to is None:
                 raise
         return await self._post(piece, channel, quote=None)
@@ -122,11 +123,13 @@ class Egress:
         path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
         try:
             promised: Raw = await self._rest.ask("GET", path, by_token=False, **where)
+            # A try before this one may have filled it in, and its answer was lost.
             if not int(promised.get("flags") or 0) & _LOADING:
                 return str(promised["id"]) if promised.get("content") == text else ""
             body = {"content": text, "allowed_mentions": {"parse": []}}
             return _sent_id(await self._rest.ask("PATCH", path, by_token=False, json=body, **where))
         except RequestRefused as error:
+            # Its token lives for fifteen minutes: a later answer goes to the channel itself.
             if error.status in _EXPIRED:
                 return ""
             raise

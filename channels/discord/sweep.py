@@ -151,6 +151,7 @@ class Sweeper:
             found.complete = False
         except ChannelError as error:
             log.warning("sweep.held_up", error=str(error))
+            # Without this the next sweep would begin behind what was not read now.
             found.complete, found.soon = False, True
         return []
 
@@ -193,6 +194,7 @@ class Sweeper:
         except CredentialsRefused:
             raise
         except RequestRefused as error:
+            # Who shares no server with the bot is refused always: asking again would only use up its limits.
             self._strangers.add(person)
             log.info("direct.refused", person=person, error=str(error))
         except (ChannelError, KeyError, TypeError, ValueError) as error:
@@ -206,6 +208,7 @@ class Sweeper:
             approved = await asyncio.to_thread(pairing.approved, self._state, "discord")
         except ChannelError as error:
             log.warning("pairing.unreadable", error=str(error))
+            # Those who are listed must not wait for a file that is damaged.
             return sorted(listed)
         return sorted(listed | approved.people)
 

@@ -98,6 +98,7 @@ class Telegram:
                 message = await self._say("sendMessage", piece.content, fields)
             return str(int(message["message_id"]))
         except (KeyError, TypeError, ValueError) as error:
+            # It answered with success, so that the message may well stand there.
             raise SendUnknown("Telegram's answer names no message") from error
 
     async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
@@ -110,6 +111,7 @@ class Telegram:
         except SendNever as error:
             if _GONE.search(str(error)):
                 raise MessageGone(str(error)) from error
+            # An edit whose answer was lost is made again, and refused as changing nothing.
             if not _NOT_MODIFIED.search(str(error)):
                 raise
 
@@ -157,6 +159,7 @@ class Telegram:
         except SendNever as error:
             if not entities or not _ABOUT_ENTITIES.search(str(error)):
                 raise
+            # Telegram counts entities by its own rules, which change without notice: the words matter more.
             log.warning("rendering.refused", error=str(error))
         return await self._wire.call(method, text=content.plain, **fields)
 
@@ -173,6 +176,7 @@ class Telegram:
         except SendNever as error:
             if kind == "document" or not _ABOUT_THE_FILE.search(str(error)):
                 raise
+            # Telegram looks into the file: what is no photo to it, by size or content, is still a document.
             log.info("file.sent_as_document", kind=kind, error=str(error))
         return await self._wire.upload("document", path, **fields)
 

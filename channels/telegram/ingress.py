@@ -81,6 +81,7 @@ class TelegramIngress:
             async with asyncio.TaskGroup() as tasks:
                 await self._receive(_Run(me, since, emit, tasks))
         except asyncio.CancelledError:
+            # The next poll would confirm it; where none comes, a restart would get these updates again.
             await self._farewell()
             raise
         except BaseExceptionGroup as group:
@@ -198,6 +199,7 @@ class TelegramIngress:
             self._stalls += 1
             if self._stalls >= _STALLS:
                 self._stalls = 0
+                # A connection that a router dropped in silence answers no poll, whatever the next one asks.
                 await self._wire.rebuild()
         pause_s = _pause(error, self._failures)
         self._failures += 1
@@ -208,6 +210,7 @@ class TelegramIngress:
         """Let Telegram forget what was confirmed since the last poll, so that it need not come again."""
         offset = self._window.offset()
         if offset is not None and offset != self._asked:
+            # Where it fails they come again at the next start, and the queue knows their ids.
             with contextlib.suppress(ChannelError):
                 await self._wire.forget(offset, self._times.farewell_s)
 

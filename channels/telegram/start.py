@@ -22,6 +22,7 @@ def first_start(path: Path, bot_id: int, now: datetime) -> datetime:
         ChannelDown: the disk refused to keep it.
     """
     try:
+        # A second process that starts for the same bot must find this time, not write its own.
         with state_file.locked(path.with_name(f"{path.name}.lock")):
             starts = _starts(path)
             begun = now.astimezone(UTC).replace(microsecond=0)

@@ -277,6 +277,7 @@ class Application:
             "in_memory": self.mailbox.in_memory().as_dict(),
             "unserved": self._unserved,
             "usage_today": await self.services.usage_today() if self.services is not None else None,
+            "limits": self.services.limits_today() if self.services is not None else None,
             "memory": self.services.jobs.shown() if self.services is not None else None,
             "media_bytes": await asyncio.to_thread(media_bytes, Layout(self.settings.workspace)),
         }

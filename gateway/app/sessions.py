@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from gateway.app.compactions import build_compactions
 from gateway.app.model import build_model
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
-from gateway.turns.quota import Quota
+from gateway.turns.quota import Quota, sender_of
 from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.background.passing import Passing
@@ -26,6 +27,7 @@ from session.disk.layout import Layout
 from session.library.library import Library
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.models.caps import Caps
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
@@ -40,6 +42,9 @@ from session.transcript.history import HistoryWindow
 from session.turn.commands import Commands
 from session.turn.turn import Reply, Request, TurnContext, TurnLimits, Turns
 
+# A forced call that is refused is made once more, and an answer is stored: a request lasts a little longer.
+HELD_BEYOND_S = 30.0
+
 
 class SessionServices:
     """The session side of an application."""
@@ -50,11 +55,7 @@ class SessionServices:
         )
         self.model = build_model(settings)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
-        self.quota = Quota(
-            self._spending,
-            turns_per_hour=settings.limits.turns_per_person_per_hour,
-            clock=self.store.clock,
-        )
+        self.quota = build_quota(settings, self.store, self._spending)
         self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
         self.circles = Circles(self.scopes, store=self.store)
         self.memory = MemoryNotes(
@@ -74,14 +75,14 @@ class SessionServices:
             left=self.jobs.left,
         )
         self._library = Library(settings.workspace)
-        self._layers = build_layers(settings, self.store, self._library)
+        self._context_parts = build_context_parts(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
             toolbox=build_toolbox(settings, library=self._library, layout=self.store.layout),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
-            turn_context=self._surroundings,
+            turn_context=self._turn_context,
             workspace=settings.workspace,
             compactions=self.compactions,
             embeddings=build_embeddings(settings),
@@ -92,6 +93,7 @@ class SessionServices:
             ended=self.jobs.ended,
             left=self.jobs.left,
             compact=self.compactions,
+            limits=self.quota.left,
             now=self.turns.now,
         )
         self.retention = Retention(
@@ -105,7 +107,7 @@ class SessionServices:
         self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"
 
-    async def _surroundings(self, session: Session, request: Request) -> TurnContext:
+    async def _turn_context(self, session: Session, request: Request) -> TurnContext:
         if self.model.plain:
             return TurnContext(parts=(), files=self._files, tools=())
         if session.metadata.get("model") != self.model.name:
@@ -115,7 +117,7 @@ class SessionServices:
         notes = await self.memory.text(scope)
         place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
-        parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
+        parts = await self._context_parts.parts(session, request, scope, notes=notes, tools=offered)
         return TurnContext(parts=parts, files=scope.files, tools=tools)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
@@ -136,6 +138,10 @@ class SessionServices:
     async def usage_today(self) -> dict[str, Any]:
         """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
         return await spent_today(self._spending)
+
+    def limits_today(self) -> list[dict[str, Any]] | None:
+        """List the caps on the running day with what is left of each, as far as it was read; None: no cap."""
+        return self._spending.shown()
 
     async def background(self, ready: asyncio.Event) -> None:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
@@ -159,7 +165,7 @@ class SessionServices:
         if self.turns.embeddings is not None:
             await self.turns.embeddings.aclose()
         await self.jobs.aclose()
-        self._layers.close()
+        self._context_parts.close()
         await self._spending.aclose()
         await self.store.aclose()
 
@@ -167,13 +173,24 @@ class SessionServices:
 def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:
     """Build what counts the cost of all calls; on disk where there is any, or a limit to keep."""
     limits = settings.limits
-    limited = bool(limits.turns_per_person_per_hour or limits.cost_per_day_usd)
+    caps = Caps(**{field.name: getattr(limits, field.name) for field in fields(Caps)})
     return Spending(
         settings.state / "usage",
         disk=store,
         clock=store.clock,
-        durable=limited or not plain,
-        per_day_usd=limits.cost_per_day_usd,
+        durable=caps.any or bool(limits.turns_per_person_per_hour) or not plain,
+        caps=caps,
+        held_s=settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S,
+    )
+
+
+def build_quota(settings: Settings, store: Store, spending: Spending) -> Quota:
+    """Build what says whether a message may still be asked."""
+    return Quota(
+        spending,
+        turns_per_hour=settings.limits.turns_per_person_per_hour,
+        person_of=sender_of,
+        clock=store.clock,
     )
 
 
@@ -193,7 +210,7 @@ async def spent_today(spending: Spending) -> dict[str, Any]:
     }
 
 
-def build_layers(settings: Settings, store: Store, library: Library) -> ContextParts:
+def build_context_parts(settings: Settings, store: Store, library: Library) -> ContextParts:
     """Build what gathers the parts of a request."""
     recent = RecentSessions(
         store.layout, most=settings.session.recent_sessions, days=settings.session.recent_days

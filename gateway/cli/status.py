@@ -52,20 +52,21 @@ async def _status(settings: Settings) -> dict[str, Any]:
         "lanes": [],
         **await _queues(settings),
         "parts": {},
-        "usage_today": await _usage_today(settings),
+        **await _usage_today(settings),
         "media_bytes": media_bytes(Layout(settings.workspace)),
     }
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
-    """Read what the daemons of today wrote, whatever the model is now."""
+    """Read what the daemons of today wrote, whatever the model is now, and what is left of the caps."""
     # `status` starts twice as fast without the session side where a daemon answers.
     from gateway.app.sessions import build_spending, spent_today
     from session.store.store import Store
 
     store = Store(settings.workspace, zone=settings.zone)
     try:
-        return await spent_today(build_spending(settings, store, plain=False))
+        spending = build_spending(settings, store, plain=False)
+        return {"usage_today": await spent_today(spending), "limits": spending.shown()}
     finally:
         await store.aclose()
 
@@ -106,6 +107,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     if usage:
         tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
         yield f"today: {output.counted(usage['turns'], 'turn')}, {tokens}, {usage['cost_usd']:.4f} USD"
+    for row in found.get("limits") or ():
+        yield _limit(row)
 
 
 def _in_memory(held: Mapping[str, Any]) -> str:
@@ -114,6 +117,19 @@ def _in_memory(held: Mapping[str, Any]) -> str:
     window = held["windows"].get(INBOUND)
     bound = f"; at most {window:,} of a queue" if window else ""
     return f"in memory: {held['letters']} messages, {size}{bound}"
+
+
+def _limit(row: Mapping[str, Any]) -> str:
+    """Say what is left of a cap on the running day, and what requests under way may still take of it."""
+    who = f" of {row['who']}" if row["who"] else ""
+    figures = {name: _figure(row, name) for name in ("left", "of", "reserved")}
+    reserved = f", {figures['reserved']} reserved" if row["reserved"] else ""
+    left = f"{figures['left']} of {figures['of']} left until midnight UTC"
+    return f"limits.{row['limit']}{who}: {left}{reserved}"
+
+
+def _figure(row: Mapping[str, Any], name: str) -> str:
+    return f"{row[name]:,.0f}" if row["limit"] == "tokens_per_day" else f"{row[name]:.4f} USD"
 
 
 def _age(oldest_at: str) -> str:

@@ -12,10 +12,6 @@ from gateway.config.settings import Settings
 # A table stands for all of its keys, and "*" for every table at that place.
 KEYS: Final = (
     "limits.workers",
-    "limits.cost_per_chat_per_day_usd",
-    "limits.cost_per_person_per_day_usd",
-    "limits.cost_per_job_per_day_usd",
-    "limits.tokens_per_day",
     "memory.profile_max_kb",
     "memory.versions",
     "memory.version_days",

@@ -270,6 +270,7 @@ async def _keep(path: Path, content: Mapping[str, Any]) -> None:
     try:
         await asyncio.to_thread(state_file.write, path, content)
     except ChannelError as error:
+        # Messages go on: what these files show is written again at the next change.
         log.warning("state.unwritten", error=str(error), hint=error.hint)
 
 

@@ -249,6 +249,7 @@ class Drafts:
         if self._quiet(address):
             return
         try:
+            # A platform that hangs must not hold up what comes after: typing is only shown.
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self._channel.typing(address)
         except SendLater as error:
@@ -311,6 +312,7 @@ class Drafts:
         try:
             if turn.draft:
                 assert isinstance(self._channel, Edits)
+                # The answer waits for this call, and must not wait longer than for a lost packet.
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     await self._channel.edit(address, turn.draft, content)
             else:

@@ -73,6 +73,7 @@ class LocalDelivery:
                 log.warning("letter.parked", id=letter.id, reason=reason)
 
         try:
+            # It comes again after the connection, and is told again: clients know events by their id.
             with contextlib.suppress(LetterLost):
                 await until_durable(once)
         except Exception:

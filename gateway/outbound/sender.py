@@ -114,6 +114,7 @@ class PieceSender:
             try:
                 await self._once(errand, chat_id)
             except SendLater as error:
+                # The platform took nothing: noted, so that a death from here on puts no try in doubt.
                 await self._not_sent(errand)
                 await self._pause(errand, chat_id, error)
             except ChatMoved as error:
@@ -121,6 +122,7 @@ class PieceSender:
                 moves += 1
                 if moves > MOVES_MAX:
                     raise PieceRefused(f"refused: {error}") from error
+                # It is on disk before the next try: what waits in the queue still has the old address.
                 await self._move(chat_id, error.to)
             except SendNever as error:
                 await self._not_sent(errand)
@@ -131,6 +133,7 @@ class PieceSender:
                 tries += 1
                 await self._wait(errand, error, tries)
             except (SendUnknown, TimeoutError) as error:
+                # The platform may have taken it: how often it may be tried blindly is bounded.
                 errand.unknown += 1
                 most = UNKNOWN_MAX
                 await self._wait(errand, error, errand.unknown)
@@ -206,6 +209,7 @@ class PieceSender:
         """Wait until this chat may be written to and a call is free, then hold that call."""
         await self._limiter.wait(chat_id, group=is_group(chat_id, errand.out.meta))
         async with self._slots:
+            # The letter may have been lost while the chat waited for its turn: another process sends it then.
             if not errand.ours():
                 raise Gone
             task = asyncio.current_task()

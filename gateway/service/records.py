@@ -52,7 +52,9 @@ class Record:
             # It is answered together with the message that stopped it.
             return MessageStanding(text, None)
         if final.get("stopped"):
-            return MessageStanding(text, Outcome("notice", STOPPED))
+            known = session.journal.known(message_id)
+            told = known.text if known is not None and known.kind == "notice" else ""
+            return MessageStanding(text, Outcome("notice", told or STOPPED))
         return MessageStanding(text, Outcome("reply", str(final.get("content") or "")))
 
     async def told(self, key: str, after: int) -> list[Told]:

@@ -57,6 +57,7 @@ class Arrivals:
         try:
             self._receive(letter)
         except Unreadable as error:
+            # It would come again and again, always the same: nobody can ever answer it.
             self._park(letter, error)
         except Exception as error:
             # One letter ends here: the loop serves all chats.

@@ -80,6 +80,7 @@ class Aside:
                 await self._mailbox.put(replies.reply(inbound, reply, self._clock()))
                 put = True
         except (MailboxError, SessionError) as error:
+            # The letter itself waits in its lane, and is answered there.
             log.warning("aside.unanswered", key=inbound.key, id=inbound.id, error=str(error))
         finally:
             if not durable.done():

@@ -152,6 +152,7 @@ class Attempt:
             return
         blameless = isinstance(error, ModelAway | MailboxError | StoreError | asyncio.CancelledError)
         if blameless and not isinstance(error, LineTooLong):
+            # A cancellation in the midst of the record would leave a death that never was.
             await asyncio.shield(self._strike())
         else:
             self._tries.recorded = False

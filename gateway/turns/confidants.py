@@ -32,5 +32,6 @@ class Confidants:
         try:
             approved = pairing.approved(self._settings.state, inbound.channel)
         except ChannelError:
+            # Who was let in cannot be read now: a cause is told to nobody whom it may not concern.
             return False
         return is_allowed(inbound.sender.id, table=table, approved=approved)

@@ -134,6 +134,7 @@ class Refusals:
             async with self._store.open(SessionKey(key)) as session:
                 replies = await self._outcomes(session, mine)
         except LetterLost:
+            # Their connection is gone and they come again; what they ended in is in the journal.
             return ended + [entry for entry in mine if entry.letter.lost]
         except (MailboxError, SessionError) as error:
             _delay(mine, error)
@@ -150,6 +151,7 @@ class Refusals:
         try:
             again = await self._send(entry, reply)
         except LetterLost:
+            # The reply is durable. Without a newer delivery the letter comes again and repeats it.
             return entry.letter.lost
         except (MailboxError, SessionError) as error:
             _delay([entry], error)

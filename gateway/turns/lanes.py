@@ -201,6 +201,7 @@ class Lanes:
         """
         self._closing.set()
         try:
+            # A supervisor kills what does not end in time: turns that are cancelled before count as no death.
             async with asyncio.timeout(within_s):
                 await self._idle.wait()
         except TimeoutError:

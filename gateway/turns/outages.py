@@ -120,6 +120,7 @@ class Outages:
                 if entry is None or lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
                     continue
                 await self._tell(entry, error)
+            # A chat may begin to wait at any moment of the outage: it is looked for until the outage is over.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.outage.over.wait(), TELL_WITHIN_S / 3)
 

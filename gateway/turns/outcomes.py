@@ -64,6 +64,10 @@ def stored(session: Session, inbound: Inbound) -> Reply | None:
     exchange = session.find(inbound.id)
     if exchange is not None and exchange.final is not None:
         line = session.line(exchange.final)
+        known = session.journal.known(inbound.id) if line.get("stopped") else None
+        # Its turn was broken off for a reason that its chat is told, and perhaps was not yet.
+        if known is not None and known.kind == "notice":
+            return _remembered(known)
         if line.get("stopped"):
             return Reply(silent=True)
         if line.get("message_id") != inbound.id:

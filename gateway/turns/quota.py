@@ -1,25 +1,48 @@
-"""Whether a message may still be asked: turns per person and hour, cost per day; the chat is told once."""
+"""Whether a message may still be asked: turns of an hour, cost and tokens of a day; the chat is told once."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from channels.message import Inbound
-from session.models.model import Usage
-from session.models.spending import COST_SAID, DAY, HOUR, Spending
+from channels.message import Inbound, Sender
+from durable import BoundedDict
+from session.errors import OverCap
+from session.models.caps import next_day
+from session.models.model import Meter, Payer, Usage
+from session.models.spending import AGAIN_SAID, SPENT_SAID, Spending
+from session.models.tally import DAY, HOUR
+from session.models.turn_meter import turn_meter
 from session.store.store import Session
-from session.turn.turn import Reply
+from session.transcript.key import split
+from session.turn.turn import Reply, Request
 
 REASON = "limit"
 TURNS_SAID = (
     "This is more than the {} messages an hour that are answered here. "
     "Messages are answered again in about {} minutes."
 )
+TOO_LITTLE_SAID = "What is left of {} is too little for this message. {}"
+BROKEN_OFF_SAID = "This answer was broken off, since what is left of {} is too little to go on. {}"
+KNOWN_MAX = 10_000
+_WHOLE = {
+    "cost_per_day_usd": "what may be spent on answers today",
+    "tokens_per_day": "the tokens that may be used today",
+    "cost_per_chat_per_day_usd": "what may be spent on this chat today",
+    "cost_per_person_per_day_usd": "what may be spent on your messages today",
+    "cost_per_job_per_day_usd": "what may be spent on this job today",
+}
+_SHORT = {
+    "cost_per_day_usd": "for all chats",
+    "cost_per_chat_per_day_usd": "for this chat",
+    "cost_per_person_per_day_usd": "for you",
+    "cost_per_job_per_day_usd": "for this job",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +54,34 @@ class Over:
     told_since: datetime
 
 
+def sender_of(inbound: Inbound) -> str:
+    """Name who asks: the sender within a channel, else the chat."""
+    sender = inbound.sender.id
+    return f"{inbound.channel}:{sender[:200]}" if sender else inbound.key
+
+
 class Quota:
-    """The limits on what people may ask; over all their chats, and over all daemons of a workspace."""
+    """The limits on what people may ask; over all their chats, and over all daemons of a workspace.
+
+    ``person_of`` names who asks, in the lines of what models cost, too.
+    """
 
     def __init__(
         self,
         spending: Spending,
         *,
         turns_per_hour: int = 0,
+        person_of: Callable[[Inbound], str] = sender_of,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Keep the figures; 0 is no limit. What may be spent in a day is the limit of ``spending`` itself."""
+        """Keep the figures; 0 is no limit. What may be spent in a day are the caps of ``spending`` itself."""
         self._spending = spending
         self._turns_per_hour = turns_per_hour
         self._clock = clock
+        self._person_of = person_of
         self._running: Counter[str] = Counter()
+        # When a message of a chat was last answered: what it was told before that is not true any more.
+        self._answered: BoundedDict[str, datetime] = BoundedDict(KNOWN_MAX)
 
     async def refusal(self, session: Session, inbound: Inbound) -> Reply | None:
         """Return what a message over a limit ends in, already in the journal. None: it may be asked.
@@ -56,11 +92,26 @@ class Quota:
         if not self._turns_per_hour and not self._spending.limited:
             return None
         await self._spending.refresh()
-        over = self._over(person_of(inbound))
-        if over is None:
-            return None
-        told = session.journal.said(REASON, over.about)
-        if told is not None and told >= over.told_since:
+        over = self._over(self.payer(inbound))
+        return await self._conclude(session, inbound, over) if over is not None else None
+
+    async def broken_off(self, session: Session, inbound: Inbound, error: OverCap, *, begun: bool) -> Reply:
+        """Return what a message ends in whose next request would go over a cap, already in the journal.
+
+        One whose answer was ``begun`` is told in any case: its chat waits for it.
+
+        Raises:
+            StoreError, Fenced: nothing was decided.
+        """
+        words = BROKEN_OFF_SAID if begun else TOO_LITTLE_SAID
+        text = words.format(_WHOLE[error.name], AGAIN_SAID)
+        return await self._conclude(session, inbound, Over(error.about, text, error.until - DAY), told=begun)
+
+    async def _conclude(self, session: Session, inbound: Inbound, over: Over, *, told: bool = False) -> Reply:
+        """End a message in a notice, in silence where its chat was told since; ``told``: in no case."""
+        said = session.journal.said(REASON, over.about)
+        since = max(over.told_since, self._answered.get(inbound.key, over.told_since))
+        if not told and said is not None and said >= since:
             await session.journal.conclude(inbound.id, "silent", text=over.text, reason=REASON)
             return Reply(over.text, reason=REASON, silent=True)
         known = await session.journal.conclude(
@@ -71,7 +122,7 @@ class Quota:
     @contextmanager
     def running(self, inbound: Inbound) -> Iterator[None]:
         """Count a turn of its person while it runs."""
-        person = person_of(inbound)
+        person = self._person_of(inbound)
         self._running[person] += 1
         try:
             yield
@@ -80,15 +131,40 @@ class Quota:
             if not self._running[person]:
                 del self._running[person]
 
-    def record(self, inbound: Inbound, usage: Usage) -> None:
-        """Count a turn that has ended, and what it cost."""
-        self._spending.record(inbound.key, person_of(inbound), usage)
+    def payer(self, inbound: Inbound) -> Payer:
+        """Say for whom the requests of a message count."""
+        return Payer(inbound.key, self._person_of(inbound), inbound.cron_job_id or "", inbound.id)
 
-    def _over(self, person: str) -> Over | None:
-        now = self._clock()
-        closed = self._spending.closed_until()
-        if closed is not None:
-            return Over("cost", COST_SAID, closed - DAY)
+    def meter(self, inbound: Inbound) -> Meter:
+        """Make what counts the cost of a message's turn, and keeps its requests within the caps."""
+        return turn_meter(self._spending, self.payer(inbound))
+
+    def record(self, inbound: Inbound, usage: Usage, *, answered: bool = True) -> None:
+        """Count a turn that has ended, and what it cost."""
+        payer = self.payer(inbound)
+        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=payer.id)
+        if answered and self._spending.limited:
+            self._answered[inbound.key] = self._clock()
+
+    async def left(self, request: Request) -> list[str]:
+        """Say in lines what is left to whoever sent a message, of what was read just now."""
+        if not self._turns_per_hour and not self._spending.limited:
+            return []
+        await self._spending.refresh()
+        payer = self.payer(_letter(request))
+        lines = [_left_words(row) for row in self._spending.left(payer)]
+        if self._turns_per_hour:
+            ends = self._spending.within_hour(payer.person)
+            left = max(self._turns_per_hour - len(ends) - self._running[payer.person], 0)
+            lines.append(f"left this hour: {left} of {self._turns_per_hour} messages")
+        return lines
+
+    def _over(self, payer: Payer) -> Over | None:
+        now, person = self._clock(), payer.person
+        cap = self._spending.reached(payer)
+        if cap is not None:
+            text = SPENT_SAID.format(_upper(_WHOLE[cap.name]), AGAIN_SAID)
+            return Over(cap.about, text, next_day(now) - DAY)
         ends = self._spending.within_hour(person) if self._turns_per_hour else []
         if not self._turns_per_hour or len(ends) + self._running[person] < self._turns_per_hour:
             return None
@@ -97,7 +173,27 @@ class Quota:
         return Over(f"turns {person}", TURNS_SAID.format(self._turns_per_hour, minutes), now - HOUR)
 
 
-def person_of(inbound: Inbound) -> str:
-    """Name who asks: the sender within a channel, else the chat."""
-    sender = inbound.sender.id
-    return f"{inbound.channel}:{sender[:200]}" if sender else inbound.key
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _left_words(row: Mapping[str, Any]) -> str:
+    """Say what is left of a cap, as ``Spending.left`` shows it."""
+    if row["limit"] not in _SHORT:
+        return f"left until midnight UTC: {row['left']:,.0f} of {row['of']:,.0f} tokens"
+    return f"left until midnight UTC {_SHORT[row['limit']]}: {row['left']:.4f} of {row['of']:.4f} USD"
+
+
+def _letter(request: Request) -> Inbound:
+    """Make of a request as much of a letter as says who sent it."""
+    channel, chat_id = split(request.key)
+    return Inbound(
+        v=1,
+        id=request.id,
+        key=request.key,
+        channel=channel,
+        chat_id=chat_id,
+        text="",
+        sender=Sender(id=request.sender.get("id", "")),
+        cron_job_id=request.cron_job_id,
+    )

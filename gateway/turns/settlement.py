@@ -113,6 +113,7 @@ class Settlement:
         try:
             await self._mailbox.settle(letter, posts)
         except LetterLost:
+            # The reply is durable, so that the letter has ended: its next delivery is only acknowledged.
             self.ended(entry, error)
             raise
         entry.settled = letter

@@ -57,6 +57,7 @@ async def park(
         try:
             await until_durable(once, pause=pause)
         except LetterLost:
+            # It comes again, here or to another daemon, and is parked there.
             return
         except Exception:
             # One letter ends here: nobody but this loop tries it again in this process.

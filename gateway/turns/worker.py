@@ -39,9 +39,9 @@ from gateway.turns.policy import (
 from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
 from session.context.links import may_link
-from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, SessionError, StoreError
+from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, OverCap, SessionError, StoreError
 from session.memory.circles import learn
-from session.models.model import Meter
+from session.models.model import Meter, Usage
 from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
 from session.transcript.key import SessionKey
@@ -182,11 +182,13 @@ class Worker:
         bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
         try:
             return await self._try(entry)
+        # A newer version works on these files: this process must end, and not wait for a disk that is sound.
         except NewerFormat:
             raise
         except Fenced as error:
             return self._outages.fenced(entry, error)
         except LetterLost:
+            # The outcome is stored, and only the acknowledgement missed the letter: it comes again.
             return self._settlement.lost(entry)
         except (MailboxError, StoreError) as error:
             return await self._outages.delay(entry, error)
@@ -287,11 +289,13 @@ class Worker:
     async def _turn(self, attempt: Attempt, request: Request) -> Reply | RetryAfter | None:
         """Run the turn; None when the letter was parked."""
         entry, session = attempt.entry, attempt.session
-        inbound, meter = entry.inbound, Meter()
+        inbound = entry.inbound
+        meter = self._quota.meter(inbound) if self._quota is not None else Meter()
         try:
             async with attempt:
                 reply = await self._run(attempt, request, meter)
         except ModelAway as error:
+            # An outage is no fault of the letter: its lane waits, in order, until the model is back.
             again = await self._outages.wait(entry, session, error)
             if again is None:
                 said = OUTAGE_SAID.format(self._rules.outage_hours)
@@ -301,6 +305,9 @@ class Worker:
             self._count(inbound, meter)
             await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
             return None
+        except OverCap as error:
+            return await self._broken_off(attempt, request, error, meter)
+        # It is a SessionError, but of the disk and not of the letter: the lane waits.
         except StoreError:
             raise
         except SessionError as error:
@@ -332,6 +339,18 @@ class Worker:
                 meter=meter,
                 joins=self._collecting.joins(attempt),
             )
+
+    async def _broken_off(self, attempt: Attempt, request: Request, error: OverCap, meter: Meter) -> Reply:
+        """End a turn whose next request would go over a cap, with what it had so far."""
+        assert self._quota is not None
+        inbound, begun = attempt.entry.inbound, meter.usage != Usage()
+        # Known first: after a crash the notice is sent again, and the model is not asked.
+        reply = await self._quota.broken_off(attempt.session, inbound, error, begun=begun)
+        await self._turns.close(attempt.session, request)
+        if begun:
+            self._quota.record(inbound, meter.usage, answered=False)
+        log.info("turn.broken_off", limit=error.name, begun=begun)
+        return reply
 
     def _count(self, inbound: Inbound, meter: Meter) -> None:
         if self._quota is not None:

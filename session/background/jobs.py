@@ -93,6 +93,9 @@ class Background:
         self._running: set[BackgroundJob] = set()
         self._named: BoundedDict[str, None] = BoundedDict(NAMED_MAX)
         self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        # Set when the jobs that other processes left have been looked for.
+        self.looked = asyncio.Event()
         self._away_until: datetime | None = None
         self._away_tries = 0
         self._last_error = ""
@@ -206,6 +209,14 @@ class Background:
         after = await asyncio.to_thread(_sizes, notes)
         return Report(messages, raw, calls, before[0], after[0], before[1], after[1])
 
+    async def settled(self) -> None:
+        """Return when nothing runs, and nothing is to run before the clock moves."""
+        # What was just put in is begun first.
+        await asyncio.sleep(0)
+        while self._running or self._ready():
+            self._ended.clear()
+            await self._ended.wait()
+
     def shown(self) -> dict[str, Any]:
         """Return what ``status`` shows."""
         waits = sorted((due.at, due.reason) for job, due in self._due.items() if job not in self._running)
@@ -280,6 +291,7 @@ class Background:
                 self._put(job)
         except (SessionError, OSError) as error:
             log.warning("jobs.unread", error=str(error))
+        self.looked.set()
 
     # -- doing -------------------------------------------------------------------------------------------
 
@@ -308,6 +320,7 @@ class Background:
                 self._put(job)
         finally:
             self._running.discard(job)
+            self._ended.set()
             self._changed.set()
 
     async def _work(self, job: BackgroundJob) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -37,6 +38,7 @@ USED_OF_WINDOW = 0.8
 # Characters of the instructions and the form in a request.
 INSTRUCTIONS_CHARS = 4_000
 NOTHING = "(nothing was said)"
+_Paying = Callable[[Prompt], AbstractAsyncContextManager[Callable[[Usage | None], None]]]
 SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 
 
@@ -114,6 +116,7 @@ class Compactor:
 
         Raises:
             NotCompacted: there is no summary; after a failure of the model a cooldown has begun.
+            OverCap: the turn that waits for it may spend no more.
             StoreError: the call could not be counted.
         """
         if self._model.plain:
@@ -125,7 +128,7 @@ class Compactor:
             rules,
             self._small,
             take=self._take if background else None,
-            count=self._payer(key, meter),
+            request=self._payer(key, meter),
         )
         try:
             if self._cost_meter is not None and meter is None and not background:
@@ -142,16 +145,21 @@ class Compactor:
         self._resting.pop(key, None)
         return _summary(plan, rules, text, work.spent.usage)
 
-    def _payer(self, key: str, meter: Meter | None) -> Callable[[Usage], None]:
-        """Say where the cost of a request goes: to the turn that waits for it, else to the cost meter."""
+    def _payer(self, key: str, meter: Meter | None) -> _Paying:
+        """Say who pays for a request: the turn that waits for it, else the cost meter."""
 
-        def count(usage: Usage) -> None:
+        @asynccontextmanager
+        async def paying(prompt: Prompt) -> AsyncIterator[Callable[[Usage | None], None]]:
             if meter is not None:
-                meter.add(usage.prompt, usage.completion, usage.cost_usd)
+                async with meter.request(self._model, prompt):
+                    yield meter.count
             elif self._cost_meter is not None:
-                self._cost_meter.pay(key, usage)
+                async with self._cost_meter.request(key, self._model, prompt) as count:
+                    yield count
+            else:
+                yield lambda usage: None
 
-        return count
+        return paying
 
     def _rest(self, key: str, cooldown_s: float) -> None:
         now = self._clock()
@@ -168,10 +176,10 @@ class _Work:
         small: str,
         *,
         take: Callable[[], Awaitable[None]] | None,
-        count: Callable[[Usage], None],
+        request: _Paying,
     ) -> None:
         self.spent = Meter()
-        self._count = count
+        self._request = request
         self._model = model
         self._rules = rules
         self._small = small
@@ -229,11 +237,11 @@ class _Work:
         )
         if self._take is not None:
             await self._take()
-        async with asyncio.timeout(self._rules.timeout_s):
-            answer = await self._model.ask(prompt)
-        if (usage := answer.usage) is not None:
-            self.spent.add(usage.prompt, usage.completion, usage.cost_usd)
-            self._count(usage)
+        async with self._request(prompt) as count:
+            async with asyncio.timeout(self._rules.timeout_s):
+                answer = await self._model.ask(prompt)
+            self.spent.count(answer.usage)
+            count(answer.usage)
         return answer
 
 

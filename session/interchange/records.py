@@ -16,20 +16,15 @@ NO_TIME = "1970-01-01T00:00:00.000000+00:00"
 
 def json_lines(data: bytes, losses: Losses) -> Iterator[dict[str, Any]]:
     """Read the objects of a JSONL file; a torn end is passed over, other bad lines are counted."""
-    *lines, tail = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    for raw in lines:
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for number, raw in enumerate(lines, 1):
         if raw.strip(b"\r\n\t \0"):
             found = _object(raw)
-            if found is None:
-                losses.add("lines that are no JSON object")
-            else:
+            if found is not None:
                 yield found
-    if tail.strip(b"\r\n\t \0"):
-        found = _object(tail)
-        if found is None:
-            losses.add("an unfinished line at the end")
-        else:
-            yield found
+            else:
+                torn = number == len(lines)
+                losses.add("an unfinished line at the end" if torn else "lines that are no JSON object")
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

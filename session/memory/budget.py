@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ class Budget:
     """Counts calls by the minute in one file that all daemons of a workspace share.
 
     Hour and day are the last 60 minutes and the last 24 hours, not those of a clock. A call that
-    ``cost_meter`` cannot pay is not made either; None: they cost nothing.
+    ``cost_meter`` cannot pay is not made either; None: they cost nothing. Where the file is damaged, the
+    calls that it has the cost of stand for those that were counted.
     """
 
     def __init__(
@@ -116,12 +118,20 @@ class Budget:
     def _read(self) -> dict[int, int]:
         minutes = read_state(self._path).get("minutes")
         if not isinstance(minutes, dict):
-            return {}
+            return self._recounted() if self._path.exists() else {}
         return {
             int(minute): calls
             for minute, calls in minutes.items()
             if minute.isdigit() and type(calls) is int and int(minute) <= self._minute()
         }
+
+    def _recounted(self) -> dict[int, int]:
+        """Count what has cost something anew: the file is damaged, and that must not lift the caps."""
+        if self._cost_meter is None:
+            return {}
+        ends = self._cost_meter.calls(self._clock() - timedelta(minutes=DAY))
+        log.warning("budget.recounted", calls=len(ends))
+        return dict(Counter(int(at.timestamp() // 60) for at in ends))
 
     def _minute(self) -> int:
         return int(self._clock().timestamp() // 60)

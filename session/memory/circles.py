@@ -33,10 +33,12 @@ class Circles:
     async def of(self, session: Session, request: Request) -> Scope:
         """Return what a message may see, by everyone who reads its answer.
 
+        What its platform said of the chat is learned by then: every letter says it, a command's as well.
+
         Raises:
             Fenced, StoreError: what was found out cannot be remembered.
         """
-        readers = [Reader(session.key, await self._own(session, request))]
+        readers = [Reader(session.key, await self._own(session))]
         if request.answer_to and request.answer_to != session.key:
             other = Reader(request.answer_to, await self.chat(request.answer_to))
             readers.append(other)
@@ -56,8 +58,7 @@ class Circles:
         view = await self._store.look(SessionKey(key))
         return await asyncio.to_thread(known_chat, view, self._store.layout)
 
-    async def _own(self, session: Session, request: Request) -> Chat | None:
-        await learn(session, request.chat)
+    async def _own(self, session: Session) -> Chat | None:
         known = as_chat(session.metadata.get(CHAT))
         if known is None and split(session.key)[0] not in OWN_CHANNELS:
             await learn(session, await asyncio.to_thread(known_chat, session, self._store.layout))

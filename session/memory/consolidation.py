@@ -120,11 +120,12 @@ class MemoryNotes:
         """Ask the model for the background of a conversation, after ``budget.take``; its cost counts at once.
 
         Raises:
-            ModelError: as of ``Model.ask``.
+            ModelError, NotNow: as of ``Model.ask``, or it would go over a cap.
         """
-        answer = await self.model.ask(prompt)
-        if self._cost_meter is not None and answer.usage is not None:
-            self._cost_meter.pay(key, answer.usage)
+        if self._cost_meter is None:
+            return await self.model.ask(prompt)
+        async with self._cost_meter.request(key, self.model, prompt) as count:
+            count((answer := await self.model.ask(prompt)).usage)
         return answer
 
     async def text(self, scope: Scope) -> str:

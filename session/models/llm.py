@@ -19,7 +19,8 @@ from session.models.assembly import Assembly, Chunk
 from session.models.call_ids import legal_ids
 from session.models.credentials import lacks_key, no_key
 from session.models.failure import classified, cleaned
-from session.models.model import Answer, Embedded, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.models.prices import dollars
 from session.models.similarity import unit_vectors
 
 CONNECT_S = 10.0
@@ -109,9 +110,20 @@ class LiteLLM:
             return 0
         return int(info.get("max_input_tokens") or 0)
 
+    def most(self, prompt: Prompt, tokens: int) -> Need:
+        """Price a request at the dearest model that may be asked; imports LiteLLM, as ``takes`` does."""
+        answer = prompt.max_tokens or self._max_output_tokens
+        asked = {prompt.model or self.name, *self.fallbacks}
+        models = [model for model in asked if not self._lacks_key(model)]
+        if models:
+            _load()
+        known = [dollars(_library, model, prompt_tokens=tokens, completion_tokens=answer) for model in models]
+        priced = [cost for cost in known if cost is not None]
+        return Need(tokens + answer, max(priced, default=None if models else 0.0))
+
     def takes(self, part: PartKind) -> bool:
         """Say what LiteLLM's table knows of the model; imports LiteLLM, which takes seconds at first."""
-        _load()
+        load()
         asked = _library.supports_vision if part == "image" else _library.utils.supports_pdf_input
         try:
             return bool(asked(model=self.name))
@@ -200,12 +212,9 @@ class LiteLLM:
         """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
         if usage is None or not self._priced.get(model, True):
             return 0.0
-        try:
-            parts = _library.cost_per_token(model=model, usage_object=usage)
-        except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
-            self._priced[model] = False
-            return 0.0
-        return float(sum(parts))
+        cost = dollars(_library, model, usage_object=usage)
+        self._priced[model] = cost is not None
+        return cost or 0.0
 
     def _clean(self, text: str) -> str:
         return cleaned(text, secrets=(self._api_key,))
@@ -256,14 +265,8 @@ class LiteLLMEmbedder:
         except ValueError as error:
             raise BadAnswer(f"{self._model}: {error}") from error
         tokens = int(getattr(answer.usage, "prompt_tokens", 0) or 0)
-        return Embedded(vectors, Usage(prompt=tokens, cost_usd=self._cost(tokens)))
-
-    def _cost(self, tokens: int) -> float:
-        """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
-        try:
-            return float(_library.cost_per_token(model=self._model, prompt_tokens=tokens)[0])
-        except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
-            return 0.0
+        cost = dollars(_library, self._model, prompt_tokens=tokens) or 0.0
+        return Embedded(vectors, Usage(prompt=tokens, cost_usd=cost))
 
 
 class _Written:
@@ -339,10 +342,10 @@ def _timeouts(seconds: float) -> Any:
 
 async def _import() -> None:
     if _library is None:
-        await asyncio.to_thread(_load)
+        await asyncio.to_thread(load)
 
 
-def _load() -> None:
+def load() -> None:
     """Import and quieten LiteLLM."""
     global _library  # noqa: PLW0603 - one import per process
     # Two threads that import LiteLLM at once meet modules that are half made.

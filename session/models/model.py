@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -68,23 +69,106 @@ class Totals:
     cost_usd: float = 0.0
 
 
-class Meter:
-    """Adds up what the requests of a turn cost, so that it is known however the turn ends."""
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """For whom a request counts: its conversation, who asked, the cron job that it is for.
 
-    def __init__(self) -> None:
+    ``id`` is the message that is answered; of a call that is no turn's own another that nothing else has.
+    """
+
+    key: str
+    person: str = ""
+    job: str = ""
+    id: str = ""
+
+    @property
+    def job_id(self) -> str:
+        """The cron job, also of what the background does for the job's own conversation."""
+        return self.job or (self.key.removeprefix("cron:") if self.key.startswith("cron:") else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request may take at most: tokens, with the answer's, and dollars; None: no price is known."""
+
+    tokens: int = 0
+    cost_usd: float | None = 0.0
+
+
+class Reserving(Protocol):
+    """What keeps the requests of one turn within the caps on a day."""
+
+    async def reserve(self, model: Model, prompt: Prompt, tokens: int, spent: Usage) -> None:
+        """Return when a request may be made, and what it may cost is held.
+
+        Args:
+            model: who will be asked.
+            prompt: with what.
+            tokens: how many the request has, as far as somebody knows better than the local estimate; else 0.
+            spent: what the turn has cost so far.
+
+        Raises:
+            OverCap: it would go over a cap.
+            StoreError: the disk refused; nothing is held.
+        """
+        ...
+
+    def settle(self, spent: Usage) -> None:
+        """Hold no more than what the turn has cost so far: no request is under way."""
+        ...
+
+
+class Meter:
+    """Adds up what the requests of a turn cost, so that it is known however the turn ends.
+
+    ``reserving`` keeps them within caps; None: there are none, and nothing is held.
+    """
+
+    def __init__(self, reserving: Reserving | None = None) -> None:
         self.usage = Usage()
+        self._reserving = reserving
 
     def add(self, prompt: int, completion: int, cost_usd: float) -> None:
         """Add one request."""
         sums = self.usage
         self.usage = Usage(sums.prompt + prompt, sums.completion + completion, sums.cost_usd + cost_usd)
 
+    def count(self, usage: Usage | None) -> None:
+        """Add one request, as far as the provider counted it."""
+        if usage is not None:
+            self.add(usage.prompt, usage.completion, usage.cost_usd)
+
+    @asynccontextmanager
+    async def request(self, model: Model, prompt: Prompt, *, tokens: int = 0) -> AsyncIterator[None]:
+        """Hold what a request may cost while the context is open; its real cost is counted within.
+
+        Raises:
+            OverCap, StoreError: as of ``Reserving``; it may not be made.
+        """
+        if self._reserving is None:
+            yield
+            return
+        try:
+            await self._reserving.reserve(model, prompt, tokens, self.usage)
+            yield
+        finally:
+            self._reserving.settle(self.usage)
+
 
 class CostMeter(Protocol):
     """What pays for calls that are no turn's own."""
 
-    def pay(self, key: str, usage: Usage) -> None:
-        """Count what a call for a conversation cost; as no turn."""
+    def request(
+        self, key: str, model: Model, prompt: Prompt
+    ) -> AbstractAsyncContextManager[Callable[[Usage | None], None]]:
+        """Hold what a call for a conversation may cost while the context is open.
+
+        It yields what counts the call's real cost, as no turn.
+
+        Raises:
+            NotNow: it would go over a cap; ``reason`` is ``cost``.
+            StoreError: the disk refused; nothing is held.
+        """
         ...
 
     async def afford(self) -> None:
@@ -93,6 +177,14 @@ class CostMeter(Protocol):
         Raises:
             NotNow: what may be spent is used up; ``reason`` is ``cost``.
             NewerFormat: a newer version counts.
+        """
+        ...
+
+    def calls(self, since: datetime) -> list[datetime]:
+        """List the ends of all calls after ``since`` that were no turns; for threads.
+
+        Raises:
+            NewerFormat, StoreError: it cannot be known.
         """
         ...
 
@@ -147,6 +239,15 @@ class Warms(Protocol):
 
     async def warm(self) -> None:
         """Load it, which may take seconds; at once where that is done."""
+        ...
+
+
+@runtime_checkable
+class Prices(Protocol):
+    """What a model may do besides: say before a request what it may cost."""
+
+    def most(self, prompt: Prompt, tokens: int) -> Need:
+        """Return what a request of so many tokens may take with its answer; it may block."""
         ...
 
 

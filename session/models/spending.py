@@ -4,38 +4,42 @@ A call that is no turn's own (consolidation, a summary, a name) has a line that 
 names no person; a line without the field is a turn. In all else the form is the same, and so its version.
 A process of an earlier version, which does not know the field, counts tokens and cost of such a line too,
 shows it as one turn more, and takes it for nobody's where it looks at how much a person may still ask.
+
+With a cap on a day, what a request may cost is held before it is made: a line that has ``hold`` says so, and
+the line of its turn takes its place.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import os
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from itertools import accumulate
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import orjson
 import structlog
 from ulid import ULID
 
-import durable
-from session.errors import NewerFormat, NotNow, StoreError
-from session.models.model import Totals, Usage
+from session.errors import NewerFormat, NotNow, OverCap, StoreError
+from session.models import caps as capped
+from session.models.caps import Ask, Cap, Caps, Refused, next_day, refused
+from session.models.model import Model, Need, Payer, Prompt, Totals, Usage
+from session.models.prices import Pricing
+from session.models.tally import HOUR, Tally, added
+from session.models.usage_files import DayFiles, Exchange
+from session.models.usage_lines import Hold, SpendingRow, UsageLine
 
 log = structlog.get_logger("spending")
 
-VERSION = 1
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-COST_SAID = "What may be spent on answers today is used up. Messages are answered again from midnight UTC on."
-KEPT_DAYS = 35
-_READ_BYTES = 2**20
+AGAIN_SAID = "Messages are answered again from midnight UTC on."
+SPENT_SAID = "{} is used up. {}"
+COST_SAID = SPENT_SAID.format("What may be spent on answers today", AGAIN_SAID)
+# How often it is looked whether requests of other processes have ended that are in the way of one.
+LOOK_S = 1.0
+# The background tries again after so long where only requests under way are in its way.
+AGAIN_S = 30.0
 T = TypeVar("T")
 
 
@@ -48,43 +52,18 @@ class Disk(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SpendingRow:
-    """One turn, or a call that is none's own: when it ended (UTC), its conversation, who asked, its cost."""
+class _Asked:
+    """A request that asks, and where it is told: None where it is held."""
 
-    at: datetime
-    key: str
-    person: str
-    usage: Usage
-    turn: bool = True
-
-    def to_bytes(self) -> bytes:
-        """Write it as a line."""
-        fields: dict[str, Any] = {
-            "at": self.at.isoformat(),
-            "key": self.key.encode("utf-8", "replace").decode(),
-            "person": self.person.encode("utf-8", "replace").decode(),
-            "prompt": self.usage.prompt,
-            "completion": self.usage.completion,
-            "cost_usd": self.usage.cost_usd,
-        }
-        if not self.turn:
-            fields["turn"] = False
-        return orjson.dumps(fields) + b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """What one visit to the files brought: how many rows were written, and all rows that were read."""
-
-    written: int
-    found: list[SpendingRow]
-    error: StoreError | None = None
+    ask: Ask
+    answer: asyncio.Future[Refused | None]
 
 
 class Spending:
     """Counts turns and calls at once in memory and writes them behind; reads what other daemons wrote.
 
-    Used from the event loop; what a kill cuts off from its line is not counted afterwards.
+    Used from the event loop; what a kill cuts off from its line is not counted afterwards. What a request may
+    cost is held on disk before it is made, where there are caps.
     """
 
     def __init__(
@@ -94,7 +73,8 @@ class Spending:
         disk: Disk,
         clock: Callable[[], datetime],
         durable: bool,
-        per_day_usd: float = 0.0,
+        caps: Caps = Caps(),  # noqa: B008 - it is frozen
+        held_s: float = 150.0,
     ) -> None:
         """Touch nothing yet.
 
@@ -103,34 +83,41 @@ class Spending:
             disk: where files are read and written.
             clock: the time now, aware.
             durable: whether anything is read or written at all; else it counts for this process alone.
-            per_day_usd: what may be spent in a day (UTC); 0 is no limit.
+            caps: what may be spent in a day (UTC).
+            held_s: how long a request can last; what a killed process held is free again after that.
         """
         self._disk = disk
         self._clock = clock
         self._durable = durable
-        self._per_day_usd = per_day_usd
-        self._told_until: datetime | None = None
-        self._files = DayFiles(folder)
-        self._days: dict[date, Totals] = {}
-        self._people: dict[str, deque[datetime]] = {}
-        # Rows that count already, and are not on disk yet.
-        self._pending: list[SpendingRow] = []
-        self._visit: asyncio.Future[_Exchange] | None = None
-        self._swept = clock()
+        self._caps = caps
+        self._held = timedelta(seconds=held_s)
+        self._told: dict[str, datetime] = {}
+        self._pricing = Pricing()
+        self._files = DayFiles(folder, caps)
+        self._tally = Tally(by_subject=caps.any)
+        # Lines that count already, and are not on disk yet.
+        self._pending: list[UsageLine] = []
+        self._asked: list[_Asked] = []
+        self._visit: asyncio.Future[Exchange] | None = None
+        self._visitors: list[_Asked] = []
+        # Set whenever something was settled, for requests that wait for room.
+        self._settled = asyncio.Event()
 
-    def record(self, key: str, person: str, usage: Usage) -> None:
-        """Count a turn that ends now."""
-        self._record(SpendingRow(self._clock().astimezone(UTC), key, person, usage))
+    def record(self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "") -> None:
+        """Count a turn that ends now; ``id_`` is that of its message, whose hold it settles."""
+        held = id_ if self._caps.any else ""
+        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held))
 
-    def pay(self, key: str, usage: Usage) -> None:
-        """Count what a call cost that is no turn of anybody's; see ``CostMeter``."""
-        self._record(SpendingRow(self._clock().astimezone(UTC), key, "", usage, turn=False))
+    def pay(self, key: str, usage: Usage, *, id_: str = "") -> None:
+        """Count what a call cost that is no turn of anybody's; ``id_`` is that of its hold."""
+        self._record(SpendingRow(self._now(), key, "", usage, turn=False, id=id_))
 
-    def _record(self, row: SpendingRow) -> None:
+    def _record(self, line: UsageLine) -> None:
         if not self._durable:
-            self._take(row)
+            self._take(line)
+            self._wake([line])
             return
-        self._pending.append(row)
+        self._pending.append(line)
         if self._visit is None:
             self._start()
 
@@ -144,7 +131,7 @@ class Spending:
             return
         visit = self._visit or self._start()
         try:
-            await visit
+            await asyncio.shield(visit)
         except NewerFormat:
             raise
         except StoreError as error:
@@ -164,225 +151,247 @@ class Spending:
             if visit.exception() is not None or visit.result().error is not None:
                 return
 
+    # -- what was spent --------------------------------------------------------------------------------------
+
     def today(self) -> Totals:
         """Sum up the running day (UTC), as far as it was read."""
-        day = self._clock().astimezone(UTC).date()
-        sums = self._days.get(day, Totals())
-        for row in self._pending:
-            if row.at.date() == day:
-                sums = _added(sums, row)
+        day = self._now().date()
+        sums = self._tally.day(day)
+        for line in self._pending:
+            if isinstance(line, SpendingRow) and line.at.date() == day:
+                sums = added(sums, line)
         return sums
+
+    def within_hour(self, person: str) -> list[datetime]:
+        """List the ends of a person's turns of the last hour, oldest first."""
+        since = self._clock() - HOUR
+        pending = [
+            line.at
+            for line in self._pending
+            if isinstance(line, SpendingRow) and line.turn and line.person == person and line.at > since
+        ]
+        return sorted([*self._tally.ends(person, since), *pending])
+
+    def calls(self, since: datetime) -> list[datetime]:
+        """List the ends of all calls after ``since`` that were no turns, as the files have them; for threads.
+
+        Raises:
+            NewerFormat, StoreError: they cannot be read.
+        """
+        return self._files.calls(since.astimezone(UTC), self._now()) if self._durable else []
+
+    # -- what may be spent -----------------------------------------------------------------------------------
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit on what may be spent in a day."""
-        return self._per_day_usd > 0
+        """Whether there is a cap on what may be spent in a day."""
+        return self._caps.any
+
+    def reached(self, payer: Payer) -> Cap | None:
+        """Return a cap that is used up for a payer, as far as it was read."""
+        if not self._caps.any:
+            return None
+        now = self._now()
+        tally = self._with_pending(now)
+        cap = next((cap for cap in self._caps.of(payer) if cap.is_reached(tally, now)), None)
+        if cap is not None:
+            self._warn(cap)
+        return cap
+
+    def left(self, payer: Payer) -> list[dict[str, Any]]:
+        """Show the caps of a payer as ``shown`` does."""
+        now = self._now()
+        tally = self._with_pending(now)
+        return [cap.shown(tally, now) for cap in self._caps.of(payer)]
+
+    def shown(self) -> list[dict[str, Any]] | None:
+        """List the caps with what is left of them; of those on chats, people and jobs the nearest.
+
+        None: there are none.
+        """
+        if not self._caps.any:
+            return None
+        now = self._now()
+        return capped.shown(self._caps, self._with_pending(now), now)
 
     def closed_until(self) -> datetime | None:
-        """Return when the next day begins, where this one's limit is reached as far as it was read."""
-        if not self.limited or (cost := self.today().cost_usd) < self._per_day_usd:
-            return None
-        now = self._clock().astimezone(UTC)
-        until = now.replace(hour=0, minute=0, second=0, microsecond=0) + DAY
-        if until != self._told_until:
-            self._told_until = until
-            log.warning(
-                "usage.limit_reached", cost_usd=cost, limit_usd=self._per_day_usd, until=until.isoformat()
-            )
-        return until
+        """Return when the next day begins, where this one's cap on all is reached as far as it was read."""
+        return self._until() if self.reached(Payer("")) is not None else None
 
     async def afford(self) -> None:
         """See that a call may still be paid today; see ``CostMeter``."""
         if not self.limited:
             return
         await self.refresh()
-        until = self.closed_until()
-        if until is not None:
-            hint = f"wait until {until.isoformat()}, or raise limits.cost_per_day_usd"
-            raise NotNow("what may be spent today is used up", reason="cost", until=until, hint=hint)
+        cap = self.reached(Payer(""))
+        if cap is not None:
+            raise self._not_now(self._over(cap))
 
-    def within_hour(self, person: str) -> list[datetime]:
-        """List the ends of a person's turns of the last hour, oldest first."""
-        since = self._clock() - HOUR
-        ends = self._people.get(person, deque())
-        while ends and ends[0] <= since:
-            ends.popleft()
-        pending = [row.at for row in self._pending if row.turn and row.person == person and row.at > since]
-        return sorted([*ends, *pending])
+    @contextlib.asynccontextmanager
+    async def request(
+        self, key: str, model: Model, prompt: Prompt
+    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+        """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
+        payer = Payer(key, id=str(ULID())) if self._caps.any else Payer(key)
+        spent = Usage()
 
-    def _start(self) -> asyncio.Future[_Exchange]:
-        rows, now = list(self._pending), self._clock().astimezone(UTC)
-        visit = self._visit = self._disk.beside(lambda: self._files.exchange(rows, now))
+        def count(usage: Usage | None) -> None:
+            nonlocal spent
+            if usage is not None:
+                spent = usage
+                self.pay(key, usage, id_=payer.id)
+
+        try:
+            if self._caps.any:
+                await self._hold_or_wait(payer, model, prompt)
+            yield count
+        finally:
+            if payer.id and spent == Usage():
+                self.settle(payer, Usage())
+
+    async def reserve(self, payer: Payer, need: Need, spent: Usage) -> Refused | None:
+        """Hold what a request may cost; return why not, where it would go over a cap.
+
+        Raises:
+            NewerFormat, StoreError: nothing is held.
+        """
+        now = self._now()
+        ask = Ask(payer, need, spent, now + self._held)
+        if not self._durable:
+            refusal = refused(self._caps, self._tally, ask, now)
+            if refusal is None:
+                self._take(ask.hold(now))
+            return refusal
+        asked = _Asked(ask, asyncio.get_running_loop().create_future())
+        self._asked.append(asked)
+        if self._visit is None:
+            self._start()
+        return await asked.answer
+
+    def settle(self, payer: Payer, spent: Usage) -> None:
+        """Hold no more than what was spent: no request is under way."""
+        now = self._now()
+        self._record(Hold(now, now, payer, spent))
+
+    async def need(self, model: Model, prompt: Prompt, tokens: int) -> Need:
+        """Say what a request may take; ``tokens`` as of ``Reserving``."""
+        return await self._pricing.need(model, prompt, tokens)
+
+    async def room(self) -> None:
+        """Return when something was settled here, or it is time to look what others settled."""
+        settled = self._settled
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(settled.wait(), LOOK_S)
+
+    def over(self, refusal: Refused) -> OverCap:
+        """Make the error of a request that would go over a cap."""
+        self._warn(refusal.cap)
+        return self._over(refusal.cap)
+
+    async def _hold_or_wait(self, payer: Payer, model: Model, prompt: Prompt) -> None:
+        """Hold what a call of the background may cost.
+
+        Raises:
+            NotNow: until the next day, or until the requests that are in the way will have ended.
+        """
+        refusal = await self.reserve(payer, await self.need(model, prompt, 0), Usage())
+        if refusal is not None:
+            again = self._clock() + timedelta(seconds=AGAIN_S) if refusal.passes else None
+            raise self._not_now(self.over(refusal) if again is None else self._over(refusal.cap), again)
+
+    def _over(self, cap: Cap) -> OverCap:
+        return OverCap(cap.name, about=cap.about, until=self._until())
+
+    def _not_now(self, over: OverCap, again: datetime | None = None) -> NotNow:
+        words = "what may be spent today is used up"
+        return NotNow(words, reason="cost", until=again or over.until, hint=over.hint)
+
+    def _until(self) -> datetime:
+        return next_day(self._clock())
+
+    def _warn(self, cap: Cap) -> None:
+        until = self._until()
+        if self._told.get(cap.about) != until:
+            self._told = {about: at for about, at in self._told.items() if at == until} | {cap.about: until}
+            log.warning(
+                "usage.limit_reached",
+                limit=cap.name,
+                of=cap.limit,
+                who=cap.subject[1],
+                until=until.isoformat(),
+            )
+
+    def _with_pending(self, now: datetime) -> Tally:
+        """Return the tally with what is not on disk yet."""
+        if not self._pending:
+            return self._tally
+        tally = self._tally.copy()
+        for line in self._pending:
+            tally.take(line, now)
+        return tally
+
+    # -- the files -------------------------------------------------------------------------------------------
+
+    def _start(self) -> asyncio.Future[Exchange]:
+        lines, now = list(self._pending), self._now()
+        # Whoever was cancelled meanwhile has settled already: a hold behind that would stay.
+        self._visitors, self._asked = [asked for asked in self._asked if not asked.answer.done()], []
+        asks = [asked.ask for asked in self._visitors]
+
+        def job() -> Exchange:
+            return self._files.exchange(lines, now, asks)
+
+        # Whoever asks may have to wait for another process, and must not hold up the disk of the chats.
+        loop = asyncio.get_running_loop()
+        visit = self._visit = loop.run_in_executor(None, job) if asks else self._disk.beside(job)
         visit.add_done_callback(self._end)
         return visit
 
-    def _end(self, visit: asyncio.Future[_Exchange]) -> None:
+    def _end(self, visit: asyncio.Future[Exchange]) -> None:
         """Take in what a visit brought, once: whoever sees its end first."""
         if visit is not self._visit or not visit.done():
             return
         self._visit = None
+        visitors, self._visitors = self._visitors, []
         error = visit.exception()
         if error is not None:
             log.warning("usage.unwritten", error=str(error))
+            _tell(visitors, error)
             return
         done = visit.result()
         # What was counted while the disk was busy stays for the next visit.
         del self._pending[: done.written]
-        for row in done.found:
-            self._take(row)
+        self._tally.keep(done.kept)
+        for line in done.found:
+            self._take(line)
+        self._wake(done.found)
         if done.error is not None:
             log.warning("usage.unwritten", error=str(done.error), hint=done.error.hint)
-        elif self._pending:
+            _tell(visitors, done.error)
+        else:
+            for asked, refusal in zip(visitors, done.refusals, strict=True):
+                if not asked.answer.done():
+                    asked.answer.set_result(refusal)
+        if self._asked or (self._pending and done.error is None):
             self._start()
 
-    def _take(self, row: SpendingRow) -> None:
-        day = row.at.date()
-        if day not in self._days:
-            self._days = {old: sums for old, sums in self._days.items() if day - old < timedelta(days=2)}
-        self._days[day] = _added(self._days.get(day, Totals()), row)
-        since = self._clock() - HOUR
-        if row.turn and row.at > since:
-            ends = self._people.setdefault(row.person, deque())
-            ends.append(row.at)
-            if len(ends) > 1 and ends[-2] > row.at:
-                self._people[row.person] = deque(sorted(ends))
-            if row.at - self._swept > HOUR:
-                self._swept = row.at
-                self._people = {who: ends for who, ends in self._people.items() if ends and ends[-1] > since}
+    def _take(self, line: UsageLine) -> None:
+        now = self._now()
+        self._tally.take(line, now)
+        if not self._durable:
+            self._tally.keep({now.date(), (now - HOUR).date(), line.at.date()})
+
+    def _wake(self, found: Sequence[UsageLine]) -> None:
+        """Let requests that wait for room look again, where some was made."""
+        if any(line.settles for line in found):
+            self._settled.set()
+            self._settled = asyncio.Event()
+
+    def _now(self) -> datetime:
+        return self._clock().astimezone(UTC)
 
 
-class DayFiles:
-    """Appends to and reads the files ``<day>.jsonl`` of a folder. For threads, one at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._read_to: dict[date, int] = {}
-
-    def exchange(self, rows: Sequence[SpendingRow], now: datetime) -> _Exchange:
-        """Append ``rows``, then read everything of the last hour's days that was not read yet.
-
-        Raises:
-            NewerFormat: a newer version writes these files; nothing was written.
-            StoreError: they cannot be read.
-        """
-        with self._lock:
-            days = sorted({(now - HOUR).date(), now.date(), *(row.at.date() for row in rows)})
-            try:
-                found = self._read(days)
-            except OSError as error:
-                raise StoreError(f"what models cost cannot be read: {error.strerror}") from error
-            written = 0
-            try:
-                while written < len(rows):
-                    written += self._append(rows[written:], now.date())
-                found += self._read(days)
-            except OSError as error:
-                failed = StoreError(f"what models cost could not be written: {error.strerror}")
-                return _Exchange(written, found, failed)
-            return _Exchange(written, found)
-
-    def _append(self, rows: Sequence[SpendingRow], today: date) -> int:
-        """Append the rows of the first one's day in one write; return how many went in whole.
-
-        Another daemon may have died in its write, or the disk be full in ours: the next line begins anew.
-        """
-        day = rows[0].at.date()
-        path = self._path(day)
-        if not path.exists():
-            self._create(path, today)
-        lines = [row.to_bytes() for row in rows if row.at.date() == day]
-        # Several daemons write here: one write with O_APPEND is not mixed with those of others.
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            size = os.fstat(fd).st_size
-            torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-            left = os.write(fd, (b"\n" if torn else b"") + b"".join(lines)) - torn
-        finally:
-            os.close(fd)
-        whole = sum(1 for end in accumulate(map(len, lines)) if end <= left)
-        if not whole:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return whole
-
-    def _create(self, path: Path, today: date) -> None:
-        durable.make_folder(path.parent)
-        temp = path.with_name(f".{path.name}.{ULID()}.tmp")
-        with (
-            # Another daemon may create it at the same moment: its file stays.
-            contextlib.suppress(FileExistsError),
-            durable.replacing(path, temp=temp, new=True) as fd,
-        ):
-            durable.write_all(fd, orjson.dumps({"v": VERSION}) + b"\n")
-        for old in path.parent.glob("*.jsonl"):
-            day = _day_of(old)
-            if day is not None and today - day > timedelta(days=KEPT_DAYS):
-                old.unlink(missing_ok=True)
-
-    def _read(self, days: Iterable[date]) -> list[SpendingRow]:
-        return [row for day in days for row in self._read_day(day)]
-
-    def _read_day(self, day: date) -> list[SpendingRow]:
-        """Read the whole lines that were not read yet."""
-        try:
-            fd = os.open(self._path(day), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            self._read_to.pop(day, None)
-            return []
-        try:
-            start = self._read_to.get(day, 0)
-            data = _all_from(fd, start)
-        finally:
-            os.close(fd)
-        # A line without its end may be in the middle of another daemon's write: it is read the next time.
-        keep = data.rfind(b"\n") + 1
-        rows = [row for raw in data[:keep].split(b"\n") if (row := _read_row(raw, day)) is not None]
-        self._read_to[day] = start + keep
-        return rows
-
-    def _path(self, day: date) -> Path:
-        return self._folder / f"{day.isoformat()}.jsonl"
-
-
-def _all_from(fd: int, start: int) -> bytes:
-    pieces = []
-    while piece := os.pread(fd, _READ_BYTES, start):
-        pieces.append(piece)
-        start += len(piece)
-    return b"".join(pieces)
-
-
-def _read_row(raw: bytes, day: date) -> SpendingRow | None:
-    """Read a line; None where it is torn, or the heading.
-
-    Raises:
-        NewerFormat: it is the heading of a newer version.
-    """
-    try:
-        fields: Any = orjson.loads(raw)
-        if "v" in fields:
-            durable.check_version(fields["v"], VERSION, f"usage of {day}", error=NewerFormat)
-        at = datetime.fromisoformat(fields["at"]).astimezone(UTC)
-        usage = Usage(int(fields["prompt"]), int(fields["completion"]), float(fields["cost_usd"]))
-        return SpendingRow(
-            at, str(fields["key"]), str(fields["person"]), usage, turn=fields.get("turn") is not False
-        )
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def _day_of(path: Path) -> date | None:
-    try:
-        return date.fromisoformat(path.stem)
-    except ValueError:
-        return None
-
-
-def _added(sums: Totals, row: SpendingRow) -> Totals:
-    usage = row.usage
-    return Totals(
-        sums.turns + row.turn,
-        sums.prompt_tokens + usage.prompt,
-        sums.completion_tokens + usage.completion,
-        sums.cost_usd + usage.cost_usd,
-    )
+def _tell(visitors: list[_Asked], error: BaseException) -> None:
+    for asked in visitors:
+        if not asked.answer.done():
+            asked.answer.set_exception(error)

@@ -38,6 +38,7 @@ def read_beginning(path: Path, stem: str) -> Transcript | None:
     try:
         with path.open("rb") as file:
             data = file.read(BEGINNING_BYTES)
+    # Between the listing and here it may have been reopened or deleted.
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -64,6 +64,7 @@ def named_in_files(paths: Iterable[Path]) -> Named:
                 for name, at in named_in(_lines(file)).items():
                     found[name] = max(at, found.get(name, at))
         except OSError as error:
+            # Files that only this session names count as unnamed, and stay until they are old.
             log.warning("session.unread", file=path.name, error=str(error.strerror))
     return found
 
@@ -87,15 +88,26 @@ def let_go(layout: Layout, gone: Mapping[str, datetime], awaited: AwaitedFiles, 
         if name in wanted or name in awaited.names:
             continue
         until = gone[name] if awaited.complete else min(gone[name], now - UNREAD_FOR)
-        try:
-            if path.stat().st_mtime <= until.timestamp():
-                path.unlink()
-                count += 1
-        except OSError as error:
-            log.warning("media.kept", file=name, error=str(error.strerror))
+        # Of one that stays the lines are gone all the same: the sweep of unnamed files finds it later.
+        count += delete_older(path, name, until)
     if count:
         log.info("media.deleted", count=count)
     return count
+
+
+def delete_older(path: Path, name: str, until: datetime) -> bool:
+    """Delete a file that nothing brought again since ``until``; say whether it is gone now.
+
+    It stays where the disk refuses.
+    """
+    try:
+        # Looked at right before: a message may have brought it again while the transcripts were read.
+        if path.stat().st_mtime <= until.timestamp():
+            path.unlink()
+            return True
+    except OSError as error:
+        log.warning("media.kept", file=name, error=str(error.strerror))
+    return False
 
 
 def still_named(layout: Layout, names: set[str]) -> set[str]:

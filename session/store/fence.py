@@ -99,6 +99,7 @@ class Held:
         """
         self.check()
         bin_ = self.temp(path.parent)
+        # A killed writer of this epoch may have left its own there.
         shutil.rmtree(bin_, ignore_errors=True)
         make_private(bin_)
         self.check()
@@ -206,6 +207,7 @@ class Fence:
             os.close(file.fd)
             return
         try:
+            # The file stays open, so that its lock must be let go of by hand.
             fcntl.flock(file.fd, fcntl.LOCK_UN)
         except BaseException:
             os.close(file.fd)
@@ -236,6 +238,7 @@ class Fence:
         """Read the lock file anew, without holding it: does the writer with ``epoch`` own the key?"""
         try:
             raw = self.path.read_bytes()
+        # Who cannot read the lock has no proof, and whatever hangs on it is not done.
         except OSError:
             return False
         record = read_record(raw, self.path.name)
@@ -261,6 +264,7 @@ class Fence:
                 file = self._open()
             try:
                 if try_lock(file.fd):
+                    # While we waited the lock may have been replaced: ours would then guard nothing.
                     if file.is_at(self.name):
                         return file
                 elif wait is None:
@@ -278,6 +282,7 @@ class Fence:
             try:
                 fd = open_private(self.path)
             except FileNotFoundError:
+                # Only the first key of a workspace finds no folder: the others spare themselves a look.
                 make_folder(self.path.parent)
                 fd = open_private(self.path)
             found = os.fstat(fd)
@@ -320,6 +325,7 @@ class Fence:
     def _overtake(self, frozen: OpenFile) -> OpenFile | None:
         """Replace the lock of a frozen holder and renew the key's files; None where another was quicker."""
         with _guard(self.path.parent) as alone:
+            # The holder may have woken, or another process been quicker, since it was found frozen.
             if not alone or not frozen.is_at(self.name) or _is_free(frozen.fd):
                 return None
             old = self._record_in(frozen.fd)
@@ -335,6 +341,7 @@ class Fence:
         log.warning("lock.overtaken", lock=self.path.name, epoch=record.epoch, frozen=old.owner)
         try:
             sync_folder(self.path.parent)
+            # The frozen writer may have both files open: it must wake on such as nobody reads any more.
             Held(self, ours, record).renew()
         except BaseException:
             os.close(ours.fd)

@@ -105,6 +105,7 @@ class JournalFile:
             Changed: it was not, and has been read again.
         """
         opened = None if fd is None else seen(fd)
+        # Another process may have written or replaced it since, and what is known of it would be too little.
         if self._unread or not opened == self._seen == seen(self.path):
             self._unread = True
             self.refresh()
@@ -125,6 +126,7 @@ class JournalFile:
                 self._append(held, fd, data)
         except (OSError, StoreError) as error:
             self._unread = True
+            # Who was overtaken meets all kinds of errors; this tells the true one.
             held.check()
             if isinstance(error, StoreError):
                 raise

@@ -37,6 +37,7 @@ def read_record(raw: bytes, name: str) -> LockRecord:
         body: dict[str, Any] = json.loads(raw)
         version, epoch = body["v"], body["epoch"]
     except (ValueError, TypeError, KeyError, RecursionError):
+        # A power cut may tear it: the seconds are above any epoch that was counted up from one.
         return LockRecord(epoch=int(time.time()))
     check_version(version, VERSION, name, error=NewerFormat)
     key, owner, renew = body.get("key"), body.get("owner"), body.get("renew", [])

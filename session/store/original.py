@@ -36,6 +36,7 @@ def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
         with held.replacing(copy) as target:
             copy_rest(fd, target, 0)
     else:
+        # A crash after its making may have left the name of the copy unsynced.
         sync_folder(copy.parent)
     log.warning("transcript.copied", file=path.name, copy=copy.name)
     return copy

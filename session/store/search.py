@@ -113,6 +113,7 @@ def _sessions(layout: Layout, stem: str, key: str) -> Iterator[tuple[Path, Trans
             yield path, transcript
     for found in reversed(archive.of_stem(layout, stem)):
         if found.session_id in seen:
+            # A damaged session hides no other one.
             continue
         seen.add(found.session_id)
         try:

@@ -105,6 +105,7 @@ class Store:
         """Run one disk job of a key: beside those of others, or in its own thread where it may take long."""
         async with handle.turn:
             if not slow:
+                # The threads that all keys share must not wait for the lock of one.
                 with contextlib.suppress(Busy):
                     return await self._threads.start(lambda: job(None))
             wait = Wait()
@@ -121,6 +122,7 @@ class Store:
                 epoch = writer.claim(wait)
                 journal_file.refresh()
             except Moved:
+                # The file turned out to be another key's: the name is looked for again.
                 handle.writer = handle.journal_file = None
                 continue
             handle.writer, handle.journal_file = writer, journal_file

@@ -247,6 +247,7 @@ def _take_away(held: Held, path: Path, content: Transcript) -> None:
         # The rename cannot be undone: who was overtaken meanwhile must not take the new owner's file away.
         held.check()
         path.rename(path.with_name(f"{path.name}.corrupt-{ULID()}"))
+        # A power cut that brought the name back would show the session twice.
         sync_folder(path.parent)
     else:
         held.remove(path)

@@ -9,7 +9,7 @@ from datetime import datetime
 import structlog
 
 from session.disk.layout import Layout
-from session.store.enclosed import AwaitedFiles, still_named, within
+from session.store.enclosed import AwaitedFiles, delete_older, still_named, within
 
 log = structlog.get_logger("media")
 
@@ -32,16 +32,8 @@ def sweep(layout: Layout, awaited: AwaitedFiles, *, before: datetime) -> int:
     old = _older(layout, awaited.names, before)
     if not old:
         return 0
-    count = 0
-    for name in old - still_named(layout, old):
-        path = layout.workspace / name
-        try:
-            # A message may have brought it again while the transcripts were read.
-            if path.stat().st_mtime < before.timestamp():
-                path.unlink()
-                count += 1
-        except OSError as error:
-            log.warning("media.kept", file=name, error=str(error.strerror))
+    unnamed = old - still_named(layout, old)
+    count = sum(delete_older(layout.workspace / name, name, before) for name in unnamed)
     if count:
         log.info("media.swept", count=count)
     return count
@@ -54,6 +46,7 @@ def media_bytes(layout: Layout) -> int:
         try:
             size += path.stat().st_size if path.is_file() else 0
         except OSError:
+            # Somebody else removed it meanwhile.
             continue
     return size
 

@@ -128,6 +128,7 @@ class Vectors:
                     self._tell(f"{type(error).__name__}: {error}")
                     if last or not damaged:
                         return None
+                    # Vectors can be made again, so that a damaged file costs time alone.
                     with suppress(OSError, StoreError):
                         self._discard()
                 except (OSError, StoreError) as error:
@@ -141,6 +142,7 @@ class Vectors:
     def _opened(self) -> sqlite3.Connection:
         """Return the open file, opened again where another process has replaced it."""
         if self._file is not None:
+            # Another process may have thrown a damaged file away and begun the next.
             with suppress(FileNotFoundError):
                 if self._path.stat().st_ino == self._inode:
                     return self._file

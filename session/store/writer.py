@@ -189,6 +189,7 @@ class TranscriptWriter:
         try:
             self.refresh(quick=quick)
         except Moved:
+            # Another key was the first under this file name: the next claim gives ours a name of its own.
             raise Fenced("the file of this conversation was taken by another one") from None
         raise Changed
 
@@ -307,6 +308,7 @@ class TranscriptWriter:
                 written = seen(target)
         except FileExistsError:
             self.forget()
+            # Another process wrote the first line meanwhile: it is read before anything goes behind it.
             raise Changed from None
         self._seen = written
         held.check()

@@ -98,6 +98,7 @@ class Commands:
         ended: makes the background work for an ended session durable; called with the session that ended it.
         left: the same for the session of this ULID, which ended because an older one was opened again.
         compact: compacts conversations; None: this model is sent no history.
+        limits: lines that say what is left of them to whoever sent the message; None: there are none.
         now: the timestamp of a line that is written now.
     """
 
@@ -109,6 +110,7 @@ class Commands:
         ended: Callable[[Session], Awaitable[bool]],
         left: Callable[[str, str], Awaitable[bool]],
         compact: Compactions | None = None,
+        limits: Callable[[Request], Awaitable[list[str]]] | None = None,
         now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
     ) -> None:
         self._status = status
@@ -116,6 +118,7 @@ class Commands:
         self.ended = ended
         self._left = left
         self._compactions = compact
+        self._limits = limits
         self._now = now
 
     async def run(
@@ -140,7 +143,8 @@ class Commands:
                 # A running turn was stopped out of line, before this letter's turn came.
                 return NOTHING_RUNS
             case "status":
-                return "\n".join([*self._status(session.key), *_of_session(session)])
+                left = await self._limits(request) if self._limits is not None else []
+                return "\n".join([*self._status(session.key), *left, *_of_session(session)])
             case "resume":
                 return await self._resume(session, command.rest, request.id)
             case "undo":
@@ -184,6 +188,7 @@ class Commands:
         except NotChosen as error:
             return str(error)
         except NoSession:
+            # It was there when it was chosen: retention or a person may have deleted it since.
             return NO_SUCH_ONE
         if swap.left:
             await self._left(session.key, swap.left)

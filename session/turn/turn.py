@@ -21,7 +21,7 @@ from session.errors import (
     RoundsExhausted,
     TurnTimeout,
 )
-from session.models.model import Answer, Meter, Model, ToolCall, Usage, Warms
+from session.models.model import Answer, Meter, Model, Prompt, ToolCall, Warms
 from session.store.store import Exchange, Session
 from session.tools import Toolbox
 from session.transcript import transcript
@@ -116,6 +116,7 @@ class Turns:
 
         Raises:
             ModelAway, StoreError: nothing is wrong with the letter; run it again later.
+            OverCap: ``meter`` refused a request; ``close`` ends what is stored of the turn.
             ModelError, TurnTimeout: it will never be answered.
         """
         first = joins.take() if joins is not None else ()
@@ -136,10 +137,17 @@ class Turns:
             stored = turn.stored_answer()
             if stored is None:
                 raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
+            # The time ran out between the answer, which is on disk, and the end of the turn.
             text = stored
         if turn.compaction is not None:
             turn.compaction.ended()
         return Reply(text=text, seq=session.seq_of(request.id), usage=turn.meter.usage)
+
+    async def close(self, session: Session, request: Request) -> None:
+        """Close a turn that ends without an answer by a line that says so; twice does no harm."""
+        exchange = session.find(request.id)
+        if exchange is not None and exchange.tail and exchange.final is None:
+            await session.append([TurnLines(request, self.now).stopped("")])
 
 
 class _Turn:
@@ -197,7 +205,6 @@ class _Turn:
         while True:
             await self._join()
             answer = await self._ask()
-            self._count(answer.usage)
             if not answer.tool_calls:
                 return await self._finish(answer)
             if self._rounds >= self._turns.limits.max_tool_rounds:
@@ -278,6 +285,7 @@ class _Turn:
             try:
                 answer = await self._ask_once()
             except (ModelRefused, ContextTooLong) as error:
+                # What people have seen of an answer cannot be taken back by asking anew.
                 if self._partial or not await self._changed(error):
                     raise
             else:
@@ -298,12 +306,20 @@ class _Turn:
         return self._asking.summary_as_user()
 
     async def _ask_once(self) -> Answer:
-        """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
+        """Ask, and count what it cost."""
         self._partial.clear()
         if self.compaction is not None:
             prompt = await self.compaction.prompt(self._user, self._store)
         else:
             prompt = await self._asking.prompt(self._user)
+        tokens = self.compaction.tokens if self.compaction is not None else 0
+        async with self.meter.request(self._turns.model, prompt, tokens=tokens):
+            answer = await self._sent(prompt)
+            self.meter.count(answer.usage)
+        return answer
+
+    async def _sent(self, prompt: Prompt) -> Answer:
+        """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         if self._user is None:
             return await self._turns.model.ask(prompt, self._delta)
         storing: list[asyncio.Future[None]] = []
@@ -316,10 +332,6 @@ class _Turn:
             # An append that has begun cannot be called back, and the answer's line must follow it.
             for store in storing:
                 await store
-
-    def _count(self, usage: Usage | None) -> None:
-        if usage is not None:
-            self.meter.add(usage.prompt, usage.completion, usage.cost_usd)
 
     def _delta(self, text: str) -> None:
         self._partial.append(text)

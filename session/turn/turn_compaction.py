@@ -81,6 +81,11 @@ class TurnCompaction:
             return await compactions.compact(session, rules, occasion, meter=self._meter)
         return False
 
+    @property
+    def tokens(self) -> int:
+        """How many the last request that was built is estimated to have; 0 before the first."""
+        return self._estimate.tokens if self._estimate is not None else 0
+
     def answered(self, usage: Usage | None) -> None:
         """Take in what the provider counted for the request."""
         if self._estimate is not None:

@@ -8,34 +8,34 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import Letter, ParkedAs, Post
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, Post
 
-_SERVING: dict[EmbeddedMailbox, asyncio.Task[None]] = {}
+M = TypeVar("M", bound=Mailbox)
+_SERVING: dict[Mailbox, asyncio.Task[None]] = {}
 
 
 @asynccontextmanager
 async def opened(state: Path, **options: object) -> AsyncIterator[EmbeddedMailbox]:
     """Serve a mailbox on ``state`` until the context is left, or ``vanish`` was called."""
-    mailbox = EmbeddedMailbox(state, **options)  # type: ignore[arg-type]
-    async with serving(mailbox):
+    async with serving(EmbeddedMailbox(state, **options)) as mailbox:  # type: ignore[arg-type]
         yield mailbox
 
 
 @asynccontextmanager
-async def serving(mailbox: EmbeddedMailbox) -> AsyncIterator[None]:
-    """Serve ``mailbox`` until the context is left, or ``vanish`` was called."""
+async def serving(mailbox: M) -> AsyncIterator[M]:
+    """Serve ``mailbox``, of either kind, until the context is left, or ``vanish`` was called."""
     _SERVING[mailbox] = asyncio.create_task(mailbox.serve(), name="serve")
     try:
         await mailbox.ready()
-        yield
+        yield mailbox
     finally:
         await vanish(mailbox)
 
 
-async def vanish(mailbox: EmbeddedMailbox) -> None:
+async def vanish(mailbox: Mailbox) -> None:
     """End the serving of ``mailbox``; its takers stay where they are."""
     task = _SERVING.pop(mailbox, None)
     if task is not None:

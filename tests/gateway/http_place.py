@@ -109,9 +109,10 @@ async def open_place(
     http: dict[str, Any] | None = None,
     prepare: Callable[[HttpServer], None] | None = None,
     limits: dict[str, Any] | None = None,
+    kind: type[Application] = Application,
     **tables: Any,
 ) -> AsyncIterator[Place]:
-    """Open it; ``tables`` are further ones of the configuration."""
+    """Open it, an application of this ``kind``; ``tables`` are further ones of the configuration."""
     settings = Settings.model_validate(
         {
             "workspace": workspace,
@@ -120,7 +121,7 @@ async def open_place(
             **tables,
         }
     )
-    application = Application(settings)
+    application = kind(settings)
     server = HttpServer(application)
     if prepare is not None:
         prepare(server)

@@ -102,6 +102,7 @@ class Rig:
             ended=self.session_ended,
             left=self.session_left,
             compact=self.compactions,
+            limits=self.more["quota"].left if "quota" in self.more else None,
         )
 
     def turns(self) -> Turns:

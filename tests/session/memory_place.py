@@ -11,11 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from session.background.job_files import BackgroundJob, JobFiles
+from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.context.scopes import Scope, Scopes
 from session.memory.circles import learn
 from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.models.caps import Caps
 from session.models.model import Answer, CostMeter, OnDelta, Prompt, ToolCall
 from session.models.spending import Spending
 from session.store.store import Store
@@ -92,9 +93,11 @@ class NoDisk:
         raise AssertionError("it is not durable")
 
 
-def purse_of(clock: Clock, *, per_day_usd: float = 0.0) -> Spending:
+def spending_of(clock: Clock, *, per_day_usd: float = 0.0) -> Spending:
     """Count what this process pays."""
-    return Spending(Path(), disk=NoDisk(), clock=clock, durable=False, per_day_usd=per_day_usd)
+    return Spending(
+        Path(), disk=NoDisk(), clock=clock, durable=False, caps=Caps(cost_per_day_usd=per_day_usd)
+    )
 
 
 def saved(entry: Any = "They talked.", memory: Any = "- a fact", **more: Any) -> Answer:
@@ -121,40 +124,16 @@ def talk(count: int, *, start: int = 0, **fields: Any) -> list[dict[str, Any]]:
     ]
 
 
-class Watched(Background):
-    """Background work whose steps a test can wait for."""
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self.step = asyncio.Event()
-        self.looked = asyncio.Event()
-
-    async def _look_once(self) -> None:
-        await super()._look_once()
-        self.looked.set()
-
-    async def _do(self, job: BackgroundJob) -> None:
-        await super()._do(job)
-        self.step.set()
-
-    async def settled(self) -> None:
-        """Wait until nothing runs, and nothing is to run before the clock moves."""
-        await asyncio.sleep(0)
-        while self._running or self._ready():
-            self.step.clear()
-            await self.step.wait()
-
-
 @dataclass
-class Place:
+class Workspace:
     """One workspace as one process sees it."""
 
     store: Store
     memory: MemoryNotes
-    jobs: Watched
+    jobs: Background
     model: Scripted
     clock: Clock
-    workspace: Path
+    folder: Path
 
     async def said(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
         """Append lines, which come from the platform of the chat."""
@@ -186,31 +165,31 @@ class Place:
 
 
 @asynccontextmanager
-async def place(
-    workspace: Path,
+async def open_workspace(
+    folder: Path,
     *steps: Step,
     kind: Literal["chat", "workspace"] = "chat",
     run: bool = False,
     clock: Clock | None = None,
     model: Any = None,
-    purse: CostMeter | None = None,
+    spending: CostMeter | None = None,
     files: JobFiles | None = None,
     **rules: Any,
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[Workspace]:
     """Open a workspace; ``run`` lets its background work."""
     clock = clock or Clock()
     model = model or Scripted(*steps)
-    store = Store(workspace, zone=UTC, clock=clock)
-    scopes = Scopes(workspace, kind=kind)
+    store = Store(folder, zone=UTC, clock=clock)
+    scopes = Scopes(folder, kind=kind)
     memory_rules = MemoryRules(**{"window": 10, **rules})
     memory = MemoryNotes(
-        scopes, store=store, model=model, rules=memory_rules, zone=UTC, clock=clock, cost_meter=purse
+        scopes, store=store, model=model, rules=memory_rules, zone=UTC, clock=clock, cost_meter=spending
     )
-    files = files or JobFiles(workspace / "state")
-    jobs = Watched(memory, store=store, files=files, clock=clock, sleep=clock.sleep)
+    files = files or JobFiles(folder / "state")
+    jobs = Background(memory, store=store, files=files, clock=clock, sleep=clock.sleep)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:
-        yield Place(store, memory, jobs, model, clock, workspace)
+        yield Workspace(store, memory, jobs, model, clock, folder)
     finally:
         if task is not None:
             task.cancel()
@@ -218,7 +197,7 @@ async def place(
         await store.aclose()
 
 
-def jobs_in(workspace: Path) -> list[Path]:
+def jobs_in(folder: Path) -> list[Path]:
     """The consolidations that wait."""
-    found = (workspace / "state/jobs").glob("*.json")
+    found = (folder / "state/jobs").glob("*.json")
     return sorted(path for path in found if ".summary." not in path.name)

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from session.models.model import Answer, Prompt
-from tests.session.memory_place import ADA, Scripted, place, saved, talk
+from tests.session.memory_place import ADA, Scripted, open_workspace, saved, talk
 from tests.support.killable import Countdown, wrap
 
 TARGETS = {
-    "desk": "session.memory.scope_state:ScopeState.save",
+    "scope_state": "session.memory.scope_state:ScopeState.save",
     "history": "session.memory.notes:Notes.add_history",
     "memory": "session.memory.notes:Notes.write_memory",
     "pointer": "session.memory.unconsolidated:UnconsolidatedReader.move_pointer",
@@ -25,7 +25,7 @@ TARGETS = {
     "strike": "session.background.job_files:JobFiles.strike?kind='consolidate')",
     "ask": "tests.session.memory_victim:Counting.note",
     "write": "tests.session.memory_victim:Counting.write",
-    "renew": "session.memory.titles:SessionTitles._write_summary",
+    "renew": "session.store.archived:renew_head",
     "forget": "session.background.job_files:JobFiles.strike?kind='summary')",
 }
 
@@ -33,42 +33,42 @@ TARGETS = {
 class Counting(Scripted):
     """Writes down every call before it answers."""
 
-    workspace = Path()
+    folder = Path()
 
     async def ask(self, prompt: Prompt, on_delta: object = None) -> Answer:
         return await (self.note() if prompt.force_tool else self.write())
 
     async def note(self) -> Answer:
-        with (self.workspace / "calls").open("a") as file:
+        with (self.folder / "calls").open("a") as file:
             file.write("call\n")
         return saved("They talked.", "- remembered")
 
     async def write(self) -> Answer:
-        with (self.workspace / "summaries").open("a") as file:
+        with (self.folder / "summaries").open("a") as file:
             file.write("call\n")
         return Answer("Ada and the assistant talked.")
 
 
-async def main(workspace: Path, task: str, point: str, number: int) -> None:
+async def main(folder: Path, task: str, point: str, number: int) -> None:
     if point != "none":
         name, _, side = point.partition(".")
         wrap(TARGETS[name].replace("tests.session.memory_victim", __name__), Countdown(side, number))
-    Counting.workspace = workspace
-    async with place(workspace, model=Counting(), run=task != "live") as house:
+    Counting.folder = folder
+    async with open_workspace(folder, model=Counting(), run=task != "live") as workspace:
         if task == "live":
-            await house.memory.consolidate(ADA)
+            await workspace.memory.consolidate(ADA)
             return
         if task == "ended":
-            await house.new(ADA)
+            await workspace.new(ADA)
         else:
-            await house.jobs.looked.wait()
-        await house.jobs.settled()
+            await workspace.jobs.looked.wait()
+        await workspace.jobs.settled()
 
 
-def lines_of(workspace: Path) -> None:
+def lines_of(folder: Path) -> None:
     async def write() -> None:
-        async with place(workspace) as house:
-            await house.said(ADA, talk(10))
+        async with open_workspace(folder) as workspace:
+            await workspace.said(ADA, talk(10))
 
     asyncio.run(write())
 

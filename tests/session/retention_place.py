@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from tests.support.clock import Clock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ADA, BOB = SessionKey("telegram:1"), SessionKey("telegram:2")
+
+
+def brought(workspace: Path, ref: str, **after: float) -> Path:
+    """Put a file there as a message brought it so long after the start."""
+    path = workspace / ref
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"...")
+    at = (START + timedelta(**after)).timestamp()
+    os.utime(path, (at, at))
+    return path
 
 
 class World:

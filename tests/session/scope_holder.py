@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from session.models.model import Answer, Prompt
-from tests.session.memory_place import ADA, place
+from tests.session.memory_place import ADA, open_workspace
 
 
 async def hang(_: Prompt) -> Answer:
@@ -16,9 +16,9 @@ async def hang(_: Prompt) -> Answer:
     raise AssertionError
 
 
-async def main(workspace: Path) -> None:
-    async with place(workspace, hang, kind="workspace") as house:
-        await house.memory.consolidate(ADA)
+async def main(folder: Path) -> None:
+    async with open_workspace(folder, hang, kind="workspace") as workspace:
+        await workspace.memory.consolidate(ADA)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from session.memory import title_prompt
 from session.models.model import Answer, ToolCall
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
-from tests.session.memory_place import ADA, START, Place
+from tests.session.memory_place import ADA, START, Workspace
 
 TALKED = "They talked."
 NAMING = title_prompt.NAME_INSTRUCTIONS
@@ -36,15 +36,15 @@ def exchange(question: str, answer: str, id_: str, *, minute: int = 0) -> list[d
     ]
 
 
-def ended(workspace: Path, key: str = "telegram_1") -> list[dict[str, Any]]:
+def ended(folder: Path, key: str = "telegram_1") -> list[dict[str, Any]]:
     """Line 1's metadata of the ended sessions, oldest first."""
-    paths = sorted((workspace / "sessions/archive" / key).glob("*.jsonl"))
+    paths = sorted((folder / "sessions/archive" / key).glob("*.jsonl"))
     return [json.loads(path.read_text().split("\n")[0])["metadata"] for path in paths]
 
 
-def kept(workspace: Path) -> list[str]:
-    return sorted(path.name for path in (workspace / "state/jobs").glob("*.summary.json"))
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "state/jobs").glob("*.summary.json"))
 
 
-async def name_of(house: Place, key: SessionKey = ADA) -> object:
-    return (await house.store.look(key)).metadata.get("name")
+async def name_of(workspace: Workspace, key: SessionKey = ADA) -> object:
+    return (await workspace.store.look(key)).metadata.get("name")

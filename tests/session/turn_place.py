@@ -67,7 +67,7 @@ def call(n: str, id: str = "c1") -> Answer:
     return Answer("", tool_calls=[ToolCall(id, "count", f'{{"n": "{n}"}}')], finish="tool_calls")
 
 
-class House:
+class TurnRig:
     def __init__(self, folder: Path, model: Model, tool: Counter, **limits: Any) -> None:
         self.store = Store(folder, zone=UTC)
         self.model = model
@@ -79,7 +79,7 @@ class House:
             limits=TurnLimits(**limits),
             zone=UTC,
             clock=self.now,
-            turn_context=self._surroundings,
+            turn_context=self._turn_context,
         )
         model.look = tool.look = lambda: self.on_disk(folder)
 
@@ -92,7 +92,7 @@ class House:
         path = folder / "sessions" / "cli_ada.jsonl"
         return [line["role"] for line in lines_in(path)] if path.exists() else []
 
-    async def _surroundings(self, session: Session, request: Request) -> TurnContext:
+    async def _turn_context(self, session: Session, request: Request) -> TurnContext:
         return TurnContext(parts=(), files=self.store.layout.sessions.parent / "files", tools=("count",))
 
     async def run(self, text: str = "hello", id: str = "m1", stop: StopSwitch | None = None) -> Reply:
@@ -116,8 +116,10 @@ def lines_in(path: Path) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def house(folder: Path, *steps: Any, repeatable: bool = True, **limits: Any) -> AsyncIterator[House]:
-    built = House(folder, Model(*steps), Counter(repeatable=repeatable), **limits)
+async def turn_rig(
+    folder: Path, *steps: Any, repeatable: bool = True, **limits: Any
+) -> AsyncIterator[TurnRig]:
+    built = TurnRig(folder, Model(*steps), Counter(repeatable=repeatable), **limits)
     yield built
     await built.store.aclose()
 

@@ -9,11 +9,11 @@ connection, so that a test can do harm of its own (cut the broker off) at that v
 =============  =========================================================================================
 append         the write of lines to a transcript
 fdatasync      the system call itself, whatever file
-rename         a rename, whatever file
+rename         a rename of what messages change
 checkpoint     the rename that puts a transcript in its place: line 1 renewed, a session archived or begun
 history        the rename of HISTORY.md
 notes          the rename of MEMORY.md
-desk           the rename of a state file (not daemon.json): what memory was answered, jobs, budget
+state_file     the rename of a state file of messages: what memory was answered, jobs, budget
 ask            a request to the model
 tool           the run of a tool
 settle         reply put and inbound letter gone (one transaction when embedded)
@@ -52,11 +52,11 @@ POINTS: dict[str, list[str]] = {
     "checkpoint": ["os:rename?.jsonl"],
     "history": ["os:rename?HISTORY.md"],
     "notes": ["os:rename?MEMORY.md"],
-    "desk": ["os:rename?.json"],
+    "state_file": ["os:rename?.json"],
     "memory": ["session.memory.notes:Notes.write_memory", "session.memory.notes:Notes.add_history"],
 }
 # Written at every start: no point of what a message goes through.
-OF_THE_PROCESS = "daemon.json"
+OF_THE_PROCESS = ("daemon.json", "retention.json")
 
 
 class Countdown:
@@ -105,7 +105,7 @@ def wrapped(inner: Callable[..., Any], countdown: Countdown, suffix: str = "") -
     @functools.wraps(inner)
     def now(*args: Any, **kwargs: Any) -> Any:
         name = str(args[-1])
-        counts = not suffix or (name.endswith(suffix) and not name.endswith(OF_THE_PROCESS))
+        counts = name.endswith(suffix) and not name.endswith(OF_THE_PROCESS)
         if counts:
             countdown.pass_by("before")
         result = inner(*args, **kwargs)

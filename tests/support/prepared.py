@@ -19,7 +19,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MAX_REQUEST_BYTES = 2**20
@@ -230,8 +229,7 @@ def prepare(*, litellm: bool) -> None:
     if litellm:
         from session.models import llm
 
-        loader: Any = llm
-        loader._load()
+        llm.load()
     gc.collect()
     gc.freeze()
 

@@ -35,8 +35,8 @@ ECHO_POINTS = [
 ]
 RABBIT_POINTS = ["publish.before:4", "publish.after:4", "ack.before:2", "ack.after:5"]
 MEMORY_POINTS = [  # the session has its name by then: one call in the budget, and line 1 renewed once
-    "desk.before:3",
-    "desk.after:3",
+    "state_file.before:3",
+    "state_file.after:3",
     "history.before:1",
     "history.after:1",
     "notes.before:1",
@@ -46,7 +46,7 @@ MEMORY_POINTS = [  # the session has its name by then: one call in the budget, a
 ]
 NEW_POINTS = ["rename.before:1", "rename.after:1", "rename.after:2", "journal.before:1", "journal.after:1"]
 BACK_POINTS = [
-    *("rename.after:3", "rename.before:4", "rename.after:4", "rename.after:5", "journal.before:2"),
+    *("rename.after:2", "rename.before:3", "rename.after:3", "rename.after:4", "journal.before:2"),
     *("journal.before:3", "append.after:4", "append.after:6", "append.after:7"),
 ]
 MODEL_POINTS = ["ask.before:2", "ask.after:3", "tool.before:1", "tool.after:2", "append.after:4"]
@@ -208,7 +208,7 @@ async def test_a_consolidation_that_dies_is_done_once(
     assert check(workspace, {stem: [*ids, "web:last"]}).sound
     asked = [entry for entry in read_log(log) if entry["event"] == "arrived"]
     about_memory = [entry for entry in asked if entry["tools"] == ["save_memory"]]
-    assert len(marks) <= len(about_memory) <= len(marks) + (point == "desk.before:3")
+    assert len(marks) <= len(about_memory) <= len(marks) + (point == "state_file.before:3")
 
 
 async def named(workspace: Path, stem: str) -> None:

@@ -163,7 +163,13 @@ async def test_what_waited_in_the_queue_is_measured_by_its_reception(
         assert await chat.notices() == []
 
 
-POINTS = ["checkpoint.after:1", "checkpoint.after:2", "append.after:1", "desk.after:1", "settle.before:1"]
+POINTS = [
+    "checkpoint.after:1",
+    "checkpoint.after:2",
+    "append.after:1",
+    "state_file.after:1",
+    "settle.before:1",
+]
 
 
 @pytest.mark.parametrize("point", POINTS)

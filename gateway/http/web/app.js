@@ -152,6 +152,8 @@ function told(event, answered) {
   const who = event.kind === "reply" ? "them" : "notice";
   answer({ who, text: event.text, event: event.id, to: answered });
   busy();
+  // Without any limit nothing is looked up again.
+  if (limited) look();
 }
 
 // -- the server --------------------------------------------------------------------------------------
@@ -230,6 +232,7 @@ async function follow() {
       if (answer.ok) {
         state.textContent = "connected";
         wait = 500;
+        look();
         await read(answer.body.getReader(), mine.signal);
       }
     } catch {
@@ -259,6 +262,39 @@ async function read(reader, signal) {
     }
   }
 }
+
+// -- what is left of the limits on a day: looked up at the start and behind an answer, at most every few seconds
+
+const LOOK_MS = 3000;
+const limits = byId("limits");
+let looked = 0, looking = null, limited = false;
+
+const figure = (row, name) => row.limit === "tokens_per_day"
+  ? Math.round(row[name]).toLocaleString("en")
+  : row[name].toFixed(4);
+
+function limitsShown(rows) {
+  const mine = rows.filter((row) => row.who === null || row.who === `web:${chat}`);
+  const words = mine.map((row) => {
+    const unit = row.limit === "tokens_per_day" ? "tokens" : row.who === null ? "USD" : "USD for this chat";
+    return `${figure(row, "left")} of ${figure(row, "of")} ${unit}`;
+  });
+  limits.hidden = words.length === 0;
+  limits.textContent = words.length ? `left today: ${words.join(" · ")}` : "";
+}
+
+async function lookAtLimits() {
+  await pause(Math.max(looked + LOOK_MS - Date.now(), 0));
+  looked = Date.now();
+  looking = null;
+  const answer = await fetch("/v1/status").catch(() => null);
+  if (!answer?.ok) return;
+  const rows = (await answer.json()).limits;
+  limited = Array.isArray(rows);
+  limitsShown(rows ?? []);
+}
+
+const look = () => { looking ??= lookAtLimits(); };
 
 // -- the person --------------------------------------------------------------------------------------
 

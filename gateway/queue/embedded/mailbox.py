@@ -99,6 +99,7 @@ class EmbeddedMailbox:
             try:
                 self._start(await commits.open(self._table.open), commits)
             except GatewayError as error:
+                # Whoever waits for the queue to be ready must hear of it, too, and not wait for ever.
                 self._over = error
                 self._up.set()
                 raise
@@ -132,6 +133,7 @@ class EmbeddedMailbox:
                 async with asyncio.timeout(None if self._health.up else self._probe_s):
                     await commits.progress()
             except TimeoutError:
+                # A disk that has room again tells nobody: only a write finds out.
                 if commits.idle:
                     self._ask(QueueTable.touch)
 

@@ -79,6 +79,7 @@ class QueueTable:
             (self.last_row,) = self._db.execute("SELECT coalesce(max(row), 0) FROM letters").fetchone()
             return dict(self._db.execute("SELECT box, count(*) FROM letters GROUP BY box").fetchall())
         except (OSError, sqlite3.Error) as error:
+            # A daemon whose lock file somebody removed still holds the database itself.
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise _in_use(self._state, "") from error
             hint = f"free space, or check the rights of {self._state}; a damaged {FILE} may be moved away"

@@ -85,6 +85,7 @@ class QueueReader:
             try:
                 await self._open_once(link, box, queue, buffer, tried)
             except NotFound:
+                # The queue was deleted, by hand or with a reset of the broker: nobody else makes it again.
                 pause_s = await self._mended(box)
             except AccessRefused:
                 # Another process takes from it: wait for its end.
@@ -197,6 +198,7 @@ async def all_set(events: Collection[asyncio.Event], timeout_s: float) -> None:
             for event in events:
                 await event.wait()
     except TimeoutError:
+        # A queue that another process still holds must not keep this one from serving the others.
         _log.warning("queue.slow_to_open")
 
 

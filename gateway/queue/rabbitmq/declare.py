@@ -142,6 +142,7 @@ class Topology:
             try:
                 await (await declaring.channel()).declare_queue(queue, arguments=arguments)
             except Differs:
+                # It has the other type: an earlier start made it, or the broker was another version then.
                 continue
             self._kind_of[queue] = kind
             if queue in self._young:

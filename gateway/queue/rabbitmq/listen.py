@@ -59,6 +59,7 @@ class ListenQueue:
         try:
             await self._hear(link)
         except NotFound:
+            # The exchange is gone, with a reset of the broker perhaps: the next connection finds it anew.
             await self._mend()
             raise
         finally:
@@ -94,6 +95,7 @@ class ListenQueue:
             async with asyncio.timeout(BOUND_WITHIN_S), self._settled:
                 await self._settled.wait_for(lambda: self._bound.issuperset(wanted))
         except TimeoutError:
+            # What is told may be lost anyway, so a slow broker does not keep its listeners waiting.
             _log.warning("listen.slow_to_bind")
 
     async def _hear(self, link: Link) -> None:

@@ -138,6 +138,7 @@ class RabbitMailbox:
                 say("broker.lost", connection=title, error=str(error), hint=hint)
                 self._note(str(error), hint)
             pause_s = first if clock() - began > longest else min(longest, pause_s * 2)
+            # After an outage all processes come back; at the same instant they would overrun the broker.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
     async def _publish_once(self) -> None:
@@ -282,6 +283,7 @@ class RabbitMailbox:
         try:
             self._publisher.tell(exchange, slot_route(slot), body)
         except MailboxDown:
+            # It is worth nothing later: who listens asks anew, and replies are durable.
             _log.debug("tell.dropped", topic=topic)
 
     @asynccontextmanager
@@ -327,6 +329,7 @@ class RabbitMailbox:
                     ready + self._reader.out(box), self._alone_since(box, ready, takers), takers
                 )
             except NotFound:
+                # Nobody ever served this channel, so that it has no queue.
                 counts[box] = Depth(0)
             finally:
                 await channel.close()

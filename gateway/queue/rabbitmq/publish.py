@@ -150,6 +150,7 @@ class Publisher:
             async with asyncio.timeout(self._confirm_timeout_s):
                 await link.unblocked()
         except TimeoutError:
+            # Nothing was written to the socket, so that this is surely not stored.
             raise MailboxDown(_ALARM) from None
 
     async def _watch(self, link: Link, channel: AmqpChannel) -> None:
@@ -198,11 +199,13 @@ class Outbox:
             await self._publisher.send(line, sending)
         except Unroutable:
             if outbound:
+                # The queue was deleted since it was declared: it is made anew, then sent to once more.
                 self._topology.channels.discard(sending.route)
                 await self.open(sending.route)
                 await self._publisher.send(line, sending)
             else:
                 _log.warning("publish.unroutable", exchange=sending.exchange, route=sending.route)
+                # Inbound slots are bound when a connection is set up: only a new one binds them again.
                 await self._publisher.restart()
                 raise
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from channels.base import Piece, Rendered
@@ -95,13 +97,21 @@ async def test_a_run_is_noted_once_its_letter_is_durable(place: Place) -> None:
     assert [entry["status"] for entry in state["runHistory"]] == ["ok"]
 
 
-async def test_what_died_before_it_was_noted_is_put_again_under_the_same_id(place: Place) -> None:
+@asynccontextmanager
+async def running_unnoted(place: Place) -> AsyncIterator[None]:
+    """Run the scheduler: an hourly job came once, and the disk refuses to note it."""
     place.write(hourly(nextRunAtMs=ms(NOON + HOUR)))
     place.file.refuses = True
 
     async with place.running():
         await place.time.to(NOON + HOUR)
         await place.count(1)
+        yield
+
+
+async def test_what_died_before_it_was_noted_is_put_again_under_the_same_id(place: Place) -> None:
+    async with running_unnoted(place):
+        pass
     place.file = File(place.workspace, place.time)
     async with place.running():
         await place.count(2)
@@ -157,12 +167,7 @@ async def test_slots_that_pass_while_a_run_is_noted_are_made_up(place: Place) ->
 
 
 async def test_a_disk_that_was_full_is_noted_later(place: Place) -> None:
-    place.write(hourly(nextRunAtMs=ms(NOON + HOUR)))
-    place.file.refuses = True
-
-    async with place.running():
-        await place.time.to(NOON + HOUR)
-        await place.count(1)
+    async with running_unnoted(place):
         await place.file.noted.wait()
         await place.time.to(NOON + 2 * HOUR)
         await place.count(2)

@@ -149,6 +149,10 @@ def test_what_a_person_asks_for() -> None:
         {"at": "2027-01-01", "every": "1h"},
         {},
         {"expr": "0 9 * * *", "tz": ""},
+        {"at": "2026-06-02T09:00", "tz": "Mars/Olympus"},
+        {"at": "2026-06-02T09:00Z", "tz": "Europe/Berlin"},
+        {"at": "2026-06-01T13:59", "tz": "Europe/Berlin"},
+        {"every": "1h", "tz": "Europe/Berlin"},
     ],
 )
 def test_what_nobody_can_mean_has_a_cure(wanted: dict[str, str]) -> None:

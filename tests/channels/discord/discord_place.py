@@ -157,3 +157,13 @@ def book(state: Path, server: DiscordServer) -> dict[str, Any]:
     content: dict[str, Any] = orjson.loads((state / "discord.json").read_bytes())
     found: dict[str, Any] = content["bots"][server.bot.id]
     return found
+
+
+@asynccontextmanager
+async def sender(server: DiscordServer, state: Path, **more: Any) -> AsyncIterator[Any]:
+    """An adapter that only sends."""
+    channel, _ = adapter(server, state, **more)
+    try:
+        yield channel
+    finally:
+        await channel.aclose()

@@ -14,7 +14,7 @@ import pytest
 
 from channels.base import Channel
 from channels.contract import Break, ChannelContract, FarSide, Shown
-from tests.channels.discord.discord_place import CALM, SENDS, Record, adapter, book, piece, running
+from tests.channels.discord.discord_place import CALM, SENDS, Record, book, piece, running, sender
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
 
@@ -75,13 +75,8 @@ class TestContract(ChannelContract):
         assert isinstance(platform, _Platform)
         return self._adapter(platform)
 
-    @asynccontextmanager
-    async def _adapter(self, platform: _Platform) -> AsyncIterator[Channel]:
-        channel, _ = adapter(platform.server, platform.state, allow_from=(platform.server.user("ada").id,))
-        try:
-            yield channel
-        finally:
-            await channel.aclose()
+    def _adapter(self, platform: _Platform) -> AbstractAsyncContextManager[Channel]:
+        return sender(platform.server, platform.state, allow_from=(platform.server.user("ada").id,))
 
 
 # -- receiving -----------------------------------------------------------------------------------

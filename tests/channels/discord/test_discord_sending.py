@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +19,11 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
-from tests.channels.discord.discord_place import SENDS, Record, adapter, piece, running
+from tests.channels.discord.discord_place import SENDS, Record, adapter, piece, running, sender
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
 
 # -- sending -------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def sender(server: DiscordServer, state: Path, **more: Any) -> AsyncIterator[Any]:
-    """An adapter that only sends."""
-    channel, _ = adapter(server, state, **more)
-    try:
-        yield channel
-    finally:
-        await channel.aclose()
 
 
 async def test_a_reply_quotes_and_pings_nobody_else(

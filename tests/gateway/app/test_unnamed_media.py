@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,8 @@ from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.background.retention import UNNAMED_FOR, Retention
 from session.store.unnamed import media_bytes
-from tests.session.retention_place import START, World
+from tests.gateway.embedded_place import serving
+from tests.session.retention_place import World, brought
 from tests.support.broker import Broker
 from tests.support.until import until
 
@@ -34,29 +31,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await world.store.aclose()
 
 
-@asynccontextmanager
-async def opened(mailbox: Mailbox) -> AsyncIterator[Mailbox]:
-    serving = asyncio.create_task(mailbox.serve())
-    try:
-        await mailbox.ready()
-        yield mailbox
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-
-
 def retention(world: World, mailbox: Mailbox) -> Retention:
     awaited = partial(awaited_files, mailbox, on_its_way_s=0.0)
     return world.rules(awaited=awaited)
-
-
-def brought(workspace: Path, ref: str, *, days: float = 0) -> Path:
-    path = workspace / ref
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"...")
-    at = (START + timedelta(days=days)).timestamp()
-    os.utime(path, (at, at))
-    return path
 
 
 def post(id_: str, ref: str) -> Post:
@@ -74,7 +51,7 @@ async def test_what_nobody_names_goes_after_a_week(world: World, tmp_path: Path)
     young = brought(tmp_path, NAMES[2], days=2)
     odd = brought(tmp_path, "media/aa/notes.txt")
     await world.say("a", **named(NAMES[1]))
-    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+    async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         world.clock.forward(days=UNNAMED_FOR.days - 1)
         await retention(world, mailbox).prune()
         assert [path.exists() for path in (*files, young, odd)] == [True] * 4
@@ -87,7 +64,7 @@ async def test_what_nobody_names_goes_after_a_week(world: World, tmp_path: Path)
 
 async def test_files_of_letters_that_wait_run_or_are_parked_stay(world: World, tmp_path: Path) -> None:
     waiting, running, parked, dropped = (brought(tmp_path, name) for name in NAMES)
-    async with opened(EmbeddedMailbox(tmp_path / "state", window=1)) as mailbox:
+    async with serving(EmbeddedMailbox(tmp_path / "state", window=1)) as mailbox:
         world.clock.forward(days=20)
         for id_, ref in zip("pdrw", (NAMES[2], NAMES[3], NAMES[1], NAMES[0]), strict=True):
             await mailbox.put(post(id_, ref))
@@ -112,7 +89,7 @@ async def test_a_file_of_an_ended_session_stays_for_a_parked_letter(world: World
     await world.end()
     await world.say("b")
     await world.end()
-    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+    async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         await mailbox.put(post("p", NAMES[0]))
         async with mailbox.take(INBOUND) as letters:
             await mailbox.park(await anext(letters), ParkedAs("telegram:1", "failed", 1))
@@ -131,7 +108,7 @@ async def test_without_a_limit_of_age_what_nobody_names_goes_all_the_same(
 ) -> None:
     nobodys, named_one = brought(tmp_path, NAMES[0]), brought(tmp_path, NAMES[1])
     await world.say("a", **named(NAMES[1]))
-    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+    async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         world.clock.forward(days=UNNAMED_FOR.days + 1)
         forever = world.rules(days=0, awaited=lambda: awaited_files(mailbox))
         assert await forever.prune() == []
@@ -152,8 +129,8 @@ async def test_what_nobody_names_goes_once_nothing_waits_at_a_broker(
         return not nobodys.exists()
 
     async with (
-        opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox,
-        opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as other,
+        serving(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox,
+        serving(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as other,
     ):
         await mailbox.put(post("w", NAMES[1]))
         assert not await swept(mailbox)
@@ -172,7 +149,7 @@ async def test_of_a_broker_what_is_parked_keeps_its_file(
     shared = brought(tmp_path, NAMES[1])
     await world.say("a", **named(NAMES[1]))
     await world.end()
-    async with opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
+    async with serving(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
         await mailbox.put(post("p", NAMES[1]))
         async with mailbox.take(INBOUND) as letters:
             await mailbox.park(await anext(letters), ParkedAs("telegram:1", "failed", 1))

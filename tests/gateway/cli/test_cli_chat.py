@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.__main__ import main
+from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.errors import MailboxDown, Unreachable
 from gateway.http.client import Client
@@ -107,14 +108,14 @@ async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
-    """503 is answered by a daemon that runs: nobody is told to start one."""
-
-    async def refuse() -> dict[str, Any]:
+class Full(Application):
+    async def status(self) -> dict[str, Any]:
         raise StoreError("no space", hint="free some space")
 
-    async with open_place(tmp_path) as place, Client(place.server.url) as client:
-        place.application.status = refuse  # type: ignore[method-assign]
+
+async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
+    """503 is answered by a daemon that runs: nobody is told to start one."""
+    async with open_place(tmp_path, kind=Full) as place, Client(place.server.url) as client:
         with pytest.raises(Unreachable) as caught:
             await client.status()
 
@@ -124,7 +125,7 @@ async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
 
 async def test_nobody_listens() -> None:
     """Where there is no daemon to answer, one is to be started."""
-    with ports.Place() as port:
+    with ports.KeptPort() as port:
         async with Client(f"http://127.0.0.1:{port}") as client:
             with pytest.raises(Unreachable) as caught:
                 await client.status()

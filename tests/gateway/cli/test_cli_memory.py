@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.session.memory_place import ADA, place, talk
+from tests.session.memory_place import ADA, open_workspace, talk
 from tests.support.model_server import ModelServer, Reply
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ async def run(workspace: Path, *words: str, url: str = "") -> tuple[int, str, st
 
 
 async def talked(workspace: Path, count: int = 10) -> None:
-    async with place(workspace) as memory:
+    async with open_workspace(workspace) as memory:
         await memory.said(ADA, talk(count))
 
 
@@ -93,7 +93,7 @@ async def test_nothing_to_move(tmp_path: Path) -> None:
 async def test_show(tmp_path: Path, flags: Sequence[str]) -> None:
     """MEMORY.md goes to stdout and the place of HISTORY.md to stderr; JSON has all three."""
     await talked(tmp_path)
-    async with place(tmp_path) as memory:
+    async with open_workspace(tmp_path) as memory:
         await memory.memory.consolidate(ADA)
         history = await memory.read("HISTORY.md")
 

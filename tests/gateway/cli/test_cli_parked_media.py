@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
+from tests.gateway.embedded_place import serving
 from tests.gateway.http_place import open_place
 from tests.support.broker import Broker
 
@@ -47,17 +46,6 @@ async def fill(workspace: Path) -> list[Path]:
     return paths
 
 
-@asynccontextmanager
-async def opened(mailbox: Mailbox) -> AsyncIterator[Mailbox]:
-    serving = asyncio.create_task(mailbox.serve())
-    try:
-        await mailbox.ready()
-        yield mailbox
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-
-
 async def park(mailbox: Mailbox) -> None:
     """Set the letter aside that brought the first file."""
     letter = Inbound(v=1, id="m", key=KEY, channel="telegram", chat_id="1", text="look")
@@ -83,7 +71,7 @@ def deletes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_without_a_daemon_the_queue_says_which(tmp_path: Path, deletes: list[str]) -> None:
     files = await fill(tmp_path)
-    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+    async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         await park(mailbox)
 
     assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
@@ -95,7 +83,7 @@ async def test_without_a_daemon_the_queue_says_which(tmp_path: Path, deletes: li
 async def test_beside_a_daemon_that_one_says_which(tmp_path: Path, deletes: list[str]) -> None:
     """It alone can look into the embedded queue."""
     files = await fill(tmp_path)
-    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+    async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         await park(mailbox)
     async with open_place(tmp_path) as place:
         with DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"):
@@ -111,7 +99,7 @@ async def test_of_a_broker_the_parked_letters_are_asked(
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", broker.url)
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__NAME", broker_name)
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__PARTITIONS", "1")
-    async with opened(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
+    async with serving(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
         await park(mailbox)
 
     assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
@@ -124,7 +112,7 @@ async def test_where_nobody_can_say_nothing_is_deleted(
 ) -> None:
     """Done again later it still knows which files those were. A chat without files needs no queue."""
     files = await fill(tmp_path)
-    async with opened(EmbeddedMailbox(tmp_path / "state")) as mailbox:
+    async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         await park(mailbox)
         refused = await asyncio.to_thread(run, tmp_path, *deletes)
         words = capsys.readouterr().err

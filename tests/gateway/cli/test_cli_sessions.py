@@ -114,8 +114,11 @@ async def test_clear_ends_a_turn_that_hangs(tmp_path: Path, options: list[str]) 
         open_place(tmp_path / "another") as another,
         open_place(tmp_path / "ours") as place,
     ):
-        roster = DaemonRegistry(tmp_path / "ours")
-        with roster.entry(url=another.server.url, role="all"), roster.entry(url=place.server.url, role="all"):
+        registry = DaemonRegistry(tmp_path / "ours")
+        with (
+            registry.entry(url=another.server.url, role="all"),
+            registry.entry(url=place.server.url, role="all"),
+        ):
             for text in ("old", "/new"):
                 await place.post(text, wait=30)
             model = place.gate()

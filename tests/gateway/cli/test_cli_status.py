@@ -10,7 +10,7 @@ import pytest
 
 from gateway.__main__ import main
 from session.models.model import Usage
-from session.models.spending import SpendingRow
+from session.models.usage_lines import SpendingRow
 
 
 def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

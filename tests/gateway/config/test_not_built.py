@@ -26,10 +26,6 @@ WRITTEN = """
 bindings = [{channel = "telegram", agent = "cat"}]
 [limits]
 workers = 0
-cost_per_chat_per_day_usd = 1
-cost_per_person_per_day_usd = 1
-cost_per_job_per_day_usd = 1
-tokens_per_day = 9
 [memory]
 profile_max_kb = 9
 versions = 0
@@ -103,12 +99,12 @@ def test_the_environment_names_them_too(tmp_path: Path) -> None:
         CHAT_GATEWAY_TOOLS__POLICY__SHELL="ask",
         CHAT_GATEWAY_STATE__LOCAL_DIR="/x",
         CHAT_GATEWAY_MCP='{"files": {"command": ["files"]}}',
-        CHAT_GATEWAY_LIMITS__TOKENS_PER_DAY="5",
+        CHAT_GATEWAY_LIMITS__WORKERS="5",
     )
 
     assert settings.tools.policy.model_extra == {"shell": "ask"}
     assert settings.mcp["files"].command == ("files",)
-    assert not_built(settings) == ["limits.tokens_per_day", "tools.policy.shell", "mcp", "state.local_dir"]
+    assert not_built(settings) == ["limits.workers", "tools.policy.shell", "mcp", "state.local_dir"]
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from gateway.errors import GatewayError
 from gateway.http.client import Client
-from gateway.queue.mailbox import INBOUND, Letter, Post
+from gateway.queue.mailbox import INBOUND, Letter, ParkedAs, Post
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
 from tests.gateway.http_place import Place, open_place
@@ -110,13 +109,13 @@ async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None
     place.application.services.turns.model = Refuses()
     park, begun, let = place.application.mailbox.park, asyncio.Event(), asyncio.Event()
 
-    async def slowly(letter: Letter, *, mark: Callable[[], Awaitable[object]], **more: Any) -> None:
+    async def slowly(letter: Letter, listed: ParkedAs, *, mark: Callable[[], Awaitable[object]]) -> None:
         async def held() -> None:
             begun.set()
             await let.wait()
             await mark()
 
-        await park(letter, mark=held, **more)
+        await park(letter, listed, mark=held)
 
     place.application.mailbox.park = slowly  # type: ignore[method-assign, assignment]
     await place.post("please", id="one")

@@ -15,7 +15,7 @@ import pytest
 from gateway.errors import LetterLost, MailboxDown, MailboxError, NewerState, StateInUse
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
-from gateway.testing import ADA, WEB, MailboxContract, collect, ids, park_one, post, put_all
+from gateway.testing import ADA, WEB, MailboxContract, collect, ids, park_one, pass_through, post, put_all
 from tests.gateway.embedded_place import opened, vanish
 
 
@@ -233,17 +233,9 @@ async def test_what_waits_at_the_end_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("window", [1, 2, 7, 30])
 async def test_small_window_keeps_order(tmp_path: Path, window: int) -> None:
     """Letters that do not fit into memory are read back in order while others are put and settled."""
-    keys = [f"web:{number}" for number in range(8)]
-    came: dict[str, list[str]] = {key: [] for key in keys}
     async with opened(tmp_path, window=window) as mailbox, mailbox.take(INBOUND) as letters:
-        async with asyncio.TaskGroup() as tasks:
-            puts = [tasks.create_task(put_all(mailbox, key, 30)) for key in keys]
-            for _ in range(8 * 30):
-                (letter,) = await collect(letters, 1)
-                came[letter.id.partition("#")[0]].append(letter.id)
-                tasks.create_task(mailbox.settle(letter))
+        await pass_through(mailbox, letters, keys=8, each=30)
 
-        assert came == {key: task.result() for key, task in zip(keys, puts, strict=True)}
         assert (await mailbox.depths())[INBOUND].count == 0
 
 

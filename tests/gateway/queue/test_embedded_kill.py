@@ -24,7 +24,7 @@ def start_victim(state: Path, run: int, *named: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-class Ledger:
+class Account:
     """What the victims said was done, against what the file holds."""
 
     def __init__(self) -> None:
@@ -58,32 +58,32 @@ class Ledger:
 
 async def test_kill_at_any_instant(tmp_path: Path) -> None:
     """Killed twelve times while puts and settles run, it loses no put and halves no settle."""
-    ledger, chance = Ledger(), random.Random(7)
+    account, chance = Account(), random.Random(7)
     for run in range(12):
         victim = start_victim(tmp_path, run)
         assert victim.stdout is not None
         for _ in range(chance.randrange(1, 400)):
-            ledger.note(victim.stdout.readline())
+            account.note(victim.stdout.readline())
         victim.send_signal(signal.SIGKILL)
         for line in victim.stdout:
             if line.endswith("\n"):
-                ledger.note(line)
+                account.note(line)
         victim.wait()
-        await ledger.check(tmp_path)
-    assert len(ledger.settled) > 100
+        await account.check(tmp_path)
+    assert len(account.settled) > 100
 
 
 @pytest.mark.parametrize("step", ["begun", "written", "committed"])
 async def test_kill_at_each_step_of_a_commit(tmp_path: Path, step: str) -> None:
     """Killed at the named step of its 1st, 2nd and 20th commit, it loses no put and halves no settle."""
-    ledger = Ledger()
+    account = Account()
     for run, count in enumerate((1, 2, 20)):
         victim = start_victim(tmp_path, run, step, str(count))
         assert victim.stdout is not None
         for line in victim.stdout:
-            ledger.note(line)
+            account.note(line)
         assert victim.wait() == -signal.SIGKILL
-        await ledger.check(tmp_path)
+        await account.check(tmp_path)
 
 
 async def test_lock_frees_at_once_after_a_kill(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 from gateway.queue.mailbox import INBOUND
+from gateway.queue.rabbitmq.connection import Link
 from gateway.testing import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
@@ -81,3 +82,18 @@ async def bindings(broker: Broker, exchange: str) -> list[str]:
     """List the routing keys that are bound to an exchange."""
     rows = (await ctl(broker, "list_bindings", "source_name", "routing_key")).splitlines()
     return [row.split("\t")[1] for row in rows if row.startswith(f"{exchange}\t")]
+
+
+async def test_channels_that_follow_one_another_never_run_out_of_numbers(broker: Broker) -> None:
+    """Each is opened before the one before it is closed, as when a queue is opened anew, for months."""
+    link = await Link.open(broker.url, title="test", heartbeat_s=10)
+    try:
+        channel = await link.channel()
+        for _ in range(CHANNELS_OF_A_CONNECTION + 10):
+            following = await link.channel()
+            await channel.close()
+            channel = following
+
+        assert (await channel.declare_queue("", exclusive=True)).name
+    finally:
+        await link.close()

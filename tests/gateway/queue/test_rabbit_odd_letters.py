@@ -20,10 +20,13 @@ from tests.support.foreign import slot
 MARK = "PLACE-OF-ODD-BYTES"
 ODD = {
     "text that is no UTF-8": ("id", b"\xff" * len(MARK)),
+    "an id that grows as it is read": ("long id", b"\xff" * len(MARK)),
     "a header name that is no UTF-8": ("name", b"\xfe" * len(MARK)),
     "a time after the end of time": ("time", struct.pack(">Q", 2**63)),
 }
 TIME = 4_102_444_801
+# A message with it still fits a frame of 128 KiB.
+LARGE_KEY = 130_000
 
 
 class Rewriter:
@@ -59,6 +62,8 @@ def marked(place: str) -> aio_pika.Message:
     match place:
         case "id":
             return aio_pika.Message(b"odd", message_id=MARK, delivery_mode=2)
+        case "long id":
+            return aio_pika.Message(b"odd", message_id=MARK * 10, delivery_mode=2)
         case "name":
             return aio_pika.Message(b"odd", headers={MARK: "x"}, delivery_mode=2)
         case _:
@@ -88,6 +93,28 @@ async def test_an_odd_letter_is_taken_like_any_other(broker: Broker, broker_name
             await mailbox.settle(second)
         (parked,) = await mailbox.parked()
         assert parked.body == b"odd"
+
+
+async def test_a_key_that_fills_a_frame_is_left_out_of_the_parked_letter(
+    broker: Broker, broker_name: str
+) -> None:
+    """With what parking adds its headers would need more than a frame, over which the broker hangs up."""
+    async with opened(broker.url, broker_name) as mailbox:
+        connection = await aio_pika.connect(broker.url)
+        async with connection:
+            channel = await connection.channel()
+            exchange = await channel.get_exchange(f"{broker_name}.inbound", ensure=False)
+            large = aio_pika.Message(b"large", headers={"key": "k" * LARGE_KEY}, delivery_mode=2)
+            await exchange.publish(large, routing_key=slot(ADA))
+
+        async with mailbox.take(INBOUND) as letters:
+            (letter,) = await collect(letters, 1)
+            assert letter.key == "k" * LARGE_KEY
+            async with asyncio.timeout(30):
+                await mailbox.park(letter, ParkedAs(letter.key, "r" * 2000, 0))
+
+        (parked,) = await mailbox.parked()
+        assert (parked.key, parked.body) == (None, b"large")
 
 
 async def test_a_delivery_that_breaks_ends_nothing_but_itself(broker: Broker) -> None:

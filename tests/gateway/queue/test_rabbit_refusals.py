@@ -98,7 +98,7 @@ async def test_doctor_ends_at_the_first_refusal(tmp_path: Path, broker: Broker) 
     ):
         found = await look(tmp_path, url, told)
         assert (found.level, word in found.cure) == ("fail", True), found
-    with ports.Place() as port:
+    with ports.KeptPort() as port:
         found = await look(tmp_path, f"amqp://127.0.0.1:{port}/", told)
 
     assert (found.level, found.cure) == ("fail", "start the broker, or correct broker.url")

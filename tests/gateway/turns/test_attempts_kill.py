@@ -125,15 +125,18 @@ async def until_it_lives(place: Place, life: Life) -> tuple[int, list[str]]:
     return deaths, life.all("left")[0].split()
 
 
+def the_four_are_answered(place: Place) -> bool:
+    return check(place.folder, {f"foreign_{name}": [name] for name in FOUR}).sound
+
+
 async def test_poison_is_parked_after_so_many_deaths_and_its_neighbours_are_answered(either: Place) -> None:
     """Three deaths, the last one alone."""
     async with either.life("answer") as life:
         await life.put(**{name: f"takes 1 for {name}" for name in FOUR})
         life.send(poison="die late")
-        deaths, parked = await until_it_lives(either, life)
+        assert await until_it_lives(either, life) == (3, ["poison"])
 
-    assert (deaths, parked) == (3, ["poison"])
-    assert check(either.folder, {f"foreign_{name}": [name] for name in FOUR}).sound
+    assert the_four_are_answered(either)
 
 
 async def test_poison_that_kills_at_once_takes_no_neighbour_with_it(place: Place) -> None:
@@ -145,10 +148,9 @@ async def test_poison_that_kills_at_once_takes_no_neighbour_with_it(place: Place
     async with place.life("hang") as life:
         await life.said("asked", 4)
         life.send(poison="die now")
-        deaths, parked = await until_it_lives(place, life)
+        assert await until_it_lives(place, life) == (4, ["poison"])
 
-    assert (deaths, parked) == (4, ["poison"])
-    assert check(place.folder, {f"foreign_{name}": [name] for name in FOUR}).sound
+    assert the_four_are_answered(place)
 
 
 async def test_all_turns_that_a_death_interrupted_go_on_side_by_side(place: Place) -> None:

@@ -18,6 +18,7 @@ from session.compaction.compactions import Compactions
 from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
 from session.errors import ContextTooLong, ModelAway
+from session.models.caps import Caps
 from session.models.model import Answer, OnDelta, Prompt, Usage
 from session.models.spending import COST_SAID, Spending
 from session.models.tokens import estimate_messages
@@ -68,7 +69,11 @@ class Place(Rig):
         self.bounds_rules: CompactionRules = replace(RULES[preset], window=100_000, **numbers)
         self.left: list[str] = []
         self.cost_meter = Spending(
-            folder / "usage", disk=self.store, clock=self.clock, durable=False, per_day_usd=1.0
+            folder / "usage",
+            disk=self.store,
+            clock=self.clock,
+            durable=False,
+            caps=Caps(cost_per_day_usd=1.0),
         )
         self.limits = TurnLimits()
         self.compactions = Compactions(

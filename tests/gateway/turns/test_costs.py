@@ -24,25 +24,30 @@ def tables(model: ModelServer) -> dict[str, Any]:
     return {"model": {**name, "context_window": 4_000, "max_output_tokens": 300}}
 
 
-def room_of(place: Place) -> SessionServices:
+# A million tokens: 0.15 USD.
+COUNT = {"prompt_tokens": 1_000_000, "completion_tokens": 10, "total_tokens": 1_000_010}
+DEAR = Reply(text="dear", usage=COUNT)
+
+
+def services_of(place: Place) -> SessionServices:
     assert place.application.services is not None
     return place.application.services
 
 
 async def said(place: Place, text: str) -> str:
     """Say something; what a real model needs is imported before, since that takes its time."""
-    model = room_of(place).model
+    model = services_of(place).model
     assert isinstance(model, Warms)
     await model.warm()
     answer = await place.post(text, wait=30)
     return str(answer.json()["reply"])
 
 
-async def done(room: SessionServices) -> None:
+async def done(services: SessionServices) -> None:
     """Wait until the background has nothing to do, or has to wait itself."""
 
     def idle() -> bool:
-        jobs = room.jobs.shown()
+        jobs = services.jobs.shown()
         return not jobs["running"] and (not jobs["waiting"] or jobs["next_at"] is not None)
 
     await until(idle)
@@ -67,20 +72,20 @@ async def test_all_that_was_asked_counts_once_and_turns_alone_are_turns(tmp_path
     """Turns, a compaction in one, ``/compact``, a name, a summary, a consolidation; also after a restart."""
     async with ModelServer() as model:
         async with open_place(tmp_path, **tables(model)) as place:
-            room = room_of(place)
+            services = services_of(place)
             for number in range(4):
                 assert (await said(place, f"fact-{number:04} {'word ' * 400}")).startswith("stub: ")
-            await done(room)
+            await done(services)
             in_turns = compactions(model)
             assert "summarised" in await said(place, "/compact")
             assert "begins" in await said(place, "/new")
-            await done(room)
+            await done(services)
 
-            shown = await room.usage_today()
-            totals = room.jobs.shown()
+            shown = await services.usage_today()
+            totals = services.jobs.shown()
 
         async with open_place(tmp_path, **tables(model)) as place:
-            assert await room_of(place).usage_today() == shown
+            assert await services_of(place).usage_today() == shown
         kinds = sorted(seen.aside for seen in model.asides)
         by_hand = compactions(model) - in_turns
         consolidations = sum(seen.tools == ["save_memory"] for seen in model.seen)
@@ -101,12 +106,13 @@ async def test_a_day_whose_money_is_spent_ends_the_background_visibly(tmp_path: 
     """The turn that spends it is answered; its session gets no name today, and the next message a notice."""
     async with (
         ModelServer() as model,
-        open_place(tmp_path, limits={"cost_per_day_usd": 1e-9}, **tables(model)) as place,
+        open_place(tmp_path, limits={"cost_per_day_usd": 0.1}, **tables(model)) as place,
     ):
-        room = room_of(place)
-        assert await said(place, "hello") == "stub: hello"
-        await done(room)
-        shown = room.jobs.shown()
+        model.script.append(DEAR)
+        services = services_of(place)
+        assert await said(place, "hello") == "dear"
+        await done(services)
+        shown = services.jobs.shown()
         refused = (await place.post("more", wait=30)).json()
 
     assert (shown["waiting"], shown["reasons"]) == (1, ["cost"])

@@ -54,16 +54,16 @@ class WorkByHand:
 
 
 @asynccontextmanager
-async def opened(work: WorkByHand, concurrent: int = 10) -> AsyncIterator[Lanes]:
+async def opened(concurrent: int = 10) -> AsyncIterator[tuple[WorkByHand, Lanes]]:
+    work = WorkByHand()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         lanes = Lanes(work.work, group=group, concurrent=concurrent)
-        yield lanes
+        yield work, lanes
         await lanes.cancel()
 
 
 async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         for number in range(5):
             lanes.add(inbound("cli:a", str(number)), HandedLetter(str(number)))
 
@@ -76,8 +76,7 @@ async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
 
 
 async def test_keys_run_side_by_side_up_to_the_limit() -> None:
-    work = WorkByHand()
-    async with opened(work, concurrent=2) as lanes:
+    async with opened(concurrent=2) as (work, lanes):
         for name in "abc":
             lanes.add(inbound(f"cli:{name}", name), HandedLetter(name))
 
@@ -89,8 +88,7 @@ async def test_keys_run_side_by_side_up_to_the_limit() -> None:
 
 async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None:
     """A turn that runs when its letter comes again is not begun a second time."""
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         entry = await work.begun.get()
         again = HandedLetter("1")
@@ -103,8 +101,7 @@ async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None
 
 
 async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> None:
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         gone = HandedLetter("2")
         lanes.add(inbound("cli:a", "2"), gone)
@@ -120,9 +117,8 @@ async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> N
 
 async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order() -> None:
     """An outage of one chat's turn takes no place among the running turns, and nothing overtakes it."""
-    work = WorkByHand()
     woken = asyncio.Event()
-    async with opened(work, concurrent=1) as lanes:
+    async with opened(concurrent=1) as (work, lanes):
         put(lanes, "cli:a", "1")
         put(lanes, "cli:a", "2")
         put(lanes, "cli:b", "x")
@@ -139,8 +135,7 @@ async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order(
 
 
 async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> None:
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         put(lanes, "cli:a", "2")
         entry = await work.begun.get()
@@ -155,8 +150,7 @@ async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> Non
 
 
 async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_as_well() -> None:
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         first, again = HandedLetter("1"), HandedLetter("1")
         lanes.add(inbound("cli:a", "1"), first)
         put(lanes, "cli:a", "2")
@@ -173,8 +167,7 @@ async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_
 
 
 async def test_a_drain_that_takes_too_long_cancels() -> None:
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         await work.begun.get()
 
@@ -185,8 +178,7 @@ async def test_a_drain_that_takes_too_long_cancels() -> None:
 
 
 async def test_a_lane_that_was_cancelled_before_it_began_holds_up_no_drain() -> None:
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         await lanes.cancel()
 
@@ -196,8 +188,7 @@ async def test_a_lane_that_was_cancelled_before_it_began_holds_up_no_drain() -> 
 
 @pytest.mark.parametrize("running", [True, False])
 async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> None:
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         if running:
             put(lanes, "cli:a", "1")
             await work.begun.get()
@@ -211,8 +202,7 @@ async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> No
 
 async def test_a_stop_in_a_try_that_has_to_wait_is_not_slept_over() -> None:
     """The next try sees it at once; where that one has to wait too, it waits."""
-    work = WorkByHand()
-    async with opened(work) as lanes:
+    async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         entry = await work.begun.get()
         assert lanes.stop("cli:a") is entry

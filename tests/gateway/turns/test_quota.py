@@ -13,6 +13,7 @@ from channels.message import Sender
 from gateway.turns.quota import Quota
 from gateway.turns.worker import LetterRules
 from session.errors import ModelAway, ModelRefused
+from session.models.caps import Caps
 from session.models.model import Answer, Usage
 from session.models.spending import COST_SAID, Spending
 from session.testing import Script
@@ -29,7 +30,11 @@ async def limited(
 ) -> AsyncIterator[Rig]:
     r = rig or Rig(folder, Script(steps), LetterRules())
     spending = Spending(
-        folder / "state" / "usage", disk=r.store, clock=r.clock, durable=True, per_day_usd=cost
+        folder / "state" / "usage",
+        disk=r.store,
+        clock=r.clock,
+        durable=True,
+        caps=Caps(cost_per_day_usd=cost),
     )
     r.more["quota"] = Quota(spending, turns_per_hour=turns, clock=r.clock)
     async with r.open():

@@ -17,7 +17,7 @@ from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
 
 
-class Again(EmbeddedMailbox):
+class DeliversTwice(EmbeddedMailbox):
     """Delivers each letter twice, the second time while the first one is being settled, too late for that."""
 
     def __init__(self, state: Path) -> None:
@@ -51,7 +51,7 @@ class Again(EmbeddedMailbox):
 
 async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(tmp_path: Path) -> None:
     """The old delivery cannot be let go of any more; the new one is, and its reply is sent once."""
-    async with rig(tmp_path, "hi", mailbox=Again(tmp_path / "state")) as r:
+    async with rig(tmp_path, "hi", mailbox=DeliversTwice(tmp_path / "state")) as r:
         await r.put("hello", "m1")
 
         await answered_once(r)
@@ -59,7 +59,7 @@ async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(tmp_path
 
 async def test_a_letter_lost_in_its_turn_is_answered_when_it_comes_again(tmp_path: Path) -> None:
     """The model is asked once; what it said waits in the transcript for the new delivery."""
-    mailbox = Again(tmp_path / "state")
+    mailbox = DeliversTwice(tmp_path / "state")
     async with rig(tmp_path, "hi", mailbox=mailbox) as r:
         await r.begin("hello", "m1")
         mailbox.first.lost = True

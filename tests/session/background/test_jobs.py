@@ -13,7 +13,7 @@ import pytest
 from session.errors import ModelAway, NewerFormat
 from session.memory.scope_state import ScopeStates
 from session.models.model import Answer, Prompt
-from tests.session.memory_place import ADA, BOB, Clock, jobs_in, place, saved, talk
+from tests.session.memory_place import ADA, BOB, Clock, jobs_in, open_workspace, saved, talk
 from tests.session.memory_victim import lines_of
 
 ROOT = Path(__file__).parents[3]
@@ -22,15 +22,15 @@ AWAY = ModelAway("gone", cause="unreachable")
 
 async def test_a_full_window_is_consolidated_in_the_background(tmp_path: Path) -> None:
     """The turn that fills the window starts it, and none before."""
-    async with place(tmp_path, run=True) as house:
-        await house.turn(ADA, talk(8))
-        await house.jobs.settled()
-        assert house.model.seen == []
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.turn(ADA, talk(8))
+        await workspace.jobs.settled()
+        assert workspace.model.seen == []
 
-        await house.turn(ADA, talk(2, start=8))
-        await house.jobs.settled()
+        await workspace.turn(ADA, talk(2, start=8))
+        await workspace.jobs.settled()
 
-        assert await house.pointer(ADA) == 5
+        assert await workspace.pointer(ADA) == 5
 
 
 async def test_once_in_flight_per_key(tmp_path: Path) -> None:
@@ -41,95 +41,97 @@ async def test_once_in_flight_per_key(tmp_path: Path) -> None:
         await go.wait()
         return saved()
 
-    async with place(tmp_path, slow, run=True) as house:
-        await house.turn(ADA, talk(10))
-        await house.model.asked(1)
+    async with open_workspace(tmp_path, slow, run=True) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.model.asked(1)
         for number in range(3):
-            await house.turn(ADA, talk(2, start=10 + 2 * number))
-        assert house.jobs.shown()["running"] == 1
+            await workspace.turn(ADA, talk(2, start=10 + 2 * number))
+        assert workspace.jobs.shown()["running"] == 1
         go.set()
-        await house.jobs.settled()
+        await workspace.jobs.settled()
 
-        assert len(house.model.seen) == 1
-        assert await house.pointer(ADA) == 5
+        assert len(workspace.model.seen) == 1
+        assert await workspace.pointer(ADA) == 5
 
 
 async def test_a_failing_model_is_not_asked_with_every_message(tmp_path: Path) -> None:
     """After a failure ten more turns cause no call; the time does."""
-    async with place(tmp_path, Answer("no"), run=True) as house:
-        await house.turn(ADA, talk(10))
-        await house.jobs.settled()
+    async with open_workspace(tmp_path, Answer("no"), run=True) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.jobs.settled()
         for number in range(10):
-            await house.turn(ADA, talk(2, start=10 + 2 * number))
-            await house.jobs.settled()
-        assert len(house.model.seen) == 1
-        assert house.jobs.shown()["reasons"] == ["failed"]
+            await workspace.turn(ADA, talk(2, start=10 + 2 * number))
+            await workspace.jobs.settled()
+        assert len(workspace.model.seen) == 1
+        assert workspace.jobs.shown()["reasons"] == ["failed"]
 
-        house.clock.advance(60)
-        await house.model.asked(2)
-        await house.jobs.settled()
+        workspace.clock.advance(60)
+        await workspace.model.asked(2)
+        await workspace.jobs.settled()
 
-        assert await house.pointer(ADA) == 25
+        assert await workspace.pointer(ADA) == 25
 
 
 async def test_an_outage_holds_all_jobs_back(tmp_path: Path) -> None:
     """While the model is away one job at a time looks for it, and nothing is lost."""
-    async with place(tmp_path, AWAY, run=True) as house:
-        await house.turn(ADA, talk(10))
-        await house.jobs.settled()
-        await house.turn(BOB, talk(10))
-        await house.jobs.settled()
-        assert len(house.model.seen) == 1
-        assert house.jobs.shown()["last_error"] == "gone"
+    async with open_workspace(tmp_path, AWAY, run=True) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.jobs.settled()
+        await workspace.turn(BOB, talk(10))
+        await workspace.jobs.settled()
+        assert len(workspace.model.seen) == 1
+        assert workspace.jobs.shown()["last_error"] == "gone"
 
-        house.clock.advance(15)
-        await house.model.asked(3)
-        await house.jobs.settled()
+        workspace.clock.advance(15)
+        await workspace.model.asked(3)
+        await workspace.jobs.settled()
 
-        assert (await house.pointer(ADA), await house.pointer(BOB)) == (5, 5)
-        assert house.jobs.shown()["last_error"] == ""
+        assert (await workspace.pointer(ADA), await workspace.pointer(BOB)) == (5, 5)
+        assert workspace.jobs.shown()["last_error"] == ""
 
 
 async def test_retry_after_is_honoured(tmp_path: Path) -> None:
     """A provider that names a time is not asked before it."""
-    async with place(tmp_path, ModelAway("slow down", cause="rate_limit", after_s=100), run=True) as house:
-        await house.turn(ADA, talk(10))
-        await house.jobs.settled()
-        house.clock.advance(99)
-        await house.jobs.settled()
-        assert len(house.model.seen) == 1
+    async with open_workspace(
+        tmp_path, ModelAway("slow down", cause="rate_limit", after_s=100), run=True
+    ) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.jobs.settled()
+        workspace.clock.advance(99)
+        await workspace.jobs.settled()
+        assert len(workspace.model.seen) == 1
 
-        house.clock.advance(1)
-        await house.model.asked(2)
+        workspace.clock.advance(1)
+        await workspace.model.asked(2)
 
 
 async def test_a_crash_of_one_job_ends_no_other(tmp_path: Path) -> None:
     """An error that nobody foresaw is put off like any other."""
-    async with place(tmp_path, RuntimeError("bug"), run=True) as house:
-        await house.turn(ADA, talk(10))
-        await house.jobs.settled()
-        await house.turn(BOB, talk(10))
-        await house.jobs.settled()
+    async with open_workspace(tmp_path, RuntimeError("bug"), run=True) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.jobs.settled()
+        await workspace.turn(BOB, talk(10))
+        await workspace.jobs.settled()
 
-        assert await house.pointer(BOB) == 5
-        assert house.jobs.shown()["waiting"] == 1
+        assert await workspace.pointer(BOB) == 5
+        assert workspace.jobs.shown()["waiting"] == 1
 
 
 async def test_two_daemons_do_a_job_once(tmp_path: Path) -> None:
     """Two processes that find the same job ask the model once in all."""
-    async with place(tmp_path) as house:
-        await house.said(ADA, talk(4))
-        await house.new(ADA)
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.said(ADA, talk(4))
+        await workspace.new(ADA)
 
-    async with place(tmp_path, run=True) as one, place(tmp_path, run=True) as two:
-        for house in (one, two):
-            await house.jobs.looked.wait()
+    async with open_workspace(tmp_path, run=True) as one, open_workspace(tmp_path, run=True) as two:
+        for workspace in (one, two):
+            await workspace.jobs.looked.wait()
         await one.jobs.settled()
         await two.jobs.settled()
         # One after the other, so that none is in the other's way again.
-        for house in (one, two):
-            house.clock.advance(60)
-            await house.jobs.settled()
+        for workspace in (one, two):
+            workspace.clock.advance(60)
+            await workspace.jobs.settled()
 
         assert len(one.model.seen) + len(two.model.seen) == 1
         assert (await one.read("HISTORY.md")).count("<!-- session") == 1
@@ -138,7 +140,7 @@ async def test_two_daemons_do_a_job_once(tmp_path: Path) -> None:
 
 async def test_a_neighbours_turn_is_not_disturbed(tmp_path: Path) -> None:
     """A daemon that consolidates an ended session of a key leaves the turn of that key's owner alone."""
-    async with place(tmp_path) as owner, place(tmp_path) as other:
+    async with open_workspace(tmp_path) as owner, open_workspace(tmp_path) as other:
         await owner.said(ADA, talk(4))
         await owner.new(ADA)
         async with owner.store.open(ADA) as session:
@@ -152,9 +154,9 @@ async def test_a_neighbours_turn_is_not_disturbed(tmp_path: Path) -> None:
 async def test_jobs_of_a_dead_neighbour_are_found(tmp_path: Path) -> None:
     """A daemon that goes on running picks up what another one left, without a restart."""
     clock = Clock()
-    async with place(tmp_path, run=True, clock=clock) as alive:
+    async with open_workspace(tmp_path, run=True, clock=clock) as alive:
         await alive.jobs.looked.wait()
-        async with place(tmp_path) as dead:
+        async with open_workspace(tmp_path) as dead:
             await dead.said(ADA, talk(4))
             await dead.new(ADA)
 
@@ -171,9 +173,9 @@ async def test_a_state_file_of_a_newer_version(tmp_path: Path, name: str) -> Non
     (tmp_path / "state/jobs").mkdir(parents=True)
     (tmp_path / "state" / name).write_text('{"v": 2}')
 
-    async with place(tmp_path) as house:
+    async with open_workspace(tmp_path) as workspace:
         with pytest.raises(NewerFormat):
-            await house.jobs.run()
+            await workspace.jobs.run()
 
 
 async def test_damaged_state_stops_nothing(tmp_path: Path) -> None:
@@ -182,34 +184,34 @@ async def test_damaged_state_stops_nothing(tmp_path: Path) -> None:
         path = tmp_path / "state" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b'{"v": 1, "minutes": [')
-    async with place(tmp_path, run=True) as house:
-        await house.turn(ADA, talk(10))
-        await house.jobs.settled()
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.jobs.settled()
 
-        assert await house.pointer(ADA) == 5
+        assert await workspace.pointer(ADA) == 5
 
 
 async def test_by_hand_at_once(tmp_path: Path) -> None:
     """By hand all of a key is done now, ended sessions first, whatever back-off and budget say."""
-    async with place(tmp_path, calls_per_hour=0) as house:
-        await house.said(ADA, talk(4))
-        await house.new(ADA)
-        await house.said(ADA, talk(8, start=20))
+    async with open_workspace(tmp_path, calls_per_hour=0) as workspace:
+        await workspace.said(ADA, talk(4))
+        await workspace.new(ADA)
+        await workspace.said(ADA, talk(8, start=20))
 
-        report = await house.jobs.at_once(ADA)
+        report = await workspace.jobs.at_once(ADA)
 
         assert (report.messages, report.calls) == (4 + 3, 2)
-        assert report.memory_bytes == len(await house.read("MEMORY.md")) > report.memory_bytes_before == 0
+        assert report.memory_bytes == len(await workspace.read("MEMORY.md")) > report.memory_bytes_before == 0
         assert jobs_in(tmp_path) == []
-        assert house.memory.budget.shown()["calls_last_hour"] == 2
+        assert workspace.memory.budget.shown()["calls_last_hour"] == 2
 
 
-async def test_a_desk_is_free_again_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+async def test_a_scope_state_is_free_again_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
     """Whoever is cancelled while its lock is being taken lets go of it."""
-    desks = ScopeStates(tmp_path)
+    states = ScopeStates(tmp_path)
 
     async def sit() -> None:
-        async with desks.open("ada"):
+        async with states.open("ada"):
             raise AssertionError("it was cancelled")
 
     taking = asyncio.ensure_future(sit())
@@ -218,12 +220,12 @@ async def test_a_desk_is_free_again_when_nobody_waits_for_it_any_more(tmp_path: 
     with pytest.raises(asyncio.CancelledError):
         await taking
 
-    async with desks.open("ada") as desk:
-        assert desk.answer is None
+    async with states.open("ada") as state:
+        assert state.answer is None
 
 
-LIVE = ["ask.before", "ask.after", *(f"{name}.{side}" for name in ("desk", "history", "memory", "pointer")
-                                     for side in ("before", "after"))]  # fmt: skip
+TARGETS = ("scope_state", "history", "memory", "pointer")
+LIVE = ["ask.before", "ask.after", *(f"{name}.{side}" for name in TARGETS for side in ("before", "after"))]
 
 
 ENDED = ["end.after", "job.before", "job.after", *LIVE, "strike.before", "strike.after"]
@@ -249,7 +251,8 @@ def calls(workspace: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("point", "number"), [*((point, 1) for point in LIVE), ("desk.before", 2), ("desk.after", 2)]
+    ("point", "number"),
+    [*((point, 1) for point in LIVE), ("scope_state.before", 2), ("scope_state.after", 2)],
 )
 async def test_kill_during_a_window(tmp_path: Path, point: str, number: int) -> None:
     """Wherever it dies, the next try ends with one paragraph, the notes and the pointer."""
@@ -265,7 +268,7 @@ async def test_kill_during_a_window(tmp_path: Path, point: str, number: int) -> 
         json.loads((tmp_path / "sessions/telegram_1.jsonl").read_text().split("\n")[0])["last_consolidated"]
         == 5
     )
-    asked_again = point in ("ask.before", "ask.after") or (point, number) == ("desk.before", 1)
+    asked_again = point in ("ask.before", "ask.after") or (point, number) == ("scope_state.before", 1)
     assert calls(tmp_path) == (2 if point != "ask.before" and asked_again else 1)
     assert json.loads((tmp_path / "state/memory/chats/telegram_1.json").read_text())["answer"] is None
 
@@ -287,4 +290,4 @@ async def test_kill_after_new(tmp_path: Path, point: str) -> None:
     (archived,) = (tmp_path / "sessions/archive/telegram_1").glob("*.jsonl")
     head, *lines = archived.read_text().strip().split("\n")
     assert json.loads(head)["last_consolidated"] == len(lines) == 10
-    assert calls(tmp_path) == (2 if point in ("ask.after", "desk.before") else 1)
+    assert calls(tmp_path) == (2 if point in ("ask.after", "scope_state.before") else 1)

@@ -11,7 +11,7 @@ import pytest
 
 from session.background.job_files import BackgroundJob, JobFiles
 from session.models.model import Answer, Echo, Prompt
-from tests.session.memory_place import ADA, BOB, jobs_in, place, saved, talk
+from tests.session.memory_place import ADA, BOB, jobs_in, open_workspace, saved, talk
 from tests.session.rollover_victim import roll
 
 
@@ -23,16 +23,16 @@ async def test_new_waits_for_no_model(tmp_path: Path) -> None:
         await go.wait()
         return saved()
 
-    async with place(tmp_path, slow, run=True) as house:
-        await house.said(ADA, talk(7))
+    async with open_workspace(tmp_path, slow, run=True) as workspace:
+        await workspace.said(ADA, talk(7))
         async with asyncio.timeout(30):
-            assert await house.new(ADA)
-            await house.model.asked(1)
-            await house.said(BOB, talk(2))
-        assert "message 6" in house.model.text(0)
+            assert await workspace.new(ADA)
+            await workspace.model.asked(1)
+            await workspace.said(BOB, talk(2))
+        assert "message 6" in workspace.model.text(0)
         assert len(jobs_in(tmp_path)) == 1
         go.set()
-        await house.jobs.settled()
+        await workspace.jobs.settled()
 
         assert jobs_in(tmp_path) == []
         (archived,) = (tmp_path / "sessions/archive/telegram_1").glob("*.jsonl")
@@ -42,23 +42,23 @@ async def test_new_waits_for_no_model(tmp_path: Path) -> None:
 
 async def test_new_without_messages_asks_nobody(tmp_path: Path) -> None:
     """A chat that has said nothing has nothing to remember."""
-    async with place(tmp_path) as house:
-        assert not await house.new(ADA)
+    async with open_workspace(tmp_path) as workspace:
+        assert not await workspace.new(ADA)
 
     assert jobs_in(tmp_path) == []
 
 
 async def test_new_again_is_known(tmp_path: Path) -> None:
     """A redelivered ``/new`` finds its job; once that is done it is not done again."""
-    async with place(tmp_path, run=True) as house:
-        await house.said(ADA, talk(4))
-        assert await house.new(ADA)
-        assert await house.new(ADA)
-        await house.jobs.settled()
-        assert await house.new(ADA)
-        await house.jobs.settled()
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.said(ADA, talk(4))
+        assert await workspace.new(ADA)
+        assert await workspace.new(ADA)
+        await workspace.jobs.settled()
+        assert await workspace.new(ADA)
+        await workspace.jobs.settled()
 
-        assert len(house.model.seen) == 1
+        assert len(workspace.model.seen) == 1
         assert jobs_in(tmp_path) == []
 
 
@@ -87,37 +87,37 @@ async def test_new_that_comes_again_as_its_job_ends_leaves_no_file_behind(tmp_pa
                 struck.set()
                 told.wait(30)
 
-    async with place(tmp_path, slow, run=True, files=InTurn(tmp_path / "state")) as house:
-        await house.said(ADA, talk(4))
-        assert await house.new(ADA)
-        again = asyncio.ensure_future(house.new(ADA))
+    async with open_workspace(tmp_path, slow, run=True, files=InTurn(tmp_path / "state")) as workspace:
+        await workspace.said(ADA, talk(4))
+        assert await workspace.new(ADA)
+        again = asyncio.ensure_future(workspace.new(ADA))
         assert await asyncio.to_thread(comes_again.wait, 30)
         answer.set()
         assert await again
         told.set()
-        await house.jobs.settled()
+        await workspace.jobs.settled()
 
         assert jobs_in(tmp_path) == []
-        assert len(house.model.seen) == 1
+        assert len(workspace.model.seen) == 1
 
 
 @pytest.mark.parametrize("seen_to", [False, True])
 async def test_new_sees_to_a_compaction_whose_process_died(tmp_path: Path, seen_to: bool) -> None:
     """What a compaction ended goes into memory once, also where nobody asked anything before ``/new``."""
-    async with place(tmp_path) as house:
-        await house.said(ADA, talk(6))
-        async with house.store.open(ADA) as session:
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.said(ADA, talk(6))
+        async with workspace.store.open(ADA) as session:
             ended = await roll(session, 4)
         assert ended is not None
         if seen_to:
-            await house.jobs.left(ADA, ended)
-    async with place(tmp_path, run=True) as house:
+            await workspace.jobs.left(ADA, ended)
+    async with open_workspace(tmp_path, run=True) as workspace:
         if seen_to:
-            await house.jobs.settled()
-        await house.new(ADA)
-        await house.jobs.settled()
+            await workspace.jobs.settled()
+        await workspace.new(ADA)
+        await workspace.jobs.settled()
 
-        asked = [house.model.text(call) for call in range(len(house.model.seen))]
+        asked = [workspace.model.text(call) for call in range(len(workspace.model.seen))]
         assert sum("message 3" in text for text in asked) == 1
         assert sum("message 5" in text for text in asked) == 1
         assert jobs_in(tmp_path) == []
@@ -125,39 +125,39 @@ async def test_new_sees_to_a_compaction_whose_process_died(tmp_path: Path, seen_
 
 async def test_only_the_tail_after_a_window(tmp_path: Path) -> None:
     """``/new`` takes what a window has left, each message once."""
-    async with place(tmp_path, run=True) as house:
-        await house.turn(ADA, talk(10))
-        await house.jobs.settled()
-        await house.new(ADA)
-        await house.jobs.settled()
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.jobs.settled()
+        await workspace.new(ADA)
+        await workspace.jobs.settled()
 
-        assert "message 4" not in house.model.text(1)
-        assert "message 5" in house.model.text(1)
-        assert (await house.read("HISTORY.md")).count("<!-- session") == 2
+        assert "message 4" not in workspace.model.text(1)
+        assert "message 5" in workspace.model.text(1)
+        assert (await workspace.read("HISTORY.md")).count("<!-- session") == 2
 
 
 async def test_jobs_wait_for_a_real_model(tmp_path: Path) -> None:
     """What ended under ``echo`` goes into memory once a model is configured."""
-    async with place(tmp_path, model=Echo()) as house:
-        await house.said(ADA, talk(4))
-        assert await house.new(ADA)
+    async with open_workspace(tmp_path, model=Echo()) as workspace:
+        await workspace.said(ADA, talk(4))
+        assert await workspace.new(ADA)
 
-    async with place(tmp_path, run=True) as house:
-        await house.model.asked(1)
-        await house.jobs.settled()
-        assert "- fact 1" in await house.read("MEMORY.md")
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.model.asked(1)
+        await workspace.jobs.settled()
+        assert "- fact 1" in await workspace.read("MEMORY.md")
 
 
 async def test_a_job_of_a_deleted_session_is_dropped(tmp_path: Path) -> None:
     """A job whose archive is gone ends without a call."""
-    async with place(tmp_path) as house:
-        await house.said(ADA, talk(4))
-        await house.new(ADA)
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.said(ADA, talk(4))
+        await workspace.new(ADA)
     for path in (tmp_path / "sessions/archive/telegram_1").iterdir():
         path.unlink()
 
-    async with place(tmp_path, run=True) as house:
-        await house.jobs.looked.wait()
-        await house.jobs.settled()
-        assert house.model.seen == []
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.jobs.looked.wait()
+        await workspace.jobs.settled()
+        assert workspace.model.seen == []
     assert jobs_in(tmp_path) == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -17,13 +15,6 @@ from session.store.vectors import Vectors
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.retention_place import ADA, BOB, World
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path)
-    yield made
-    await made.store.aclose()
 
 
 async def test_old_ended_sessions_go_but_the_one_that_an_open_session_names(world: World) -> None:

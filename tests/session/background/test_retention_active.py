@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +13,6 @@ from tests.session.retention_place import ADA, START, World
 
 def archived(world: World) -> dict[str, datetime]:
     return {found.session_id: found.ended_at for found in archive.everywhere(world.store.layout)}
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path)
-    yield made
-    await made.store.aclose()
 
 
 async def test_it_ended_with_its_last_message_and_goes_once_memory_has_it(world: World) -> None:

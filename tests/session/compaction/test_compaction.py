@@ -37,19 +37,19 @@ def test_a_cut_never_parts_a_call_from_its_result(
     preset: str, talk: list[tuple[list[int], int]], running: bool
 ) -> None:
     """S7.13: what stays begins at a legal place, and no result is left without its call."""
-    house = Talk(RULES[preset])
+    chat = Talk(RULES[preset])
     for sizes, tools in talk:
-        house.exchange(sizes, tools=tools)
-    at = max(i for i, line in enumerate(house.lines) if line["role"] == "user") if running else None
+        chat.exchange(sizes, tools=tools)
+    at = max(i for i, line in enumerate(chat.lines) if line["role"] == "user") if running else None
 
-    made = planned(house.lines, house.rules, running_from=at)
+    made = planned(chat.lines, chat.rules, running_from=at)
 
     if made is not None:
-        assert made.first_kept in {*legal_cuts(house.lines), len(house.lines)}
-        kept = [house.lines[i] for i in made.kept]
+        assert made.first_kept in {*legal_cuts(chat.lines), len(chat.lines)}
+        kept = [chat.lines[i] for i in made.kept]
         asked = {call["id"] for line in kept for call in line.get("tool_calls", ())}
         assert {line["tool_call_id"] for line in kept if line["role"] == "tool"} == asked
-        assert [*made.lines, *made.prefix, *kept] == house.lines
+        assert [*made.lines, *made.prefix, *kept] == chat.lines
 
 
 def test_the_cut_is_the_first_legal_place_where_enough_is_kept() -> None:
@@ -213,16 +213,16 @@ def test_three_compactions_in_a_row_lose_nothing(
     preset: str, rounds: list[list[tuple[list[int], int]]], forced: bool
 ) -> None:
     """What is no longer sent was in the summariser's input, the region that the last one kept included."""
-    house = Talk(RULES[preset])
+    chat = Talk(RULES[preset])
 
     for talk in rounds:
         for sizes, tools in talk:
-            house.exchange(sizes, tools=tools)
-        before = house.told()
-        house.compact(forced=forced)
-        assert sorted(house.told()) == sorted(before)
+            chat.exchange(sizes, tools=tools)
+        before = chat.told()
+        chat.compact(forced=forced)
+        assert sorted(chat.told()) == sorted(before)
 
-    assert len(house.told()) == house.facts
+    assert len(chat.told()) == chat.facts
 
 
 @given(before=exchanges, running=st.integers(1, 3), sizes=st.lists(st.integers(4, 300), max_size=6))
@@ -231,17 +231,17 @@ def test_compacting_in_the_middle_of_a_turn_loses_nothing(
 ) -> None:
     """The running turn, split or not, is in the summariser's input or still sent."""
     for preset in RULES:
-        house = Talk(RULES[preset])
+        chat = Talk(RULES[preset])
         for weights, tools in before:
-            house.exchange(weights, tools=tools)
-        at = len(house.lines)
-        house.exchange(sizes, tools=running)
+            chat.exchange(weights, tools=tools)
+        at = len(chat.lines)
+        chat.exchange(sizes, tools=running)
         # The answer has not been written yet.
-        house.lines.pop()
-        told = house.told()
+        chat.lines.pop()
+        told = chat.told()
 
-        house.compact(running_from=at)
-        assert sorted(house.told()) == sorted(told)
+        chat.compact(running_from=at)
+        assert sorted(chat.told()) == sorted(told)
 
 
 def test_the_region_begins_where_the_last_one_ended() -> None:
@@ -270,17 +270,17 @@ def test_what_memory_holds_already_is_not_summed_up() -> None:
 
 def test_a_session_is_read_from_where_it_is_sent_only() -> None:
     """A caller that gives the lines from ``start`` on gets the same plan as one that gives them all."""
-    house = Talk(RULES["overlay"])
+    chat = Talk(RULES["overlay"])
     for _ in range(8):
-        house.exchange([60, 60, 60, 60], tools=1)
-    house.compact()
-    overlay = house.lines[-1]
-    house.lines.append(record("undo", **{"from": len(house.lines) - 1}))
+        chat.exchange([60, 60, 60, 60], tools=1)
+    chat.compact()
+    overlay = chat.lines[-1]
+    chat.lines.append(record("undo", **{"from": len(chat.lines) - 1}))
     for _ in range(4):
-        house.exchange([60, 60, 60, 60], tools=1)
+        chat.exchange([60, 60, 60, 60], tools=1)
     first = overlay["first_kept"]
 
-    assert planned(house.lines[first:], house.rules, start=first) == planned(house.lines, house.rules)
+    assert planned(chat.lines[first:], chat.rules, start=first) == planned(chat.lines, chat.rules)
 
 
 def test_the_summary_that_opened_the_session_is_the_previous_one() -> None:

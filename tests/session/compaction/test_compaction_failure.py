@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +14,7 @@ import structlog
 from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, ModelRefused, NotCompacted, NotNow
-from session.models.model import Answer, Meter, Usage
+from session.models.model import Answer, Meter, Model, Prompt, Usage
 from session.testing import Script
 from tests.session.compaction_talk import AT, STRUCTURED, filled, user
 from tests.session.summary_asking import AWAY, KEY, LONG, PAGE, leaving, summarised
@@ -176,6 +178,15 @@ class Counted:
 
     def pay(self, key: str, usage: Usage) -> None:
         self.paid.append((key, usage))
+
+    @asynccontextmanager
+    async def request(
+        self, key: str, model: Model, prompt: Prompt
+    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+        yield lambda usage: self.pay(key, usage or Usage())
+
+    def calls(self, since: datetime) -> list[datetime]:
+        return []
 
     def closed_until(self) -> datetime | None:
         return self.until

@@ -52,15 +52,15 @@ def test_files_add_up_over_compactions(rounds: list[list[tuple[str, str]]]) -> N
 
 def test_the_second_compaction_lists_the_files_of_the_first() -> None:
     """S7.15: through the stored line, whose summary comes back without its lists."""
-    house = Talk(RULES["overlay"])
+    talk = Talk(RULES["overlay"])
     for path in ("one.py", "two.py"):
-        house.lines += [user(filled("q", 150)), calls(("1", "read", {"path": path})), result("1")]
-        house.lines += [said(filled("a", 150)), user(filled("b", 150)), said(filled("c", 150))]
-        made = sure(house.compact())
+        talk.lines += [user(filled("q", 150)), calls(("1", "read", {"path": path})), result("1")]
+        talk.lines += [said(filled("a", 150)), user(filled("b", 150)), said(filled("c", 150))]
+        made = sure(talk.compact())
 
     assert made.files.read == ("one.py", "two.py")
     assert "<read-files>" not in made.previous
-    assert house.lines[-1]["content"].endswith("<read-files>\none.py\ntwo.py\n</read-files>")
+    assert talk.lines[-1]["content"].endswith("<read-files>\none.py\ntwo.py\n</read-files>")
 
 
 @given(

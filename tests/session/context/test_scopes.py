@@ -8,7 +8,7 @@ import pytest
 
 from session.context.scopes import Reader, Scopes
 from session.transcript.line import make_line
-from tests.session.memory_place import ADA, BOB, place, talk
+from tests.session.memory_place import ADA, BOB, open_workspace, talk
 
 
 def test_each_chat_has_its_own(tmp_path: Path) -> None:
@@ -42,13 +42,13 @@ def test_a_chat_may_be_named_as_the_shared_scope(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ended", [False, True])
 async def test_a_groups_talk_stays_out_of_the_shared_memory(tmp_path: Path, ended: bool) -> None:
     """Background work knows a group by its stored lines, after a restart and an end too."""
-    async with place(tmp_path, kind="workspace") as first:
+    async with open_workspace(tmp_path, kind="workspace") as first:
         await first.said(BOB, talk(10, group=True))
         if ended:
             await first.new(BOB)
             assert (await first.scope(BOB)).memory == tmp_path / "memory/chats/telegram_2"
 
-    async with place(tmp_path, kind="workspace") as second:
+    async with open_workspace(tmp_path, kind="workspace") as second:
         await second.said(ADA, talk(10))
         await second.jobs.at_once(BOB)
         await second.jobs.at_once(ADA)
@@ -59,12 +59,12 @@ async def test_a_groups_talk_stays_out_of_the_shared_memory(tmp_path: Path, ende
 
 async def test_prompt_holds_no_other_chats_notes(tmp_path: Path) -> None:
     """What one chat's memory holds is never shown to the model for another chat."""
-    async with place(tmp_path) as house:
-        await house.said(ADA, [make_line("user", "the code is 4711", "2026-01-31T09:00:00"), *talk(11)])
-        await house.said(BOB, talk(12))
-        await house.memory.consolidate(ADA)
-        await house.memory.consolidate(BOB)
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.said(ADA, [make_line("user", "the code is 4711", "2026-01-31T09:00:00"), *talk(11)])
+        await workspace.said(BOB, talk(12))
+        await workspace.memory.consolidate(ADA)
+        await workspace.memory.consolidate(BOB)
 
-        assert "4711" in house.model.text(0)
-        assert "4711" not in house.model.text(1)
-        assert "fact 1" not in house.model.text(1)
+        assert "4711" in workspace.model.text(0)
+        assert "4711" not in workspace.model.text(1)
+        assert "fact 1" not in workspace.model.text(1)

@@ -12,7 +12,7 @@ from session.errors import BadAnswer, ModelAway, ModelRefused, NotNow, SessionEr
 from session.memory.consolidation import BACK_OFF_S
 from session.models.model import Answer, Echo
 from tests.session.memory_lines import MARK
-from tests.session.memory_place import ADA, Clock, called, place, saved, talk
+from tests.session.memory_place import ADA, Clock, called, open_workspace, saved, talk
 
 # -- answers that are not believed -----------------------------------------------------------------------
 
@@ -41,20 +41,20 @@ BAD = {
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
 async def test_a_bad_answer_changes_nothing(tmp_path: Path, answer: Any) -> None:
     """Whatever is wrong with an answer: files and pointer stay, and it is tried again later."""
-    async with place(tmp_path, answer, max_bytes=4096) as house:
-        await house.said(ADA, talk(10))
-        folder = (await house.scope(ADA)).memory
+    async with open_workspace(tmp_path, answer, max_bytes=4096) as workspace:
+        await workspace.said(ADA, talk(10))
+        folder = (await workspace.scope(ADA)).memory
         folder.mkdir(parents=True)
         (folder / "MEMORY.md").write_text("- old\n")
 
         with pytest.raises(NotNow) as raised:
-            await house.memory.consolidate(ADA)
+            await workspace.memory.consolidate(ADA)
 
         assert raised.value.reason == "failed"
-        assert await house.read("MEMORY.md") == "- old\n"
-        assert await house.read("HISTORY.md") == ""
-        assert await house.pointer(ADA) == 0
-        assert house.memory.totals["failures"] == 1
+        assert await workspace.read("MEMORY.md") == "- old\n"
+        assert await workspace.read("HISTORY.md") == ""
+        assert await workspace.pointer(ADA) == 0
+        assert workspace.memory.totals["failures"] == 1
 
 
 @pytest.mark.parametrize(
@@ -68,32 +68,32 @@ async def test_a_bad_answer_changes_nothing(tmp_path: Path, answer: Any) -> None
 )
 async def test_odd_but_usable_answers(tmp_path: Path, answer: Answer, memory: str) -> None:
     """Objects become JSON text; doubly encoded arguments are read; mentioning HTML is no error page."""
-    async with place(tmp_path, answer) as house:
-        await house.said(ADA, talk(10))
-        await house.memory.consolidate(ADA)
+    async with open_workspace(tmp_path, answer) as workspace:
+        await workspace.said(ADA, talk(10))
+        await workspace.memory.consolidate(ADA)
 
-        assert await house.read("MEMORY.md") == memory
+        assert await workspace.read("MEMORY.md") == memory
 
 
 async def test_over_the_cap_it_may_only_shrink(tmp_path: Path) -> None:
     """A MEMORY.md that is over the cap already may be replaced by a smaller one, not by a larger one."""
-    async with place(tmp_path, saved(memory="y" * 190), max_bytes=100) as house:
-        folder = (await house.memory.scope_of(ADA)).memory
+    async with open_workspace(tmp_path, saved(memory="y" * 190), max_bytes=100) as workspace:
+        folder = (await workspace.memory.scope_of(ADA)).memory
         folder.mkdir(parents=True)
         (folder / "MEMORY.md").write_text("x" * 200)
-        await house.said(ADA, talk(10))
-        await house.memory.consolidate(ADA)
+        await workspace.said(ADA, talk(10))
+        await workspace.memory.consolidate(ADA)
 
-        assert await house.read("MEMORY.md") == "y" * 190 + "\n"
+        assert await workspace.read("MEMORY.md") == "y" * 190 + "\n"
 
 
 async def test_an_entry_is_one_paragraph_of_its_own(tmp_path: Path) -> None:
     """Blank lines and comments of the model cannot look like a new paragraph or like a mark of ours."""
     forged = "First.\n\n\nSecond.\n<!-- session 01J00000000000000000000000 messages 0-99 12345678 -->"
-    async with place(tmp_path, saved(entry=forged)) as house:
-        await house.said(ADA, talk(10))
-        await house.memory.consolidate(ADA)
-        history = await house.read("HISTORY.md")
+    async with open_workspace(tmp_path, saved(entry=forged)) as workspace:
+        await workspace.said(ADA, talk(10))
+        await workspace.memory.consolidate(ADA)
+        history = await workspace.read("HISTORY.md")
 
     assert len(MARK.findall(history)) == 1
     assert history.count("\n\n") == 1
@@ -102,75 +102,77 @@ async def test_an_entry_is_one_paragraph_of_its_own(tmp_path: Path) -> None:
 
 async def test_third_failure_keeps_the_messages_raw(tmp_path: Path) -> None:
     """A failing model is asked three times, minutes apart; then a raw entry, and the pointer moves."""
-    async with place(tmp_path, *[Answer("no")] * 3) as house:
-        await house.said(ADA, talk(10))
+    async with open_workspace(tmp_path, *[Answer("no")] * 3) as workspace:
+        await workspace.said(ADA, talk(10))
         for wait in BACK_OFF_S:
             with pytest.raises(NotNow):
-                await house.memory.consolidate(ADA)
+                await workspace.memory.consolidate(ADA)
             # Too early: the model is not asked.
             with pytest.raises(NotNow):
-                await house.memory.consolidate(ADA)
-            house.clock.advance(wait)
+                await workspace.memory.consolidate(ADA)
+            workspace.clock.advance(wait)
 
-        done = await house.memory.consolidate(ADA)
+        done = await workspace.memory.consolidate(ADA)
 
-        assert (done.messages, done.raw, len(house.model.seen)) == (5, 5, 3)
-        history = await house.read("HISTORY.md")
+        assert (done.messages, done.raw, len(workspace.model.seen)) == (5, 5, 3)
+        history = await workspace.read("HISTORY.md")
         assert " [RAW] 5 messages\n" in history
         assert "[2026-01-31T09:15] USER: message 0\n" in history
-        assert await house.read("MEMORY.md") == ""
-        assert await house.pointer(ADA) == 5
+        assert await workspace.read("MEMORY.md") == ""
+        assert await workspace.pointer(ADA) == 5
 
 
 async def test_failures_and_back_off_survive_a_restart(tmp_path: Path) -> None:
     """A restart neither forgets what failed nor asks earlier."""
     clock = Clock()
     for _ in range(2):
-        async with place(tmp_path, Answer("no"), clock=clock) as house:
-            if not await house.pointer(ADA) and len(await house.store.look(ADA)) == 0:
-                await house.said(ADA, talk(10))
+        async with open_workspace(tmp_path, Answer("no"), clock=clock) as workspace:
+            if not await workspace.pointer(ADA) and len(await workspace.store.look(ADA)) == 0:
+                await workspace.said(ADA, talk(10))
             with pytest.raises(NotNow):
-                await house.memory.consolidate(ADA)
+                await workspace.memory.consolidate(ADA)
             clock.advance(BACK_OFF_S[-1] - 1)
 
-    async with place(tmp_path, Answer("no"), clock=clock) as house:
+    async with open_workspace(tmp_path, Answer("no"), clock=clock) as workspace:
         with pytest.raises(NotNow):
-            await house.memory.consolidate(ADA)
-        assert house.model.seen == []
+            await workspace.memory.consolidate(ADA)
+        assert workspace.model.seen == []
         clock.advance(1)
-        assert (await house.memory.consolidate(ADA)).raw == 5
+        assert (await workspace.memory.consolidate(ADA)).raw == 5
 
 
 async def test_success_forgets_failures(tmp_path: Path) -> None:
     """Only failures in a row count."""
-    async with place(tmp_path, Answer("no"), Answer("no"), saved(), Answer("no"), Answer("no")) as house:
-        await house.said(ADA, talk(10))
+    async with open_workspace(
+        tmp_path, Answer("no"), Answer("no"), saved(), Answer("no"), Answer("no")
+    ) as workspace:
+        await workspace.said(ADA, talk(10))
         for _ in range(2):
             with pytest.raises(NotNow):
-                await house.memory.consolidate(ADA, asked=True)
-        assert (await house.memory.consolidate(ADA, asked=True)).messages == 5
-        await house.said(ADA, talk(10, start=10))
+                await workspace.memory.consolidate(ADA, asked=True)
+        assert (await workspace.memory.consolidate(ADA, asked=True)).messages == 5
+        await workspace.said(ADA, talk(10, start=10))
         for _ in range(2):
             with pytest.raises(NotNow):
-                await house.memory.consolidate(ADA, asked=True)
-        assert house.memory.totals["raw"] == 0
+                await workspace.memory.consolidate(ADA, asked=True)
+        assert workspace.memory.totals["raw"] == 0
 
 
 async def test_an_outage_is_no_failure(tmp_path: Path) -> None:
     """A model that cannot be reached never leads to a raw entry."""
-    async with place(tmp_path, *[ModelAway("gone", cause="unreachable")] * 5) as house:
-        await house.said(ADA, talk(10))
+    async with open_workspace(tmp_path, *[ModelAway("gone", cause="unreachable")] * 5) as workspace:
+        await workspace.said(ADA, talk(10))
         for _ in range(5):
             with pytest.raises(ModelAway):
-                await house.memory.consolidate(ADA)
+                await workspace.memory.consolidate(ADA)
 
-        assert (await house.memory.consolidate(ADA)).raw == 0
-        assert house.memory.totals["failures"] == 0
+        assert (await workspace.memory.consolidate(ADA)).raw == 0
+        assert workspace.memory.totals["failures"] == 0
 
 
 async def test_echo_is_never_asked(tmp_path: Path) -> None:
     """No background call is made with a plain model."""
-    async with place(tmp_path, model=Echo()) as house:
-        await house.said(ADA, talk(10))
+    async with open_workspace(tmp_path, model=Echo()) as workspace:
+        await workspace.said(ADA, talk(10))
         with pytest.raises(SessionError, match="no language model"):
-            await house.memory.consolidate(ADA)
+            await workspace.memory.consolidate(ADA)

@@ -17,114 +17,130 @@ from session.errors import BadAnswer
 from session.memory import title_prompt
 from session.memory.titles import SessionTitles
 from session.models.model import Answer, Prompt
-from session.store.session import SessionJob
+from session.store import ending
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
-from tests.session.memory_place import ADA, BOB, place
+from tests.session.memory_place import ADA, BOB, open_workspace
 from tests.session.title_place import BAD, NAMING, TALKED, ended, exchange, name_of
 
 
 async def test_the_first_exchange_gives_the_name(tmp_path: Path) -> None:
     """Once, into line 1; later turns ask for none."""
-    async with place(tmp_path, run=True) as house:
-        house.model.wrote = [Answer('"Trains to Lisbon."\n')]
-        await house.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
-        await house.jobs.settled()
-        await house.turn(ADA, exchange("Thanks", "Welcome", "b"))
-        await house.jobs.settled()
+    async with open_workspace(tmp_path, run=True) as workspace:
+        workspace.model.wrote = [Answer('"Trains to Lisbon."\n')]
+        await workspace.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        await workspace.jobs.settled()
+        await workspace.turn(ADA, exchange("Thanks", "Welcome", "b"))
+        await workspace.jobs.settled()
 
-        assert await name_of(house) == "Trains to Lisbon"
-        (asked,) = house.model.prose
+        assert await name_of(workspace) == "Trains to Lisbon"
+        (asked,) = workspace.model.prose
         assert "Which train to Lisbon?" in asked.messages[-1]["content"]
         assert "The 9:15." in asked.messages[-1]["content"]
-        (row,) = await house.store.rows()
+        (row,) = await workspace.store.rows()
         assert row.as_dict()["name"] == "Trains to Lisbon"
 
 
 async def test_a_name_that_a_person_gave_stays(tmp_path: Path) -> None:
     """Given before, or while the model was thinking."""
-    async with place(tmp_path, run=True) as house:
-        async with house.store.open(ADA) as session:
+    async with open_workspace(tmp_path, run=True) as workspace:
+        async with workspace.store.open(ADA) as session:
             await session.checkpoint(metadata={"name": "Mine"})
-        await house.turn(ADA, exchange("a", "b", "m"))
-        await house.jobs.settled()
-        assert house.model.prose == []
+        await workspace.turn(ADA, exchange("a", "b", "m"))
+        await workspace.jobs.settled()
+        assert workspace.model.prose == []
 
         async def meanwhile(_: Prompt) -> Answer:
-            async with house.store.open(BOB) as session:
+            async with workspace.store.open(BOB) as session:
                 await session.checkpoint(metadata={"name": "Bob's"})
             return Answer("The model's")
 
-        house.model.wrote = [meanwhile]
-        await house.turn(BOB, exchange("a", "b", "m"))
-        await house.jobs.settled()
+        workspace.model.wrote = [meanwhile]
+        await workspace.turn(BOB, exchange("a", "b", "m"))
+        await workspace.jobs.settled()
 
-        assert (await name_of(house), await name_of(house, BOB)) == ("Mine", "Bob's")
+        assert (await name_of(workspace), await name_of(workspace, BOB)) == ("Mine", "Bob's")
 
 
 async def test_a_session_that_ended_meanwhile_is_named_where_it_lies(tmp_path: Path) -> None:
     """And the one that began in its place is not."""
-    async with place(tmp_path, run=True) as house:
+    async with open_workspace(tmp_path, run=True) as workspace:
 
         async def meanwhile(_: Prompt) -> Answer:
-            async with house.store.open(ADA) as session:
+            async with workspace.store.open(ADA) as session:
                 await session.end()
             return Answer("Old one")
 
-        house.model.wrote = [meanwhile]
-        await house.turn(ADA, exchange("a", "b", "m"))
-        await house.jobs.settled()
+        workspace.model.wrote = [meanwhile]
+        await workspace.turn(ADA, exchange("a", "b", "m"))
+        await workspace.jobs.settled()
 
         assert [one["name"] for one in ended(tmp_path)] == ["Old one"]
-        assert await name_of(house) is None
+        assert await name_of(workspace) is None
 
 
 class EndsFirst(Store):
-    """A store in which the first change of an open session finds that it has just ended."""
+    """A store in which an ending of each session that is opened comes first to its files."""
 
     @asynccontextmanager
     async def open(self, key: SessionKey) -> AsyncIterator[Session]:
+        go = threading.Event()
+
+        def end(*writers: Any) -> object:
+            assert go.wait(20)
+            return ending.end(*writers, metadata=None)
+
         async with super().open(key) as session:
-            change = session.change
-
-            async def behind_an_ending(job: SessionJob[Any]) -> Any:
-                session.change = change  # type: ignore[method-assign]
-                await session.end()
-                return await change(job)
-
-            session.change = behind_an_ending  # type: ignore[method-assign]
+            ending_it = asyncio.ensure_future(session.change(end))
+            # From here on it has its turn at the files; it goes on once the one who opened waits behind it.
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(go.set)
             yield session
+            await ending_it
+
+
+class HeldFiles(JobFiles):
+    """Files of jobs that are written once a test lets them be."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self.writing, self.let = threading.Event(), threading.Event()
+
+    def keep(self, job: BackgroundJob) -> None:
+        self.writing.set()
+        assert self.let.wait(20)
+        super().keep(job)
 
 
 async def test_a_session_that_ends_before_its_name_is_written_is_named_where_it_lies(tmp_path: Path) -> None:
     """It was the active one at the last look, and its ending came first to the files."""
-    async with place(tmp_path) as house:
-        await house.said(ADA, exchange("a", "b", "m"))
-        session_id = (await house.store.look(ADA)).session_id
-        house.model.wrote = [Answer("Old one")]
-        store = EndsFirst(tmp_path, zone=UTC, clock=house.clock)
-        await SessionTitles(house.memory, store).name(ADA, session_id)
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.said(ADA, exchange("a", "b", "m"))
+        session_id = (await workspace.store.look(ADA)).session_id
+        workspace.model.wrote = [Answer("Old one")]
+        store = EndsFirst(tmp_path, zone=UTC, clock=workspace.clock)
+        await SessionTitles(workspace.memory, store).name(ADA, session_id)
         await store.aclose()
 
         assert [old.get("name") for old in ended(tmp_path)] == ["Old one"]
-        assert await name_of(house) is None
+        assert await name_of(workspace) is None
 
 
 async def test_a_session_that_ends_with_its_first_exchange_is_named(tmp_path: Path) -> None:
     """It ended before anybody came to ask for its name; a kill behind that costs no name."""
-    async with place(tmp_path) as house:
-        await house.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
-        await house.new(ADA)
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        await workspace.new(ADA)
 
-    async with place(tmp_path, run=True) as house:
-        house.model.wrote = [
+    async with open_workspace(tmp_path, run=True) as workspace:
+        workspace.model.wrote = [
             lambda prompt: Answer("Trains" if prompt.messages[0]["content"] == NAMING else TALKED)
         ] * 2
-        await house.jobs.looked.wait()
-        await house.jobs.settled()
+        await workspace.jobs.looked.wait()
+        await workspace.jobs.settled()
 
         assert [(one["name"], one["summary"]) for one in ended(tmp_path)] == [("Trains", TALKED)]
-        assert await name_of(house) is None
+        assert await name_of(workspace) is None
         assert list((tmp_path / "state/jobs").glob("*.json")) == []
 
 
@@ -132,48 +148,41 @@ async def test_a_process_that_ends_with_its_first_exchange_leaves_the_name_to_th
     tmp_path: Path,
 ) -> None:
     """As one does that sends a single message; the session is still the active one."""
-    async with place(tmp_path) as house:
-        await house.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
-        await house.jobs.aclose()
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        await workspace.jobs.aclose()
 
-    async with place(tmp_path, run=True) as house:
-        house.model.wrote = [Answer("Trains")]
-        await house.jobs.looked.wait()
-        await house.jobs.settled()
+    async with open_workspace(tmp_path, run=True) as workspace:
+        workspace.model.wrote = [Answer("Trains")]
+        await workspace.jobs.looked.wait()
+        await workspace.jobs.settled()
 
-        assert await name_of(house) == "Trains"
+        assert await name_of(workspace) == "Trains"
         assert list((tmp_path / "state/jobs").glob("*.json")) == []
 
 
 async def test_a_job_that_ends_while_a_process_leaves_its_jobs_behind_is_in_nobodys_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """It takes itself out of the list while the others are written down in a thread."""
-    writing, written, asked = threading.Event(), threading.Event(), asyncio.Event()
-    keep = JobFiles.keep
-
-    def held(files: JobFiles, job: BackgroundJob) -> None:
-        writing.set()
-        assert written.wait(20)
-        keep(files, job)
+    files, asked = HeldFiles(tmp_path / "state"), asyncio.Event()
 
     async def named(_: Prompt) -> Answer:
         await asked.wait()
         return Answer("Trains")
 
-    async with place(tmp_path, run=True) as house, asyncio.timeout(30):
-        house.model.wrote = [named, named]
+    async with open_workspace(tmp_path, run=True, files=files) as workspace, asyncio.timeout(30):
+        workspace.model.wrote = [named, named]
         for key in (ADA, BOB):
-            await house.turn(key, exchange("Which train to Lisbon?", "The 9:15.", "a"))
-        monkeypatch.setattr(JobFiles, "keep", held)
-        closing = asyncio.create_task(house.jobs.aclose())
-        assert await asyncio.to_thread(writing.wait, 20)
+            await workspace.turn(key, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        closing = asyncio.create_task(workspace.jobs.aclose())
+        assert await asyncio.to_thread(files.writing.wait, 20)
         asked.set()
-        await house.jobs.settled()
-        written.set()
+        await workspace.jobs.settled()
+        files.let.set()
         await closing
 
-        assert [await name_of(house, key) for key in (ADA, BOB)] == ["Trains", "Trains"]
+        assert [await name_of(workspace, key) for key in (ADA, BOB)] == ["Trains", "Trains"]
 
 
 @pytest.mark.parametrize("answer", [*BAD, Answer("y" * 241), Answer("'*'")])
@@ -181,16 +190,16 @@ async def test_a_failure_is_not_retried_for_ever(tmp_path: Path, answer: Any) ->
     """Three tries in all, over turns and restarts."""
     clock = None
     for start in range(2):
-        async with place(tmp_path, run=True, clock=clock) as house:
-            clock = house.clock
-            house.model.wrote = [answer] * 9
+        async with open_workspace(tmp_path, run=True, clock=clock) as workspace:
+            clock = workspace.clock
+            workspace.model.wrote = [answer] * 9
             for number in range(4):
-                await house.turn(ADA, exchange("a", "b", f"{start}-{number}"))
-                await house.jobs.settled()
+                await workspace.turn(ADA, exchange("a", "b", f"{start}-{number}"))
+                await workspace.jobs.settled()
                 clock.advance(600)
-                await house.jobs.settled()
-            assert len(house.model.prose) == (3 if start == 0 else 0)
-            assert await name_of(house) is None
+                await workspace.jobs.settled()
+            assert len(workspace.model.prose) == (3 if start == 0 else 0)
+            assert await name_of(workspace) is None
 
 
 def test_a_name_is_one_line_of_at_most_60_characters() -> None:

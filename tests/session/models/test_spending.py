@@ -16,8 +16,11 @@ import structlog
 
 from session.disk.threads import DiskThreads
 from session.errors import NewerFormat, NotNow
+from session.models.caps import Caps
 from session.models.model import Totals, Usage
-from session.models.spending import KEPT_DAYS, DayFiles, Spending, SpendingRow
+from session.models.spending import Spending
+from session.models.usage_files import KEPT_DAYS, DayFiles
+from session.models.usage_lines import SpendingRow
 from tests.support.clock import Clock
 
 T = TypeVar("T")
@@ -35,7 +38,7 @@ class Daemon:
         self.hop = DiskThreads()
         self.visits = 0
         self.spending = Spending(
-            folder, disk=self, clock=self.clock, durable=durable, per_day_usd=per_day_usd
+            folder, disk=self, clock=self.clock, durable=durable, caps=Caps(cost_per_day_usd=per_day_usd)
         )
 
     def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
@@ -135,11 +138,16 @@ async def test_one_that_is_not_durable_touches_no_disk(tmp_path: Path) -> None:
     assert not (tmp_path / "usage").exists()
 
 
-async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as one:
+async def one_turn_then(folder: Path, data: bytes) -> None:
+    """Count a turn, and put these bytes behind it in the file."""
+    async with daemon(folder) as one:
         one.spending.record("a:1", "a:1", ONE)
-    with (tmp_path / "2027-01-01.jsonl").open("ab") as file:
-        file.write(b'{"at": "2027-01-01T12:0')
+    with (folder / "2027-01-01.jsonl").open("ab") as file:
+        file.write(data)
+
+
+async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
+    await one_turn_then(tmp_path, b'{"at": "2027-01-01T12:0')
 
     async with daemon(tmp_path) as again:
         await again.spending.refresh()
@@ -153,10 +161,7 @@ async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
 
 
 async def test_lines_that_are_no_turns_are_passed_over(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as one:
-        one.spending.record("a:1", "a:1", ONE)
-    with (tmp_path / "2027-01-01.jsonl").open("ab") as file:
-        file.write(b'[]\n"x"\n{"at": 1}\n\n\xff\n{"at":"2027-01-01T12:00:00+00:00"}\nnull\n')
+    await one_turn_then(tmp_path, b'[]\n"x"\n{"at": 1}\n\n\xff\n{"at":"2027-01-01T12:00:00+00:00"}\nnull\n')
 
     async with daemon(tmp_path) as again:
         await again.spending.refresh()
@@ -304,7 +309,9 @@ async def test_the_limit_of_a_day_is_reached_by_turns_and_calls_of_all_daemons(t
                     await one.spending.afford()
         assert (caught.value.reason, caught.value.until) == ("cost", midnight)
         assert one.spending.closed_until() == midnight
-        assert [(line["event"], line["cost_usd"]) for line in logs] == [("usage.limit_reached", 1.0)]
+        assert [(line["event"], line["limit"]) for line in logs] == [
+            ("usage.limit_reached", "cost_per_day_usd")
+        ]
 
         one.clock.now = midnight
         await one.spending.afford()

@@ -29,7 +29,7 @@ from session.testing import WordEmbedder
 from session.tools import Toolbox
 from session.transcript.lines import Lines
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
-from tests.session.memory_place import ADA, BOB, Scripted, place, saved, talk
+from tests.session.memory_place import ADA, BOB, Scripted, Workspace, open_workspace, saved, talk
 
 
 class Gate:
@@ -72,6 +72,14 @@ async def comparing(store: Store, session: Session, gate: Gate) -> AsyncIterator
         await embeddings.aclose()
 
 
+async def compared(store: Store) -> None:
+    """Have a session begin with a turn that compares texts to its end."""
+    async with store.open(ADA) as session:
+        await session.append(talk(2))
+        async with comparing(store, session, Gate()):
+            pass
+
+
 class KilledHere(Exception):
     """Stands for a kill: nothing that follows in this process happens."""
 
@@ -103,10 +111,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def test_a_turn_that_was_not_cleared_keeps_its_vectors(store: Store, tmp_path: Path) -> None:
-    async with store.open(ADA) as session:
-        await session.append(talk(2))
-        async with comparing(store, session, Gate()):
-            pass
+    await compared(store)
 
     assert vectors_in(tmp_path) == 3
     assert await store.clear(ADA)
@@ -161,10 +166,7 @@ async def test_a_turn_of_an_older_epoch_keeps_no_vector(store: Store, tmp_path: 
 
 async def test_a_clear_that_is_refused_keeps_the_vectors(store: Store, tmp_path: Path) -> None:
     """Where another session is the active one, nothing of it is deleted."""
-    async with store.open(ADA) as session:
-        await session.append(talk(2))
-        async with comparing(store, session, Gate()):
-            pass
+    await compared(store)
 
     assert await store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV") is False
     assert vectors_in(tmp_path) == 3
@@ -208,40 +210,45 @@ class Looked(UnconsolidatedReader):
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_an_answer_on_its_way_into_memory_stops_there(tmp_path: Path, deleted: bool) -> None:
     """The active session is cleared, or an ended one deleted, after the last look and before the files."""
-    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
-        await house.said(ADA, talk(10))
-        session_id = (await house.store.look(ADA)).session_id
+    async with open_workspace(tmp_path, saved(entry="poison", memory="poison")) as workspace:
+        await workspace.said(ADA, talk(10))
+        session_id = (await workspace.store.look(ADA)).session_id
         if deleted:
-            await house.new(ADA)
+            await workspace.new(ADA)
 
         async def gone() -> None:
-            await house.store.clear(ADA)
-            fence = Fence(house.store.layout, "telegram_1", owner="another", freeze_s=30)
-            archived.delete(fence, house.store.layout, "telegram_1", session_id)
+            await workspace.store.clear(ADA)
+            fence = Fence(workspace.store.layout, "telegram_1", owner="another", freeze_s=30)
+            archived.delete(fence, workspace.store.layout, "telegram_1", session_id)
 
-        house.memory.unconsolidated = Looked(house.store, gone)
-        await house.memory.consolidate(ADA, session_id=session_id)
+        workspace.memory.unconsolidated = Looked(workspace.store, gone)
+        await workspace.memory.consolidate(ADA, session_id=session_id)
 
-        assert len(house.model.seen) == 1
+        assert len(workspace.model.seen) == 1
         assert holding(tmp_path, b"poison") == []
+
+
+async def consolidate_until(workspace: Workspace, killed: Callable[[], Awaitable[object]]) -> None:
+    """Consolidate a full window up to the look whether its messages still stand, which kills."""
+    await workspace.said(ADA, talk(10))
+    workspace.memory.unconsolidated = Looked(workspace.store, killed)
+    with pytest.raises(KilledHere):
+        await workspace.memory.consolidate(ADA)
 
 
 async def test_an_answer_that_a_kill_left_is_dropped_at_the_next_start(tmp_path: Path) -> None:
     """It was stored, the session was cleared, and the process died before it looked again."""
 
     async def killed() -> None:
-        await house.store.clear(ADA)
+        await workspace.store.clear(ADA)
         raise KilledHere
 
-    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
-        await house.said(ADA, talk(10))
-        house.memory.unconsolidated = Looked(house.store, killed)
-        with pytest.raises(KilledHere):
-            await house.memory.consolidate(ADA)
+    async with open_workspace(tmp_path, saved(entry="poison", memory="poison")) as workspace:
+        await consolidate_until(workspace, killed)
     assert len(holding(tmp_path, b"poison")) == 1
 
-    async with place(tmp_path, run=True) as house:
-        await house.jobs.looked.wait()
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.jobs.looked.wait()
 
     assert holding(tmp_path, b"poison") == []
 
@@ -252,29 +259,31 @@ async def test_an_answer_that_a_kill_left_is_put_through_at_the_next_start(tmp_p
     async def killed() -> None:
         raise KilledHere
 
-    async with place(tmp_path, saved(entry="They talked.", memory="- bread")) as house:
-        await house.said(ADA, talk(10))
-        house.memory.unconsolidated = Looked(house.store, killed)
-        with pytest.raises(KilledHere):
-            await house.memory.consolidate(ADA)
+    async with open_workspace(tmp_path, saved(entry="They talked.", memory="- bread")) as workspace:
+        await consolidate_until(workspace, killed)
 
-    async with place(tmp_path, run=True) as house:
-        await house.jobs.looked.wait()
+    async with open_workspace(tmp_path, run=True) as workspace:
+        await workspace.jobs.looked.wait()
 
-        assert await house.read("MEMORY.md") == "- bread\n"
-        assert await house.pointer(ADA) == 5
-        assert house.model.seen == []
+        assert await workspace.read("MEMORY.md") == "- bread\n"
+        assert await workspace.pointer(ADA) == 5
+        assert workspace.model.seen == []
 
 
 # -- the index of a big transcript -----------------------------------------------------------------------
 
 
+def big_transcript(folder: Path) -> TranscriptWriter:
+    """Put a transcript there that is worth an index."""
+    path_of(folder).write_bytes(whole(body()))
+    layout = Layout(folder)
+    fence = Fence(layout, STEM, owner="one", freeze_s=30)
+    return TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+
+
 def test_an_index_that_comes_late_is_not_written(tmp_path: Path) -> None:
     """It was begun while the session was there; the transcript is cleared before it is put on disk."""
-    path_of(tmp_path).write_bytes(whole(body()))
-    layout = Layout(tmp_path)
-    fence = Fence(layout, STEM, owner="one", freeze_s=30)
-    writer = TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+    writer = big_transcript(tmp_path)
     epoch = writer.claim(Wait())
     assert isinstance(writer.transcript.messages, Lines)
     late = index_work(writer, writer.transcript.messages)
@@ -289,10 +298,7 @@ def test_an_index_that_comes_late_is_not_written(tmp_path: Path) -> None:
 
 
 def test_an_index_of_what_is_there_is_written(tmp_path: Path) -> None:
-    path_of(tmp_path).write_bytes(whole(body()))
-    layout = Layout(tmp_path)
-    fence = Fence(layout, STEM, owner="one", freeze_s=30)
-    writer = TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+    writer = big_transcript(tmp_path)
     writer.claim(Wait())
     assert isinstance(writer.transcript.messages, Lines)
 
@@ -303,15 +309,12 @@ def test_an_index_of_what_is_there_is_written(tmp_path: Path) -> None:
 
 def test_an_index_that_met_a_writer_is_still_to_be_written(tmp_path: Path) -> None:
     """A turn that wrote at that moment does not put it off until much has come again."""
-    path_of(tmp_path).write_bytes(whole(body()))
-    layout = Layout(tmp_path)
-    fence = Fence(layout, STEM, owner="one", freeze_s=30)
-    writer = TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+    writer = big_transcript(tmp_path)
     writer.claim(Wait())
     lines = writer.transcript.messages
     assert isinstance(lines, Lines)
 
-    with fence.hold(Wait()):
+    with writer.fence.hold(Wait()):
         index_work(writer, lines)()
     assert not index_of(tmp_path).exists()
     assert lines.saved_bytes == 0
@@ -326,46 +329,46 @@ def test_an_index_that_met_a_writer_is_still_to_be_written(tmp_path: Path) -> No
 
 async def test_clearing_everything_is_one_step_for_who_writes_meanwhile(tmp_path: Path) -> None:
     """A summary and an answer that were under way find neither the ended session nor a folder for notes."""
-    async with place(tmp_path, saved(entry="poison", memory="poison")) as house:
-        await house.said(ADA, talk(10))
-        session_id = (await house.store.look(ADA)).session_id
-        await house.new(ADA)
-        await house.said(ADA, talk(2, start=10))
+    async with open_workspace(tmp_path, saved(entry="poison", memory="poison")) as workspace:
+        await workspace.said(ADA, talk(10))
+        session_id = (await workspace.store.look(ADA)).session_id
+        await workspace.new(ADA)
+        await workspace.said(ADA, talk(2, start=10))
 
         async def gone() -> None:
-            assert await house.store.clear(ADA, everything=True, ids=["running"])
+            assert await workspace.store.clear(ADA, everything=True, ids=["running"])
 
         async def late(_: Prompt) -> Answer:
             await gone()
             return Answer("poison")
 
-        house.memory.unconsolidated = Looked(house.store, gone)
-        await house.memory.consolidate(ADA, session_id=session_id)
-        house.memory.unconsolidated = UnconsolidatedReader(house.store)
-        await house.said(ADA, talk(10))
-        session_id = (await house.store.look(ADA)).session_id
-        await house.new(ADA)
-        await house.said(ADA, talk(2))
-        house.model.wrote = [late]
-        await SessionTitles(house.memory, house.store).summarise(ADA, session_id)
+        workspace.memory.unconsolidated = Looked(workspace.store, gone)
+        await workspace.memory.consolidate(ADA, session_id=session_id)
+        workspace.memory.unconsolidated = UnconsolidatedReader(workspace.store)
+        await workspace.said(ADA, talk(10))
+        session_id = (await workspace.store.look(ADA)).session_id
+        await workspace.new(ADA)
+        await workspace.said(ADA, talk(2))
+        workspace.model.wrote = [late]
+        await SessionTitles(workspace.memory, workspace.store).summarise(ADA, session_id)
 
-        assert len(house.model.prose) == 1
+        assert len(workspace.model.prose) == 1
         assert holding(tmp_path, b"poison") == holding(tmp_path, b"message") == []
         assert list(tmp_path.rglob("*.md")) == list((tmp_path / "sessions").rglob("*.jsonl")) == []
-        async with house.store.open(ADA) as session:
+        async with workspace.store.open(ADA) as session:
             assert session.journal.known("running") is not None
             assert await session.append(talk(2)) == 0
 
 
 async def test_everything_stays_where_the_clear_is_refused(tmp_path: Path) -> None:
-    async with place(tmp_path) as house:
-        await house.said(ADA, talk(2))
-        await house.new(ADA)
-        await house.said(ADA, talk(2))
+    async with open_workspace(tmp_path) as workspace:
+        await workspace.said(ADA, talk(2))
+        await workspace.new(ADA)
+        await workspace.said(ADA, talk(2))
 
-        assert not await house.store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV", everything=True)
+        assert not await workspace.store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV", everything=True)
 
-        assert len(await house.store.rows()) == 2
+        assert len(await workspace.store.rows()) == 2
 
 
 async def test_what_was_kept_of_a_damaged_transcript_goes_with_it(store: Store, tmp_path: Path) -> None:

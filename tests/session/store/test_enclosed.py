@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from session.store.enclosed import UNREAD_FOR, AwaitedFiles
-from tests.session.retention_place import ADA, BOB, START, World
+from tests.session.retention_place import ADA, BOB, World, brought
 
 CAT, DOG = "media/ca/cat.jpg", "media/do/dog.jpg"
 NONE_WAITS = AwaitedFiles(complete=True)
@@ -25,21 +24,9 @@ def seen(awaited: AwaitedFiles) -> Callable[[], Awaitable[AwaitedFiles]]:
     return look
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.store.aclose()
-
-
 def came(workspace: Path, ref: str, *, hours: float = -1) -> Path:
-    """Put a file there as a message brought it, some hours after the beginning."""
-    path = workspace / ref
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"...")
-    at = (START + timedelta(hours=hours)).timestamp()
-    os.utime(path, (at, at))
-    return path
+    """Put a file there as a message brought it, before the start where no other time is said."""
+    return brought(workspace, ref, hours=hours)
 
 
 def file(ref: str) -> dict[str, object]:

@@ -25,7 +25,7 @@ JPEG = b"\xff\xd8\xff\xe0 a picture"
 PDF = b"%PDF-1.7 a paper"
 
 
-class House:
+class Rig:
     def __init__(self, folder: Path, *steps: Any, parts: tuple[str, ...] = ("image", "pdf")) -> None:
         self.folder = folder
         self.store = Store(folder, zone=UTC)
@@ -74,18 +74,18 @@ class House:
 
 @pytest.fixture
 async def build(tmp_path: Path) -> Any:
-    built: list[House] = []
+    built: list[Rig] = []
 
-    def make(*steps: Any, **more: Any) -> House:
-        built.append(House(tmp_path, *steps, **more))
+    def make(*steps: Any, **more: Any) -> Rig:
+        built.append(Rig(tmp_path, *steps, **more))
         return built[-1]
 
     yield make
-    for house in built:
-        await house.store.aclose()
+    for rig in built:
+        await rig.store.aclose()
 
 
-Build = Callable[..., House]
+Build = Callable[..., Rig]
 
 
 def url(data: bytes, mime: str) -> str:
@@ -97,16 +97,16 @@ def kinds(content: Any) -> list[str]:
 
 
 async def test_a_photo_is_shown_beside_its_text_and_stored_by_name(build: Build) -> None:
-    house = build()
-    photo = house.media("cat.jpg")
+    rig = build()
+    photo = rig.media("cat.jpg")
 
-    content = await house.ask("what is it?", photo)
+    content = await rig.ask("what is it?", photo)
 
     assert content == [
         {"type": "text", "text": "what is it?"},
         {"type": "image_url", "image_url": {"url": url(JPEG, "image/jpeg")}},
     ]
-    line = (await house.lines())[0]
+    line = (await rig.lines())[0]
     assert line["content"] == "what is it?"
     assert line["attachments"] == [
         {
@@ -120,24 +120,22 @@ async def test_a_photo_is_shown_beside_its_text_and_stored_by_name(build: Build)
 
 
 async def test_a_paper_is_shown_as_a_file_and_later_named(build: Build) -> None:
-    house = build()
-    paper = house.media("a.pdf", PDF, kind="document", mime="application/pdf")
+    rig = build()
+    paper = rig.media("a.pdf", PDF, kind="document", mime="application/pdf")
 
-    content = await house.ask("", paper)
+    content = await rig.ask("", paper)
     assert content == [
         {"type": "file", "file": {"filename": "a.pdf", "file_data": url(PDF, "application/pdf")}}
     ]
 
-    await house.ask("and now?")
-    assert house.users() == ["[document: a.pdf (application/pdf, 16 B), media/ab/a.pdf]", "and now?"]
+    await rig.ask("and now?")
+    assert rig.users() == ["[document: a.pdf (application/pdf, 16 B), media/ab/a.pdf]", "and now?"]
 
 
 async def test_a_model_without_eyes_gets_names(build: Build) -> None:
-    house = build(parts=())
+    rig = build(parts=())
 
-    content = await house.ask(
-        "look", house.media("cat.jpg"), house.media("b.mp3", mime="audio/mpeg", kind="audio")
-    )
+    content = await rig.ask("look", rig.media("cat.jpg"), rig.media("b.mp3", mime="audio/mpeg", kind="audio"))
 
     assert content == (
         "look\n[photo: cat.jpg (image/jpeg, 14 B), media/ab/cat.jpg]\n"
@@ -146,23 +144,23 @@ async def test_a_model_without_eyes_gets_names(build: Build) -> None:
 
 
 async def test_of_older_messages_the_last_few_images_are_shown(build: Build) -> None:
-    house = build()
+    rig = build()
     for n in range(HISTORY_IMAGES + 2):
-        await house.ask(f"look {n}", house.media(f"{n}.jpg"))
+        await rig.ask(f"look {n}", rig.media(f"{n}.jpg"))
 
-    await house.ask("all of them?", house.media("x.jpg"), house.media("y.jpg"))
+    await rig.ask("all of them?", rig.media("x.jpg"), rig.media("y.jpg"))
 
-    shown = [kinds(content) for content in house.users()]
+    shown = [kinds(content) for content in rig.users()]
     assert shown == [["text"]] * 2 + [["text", "image_url"]] * 4 + [["text", "image_url", "image_url"]]
-    assert house.users()[0] == "look 0\n[photo: 0.jpg (image/jpeg, 14 B), media/ab/0.jpg]"
+    assert rig.users()[0] == "look 0\n[photo: 0.jpg (image/jpeg, 14 B), media/ab/0.jpg]"
 
 
 async def test_a_file_that_is_gone_is_said_to_be(build: Build) -> None:
-    house = build()
-    photo = house.media("cat.jpg")
-    (house.folder / photo.ref).unlink()
+    rig = build()
+    photo = rig.media("cat.jpg")
+    (rig.folder / photo.ref).unlink()
 
-    assert await house.ask("look", photo) == (
+    assert await rig.ask("look", photo) == (
         "look\n[photo: cat.jpg (image/jpeg, 14 B), media/ab/cat.jpg (no longer there)]"
     )
 
@@ -173,53 +171,53 @@ async def test_a_file_that_is_gone_is_said_to_be(build: Build) -> None:
      "", "secret.jpg", "media/a\0b", "media//x", "state/queue.db"],
 )  # fmt: skip
 async def test_nothing_outside_of_media_is_shown(build: Build, ref: str) -> None:
-    house = build()
-    house.media("cat.jpg")
-    (house.folder / "secret.jpg").write_bytes(JPEG)
-    (house.folder / "media" / "link.jpg").symlink_to(house.folder / "secret.jpg")
-    (house.folder / "media" / "out").symlink_to(house.folder)
+    rig = build()
+    rig.media("cat.jpg")
+    (rig.folder / "secret.jpg").write_bytes(JPEG)
+    (rig.folder / "media" / "link.jpg").symlink_to(rig.folder / "secret.jpg")
+    (rig.folder / "media" / "out").symlink_to(rig.folder)
 
-    content = await house.ask("look", Attachment("photo", "x.jpg", "image/jpeg", 5, ref))
+    content = await rig.ask("look", Attachment("photo", "x.jpg", "image/jpeg", 5, ref))
 
     assert isinstance(content, str)
     assert content.startswith("look\n[photo: x.jpg (image/jpeg, 5 B)")
 
 
 async def test_what_only_claims_to_be_an_image_is_named(build: Build) -> None:
-    house = build()
+    rig = build()
 
-    assert kinds(await house.ask("look", house.media("x.jpg", b"<html>no</html>"))) == ["text"]
-    assert kinds(await house.ask("look", house.media("y.jpg", PDF))) == ["text"]
+    assert kinds(await rig.ask("look", rig.media("x.jpg", b"<html>no</html>"))) == ["text"]
+    assert kinds(await rig.ask("look", rig.media("y.jpg", PDF))) == ["text"]
 
 
 async def test_a_model_that_refuses_the_bytes_is_asked_again_with_names(build: Build) -> None:
-    house = build(ModelRefused("cannot decode"), "fine")
+    rig = build(ModelRefused("cannot decode"), "fine")
 
-    content = await house.ask("look", house.media("x.jpg"))
+    content = await rig.ask("look", rig.media("x.jpg"))
 
     assert isinstance(content, str)
-    assert [kinds(prompt.messages[-1]["content"]) for prompt in house.model.prompts] == [
+    assert [kinds(prompt.messages[-1]["content"]) for prompt in rig.model.prompts] == [
         ["text", "image_url"],
         ["text"],
     ]
-    assert (await house.lines())[-1]["content"] == "fine"
+    assert (await rig.lines())[-1]["content"] == "fine"
 
 
 async def test_a_refusal_without_bytes_is_asked_once(build: Build) -> None:
-    house = build(ModelRefused("no"))
+    rig = build(ModelRefused("no"))
 
     with pytest.raises(ModelRefused):
-        await house.ask("look")
-    assert len(house.model.prompts) == 1
+        await rig.ask("look")
+    assert len(rig.model.prompts) == 1
 
 
 async def test_the_photo_is_there_in_every_round_of_its_turn(build: Build) -> None:
     call = Answer("", tool_calls=[ToolCall("c1", "none", "{}")], finish="tool_calls")
-    house = build(call, "done")
+    rig = build(call, "done")
 
-    await house.ask("look", house.media("x.jpg"))
+    await rig.ask("look", rig.media("x.jpg"))
 
-    assert [kinds(prompt.messages[0]["content"]) for prompt in house.model.prompts] == [
+    assert [kinds(prompt.messages[0]["content"]) for prompt in rig.model.prompts] == [
         ["text", "image_url"]
     ] * 2
 
@@ -227,11 +225,11 @@ async def test_the_photo_is_there_in_every_round_of_its_turn(build: Build) -> No
 async def test_more_bytes_than_a_request_may_hold_are_named(build: Build) -> None:
     from session.transcript.attachments import MAX_SHOWN_BYTES
 
-    house = build()
-    big = house.media("big.jpg", JPEG + bytes(MAX_SHOWN_BYTES))
-    small = house.media("small.jpg")
+    rig = build()
+    big = rig.media("big.jpg", JPEG + bytes(MAX_SHOWN_BYTES))
+    small = rig.media("small.jpg")
 
-    assert kinds(await house.ask("look", big, small)) == ["text", "image_url"]
+    assert kinds(await rig.ask("look", big, small)) == ["text", "image_url"]
 
 
 def test_stored_attachments_of_any_shape_are_read() -> None:

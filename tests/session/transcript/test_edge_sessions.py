@@ -132,13 +132,17 @@ def test_reads(stem: str) -> None:
     assert transcript.needs_copy is edge.copied
 
 
+def read_edge(stem: str) -> tuple[bytes, Transcript]:
+    """Return the bytes of a damaged file, and what is read of it."""
+    original = (EDGE / f"{stem}.jsonl").read_bytes()
+    return original, parse(original, stem=stem)
+
+
 @pytest.mark.parametrize("stem", EDGES)
 async def test_first_write_makes_it_legal(stem: str, tmp_path: Path, stores: list[Store]) -> None:
     """The first append leaves line 1 and message lines, sound ones with their bytes; nothing is lost."""
-    edge = EDGES[stem]
-    workspace = workspace_with(tmp_path, stem)
-    original = (EDGE / f"{stem}.jsonl").read_bytes()
-    read = parse(original, stem=stem)
+    edge, workspace = EDGES[stem], workspace_with(tmp_path, stem)
+    original, read = read_edge(stem)
 
     async with open_store(workspace, stores).open(key_of(stem)) as session:
         assert session.stem == stem
@@ -176,10 +180,8 @@ async def test_first_write_makes_it_legal(stem: str, tmp_path: Path, stores: lis
 @pytest.mark.parametrize("stem", EDGES)
 async def test_new_archives_it_legal(stem: str, tmp_path: Path, stores: list[Store]) -> None:
     """Ending a damaged session archives every message, and the original of what was damaged stays."""
-    edge = EDGES[stem]
-    workspace = workspace_with(tmp_path, stem)
-    original = (EDGE / f"{stem}.jsonl").read_bytes()
-    read = parse(original, stem=stem)
+    edge, workspace = EDGES[stem], workspace_with(tmp_path, stem)
+    original, read = read_edge(stem)
 
     async with open_store(workspace, stores).open(key_of(stem)) as session:
         archived = await session.end()

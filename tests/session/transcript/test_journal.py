@@ -297,13 +297,13 @@ async def test_newer_journal_is_refused(make: Make, tmp_path: Path) -> None:
 def test_no_bytes_raise(data: bytes) -> None:
     """Whatever a journal holds, reading it ends."""
     entries, keep = journal_lines.read(data.replace(b'"v"', b'"w"'))
-    ledger = JournalState()
+    state = JournalState()
     for entry, size in entries:
-        ledger.take(entry, size)
+        state.take(entry, size)
     assert 0 <= keep <= len(data)
 
 
-def test_entry_keeps_its_own_names() -> None:
+async def test_entry_keeps_its_own_names() -> None:
     """An extra may not pretend to be a field of the journal."""
     with pytest.raises(ValueError, match="seq"):
-        journal.Journal(JournalState, None, Clock())._entry("end", "a", seq=3)  # type: ignore[arg-type]
+        await journal.Journal(JournalState, None, Clock()).conclude("a", "notice", seq=3)  # type: ignore[arg-type]

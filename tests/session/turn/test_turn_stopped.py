@@ -15,7 +15,7 @@ from session.errors import TurnTimeout
 from session.models.model import Answer, OnDelta, Prompt
 from session.tools import Toolbox, ToolPlace
 from session.turn.turn import INTERRUPTED, STOPPED, StopSwitch, TurnLimits
-from tests.session.turn_place import Counter, House, Model, call, house, roles
+from tests.session.turn_place import Counter, Model, TurnRig, call, roles, turn_rig
 from tests.support.until import until
 
 
@@ -30,12 +30,12 @@ async def test_a_stopped_turn_keeps_the_text_so_far_and_says_so(tmp_path: Path) 
             await asyncio.Event().wait()
             raise AssertionError
 
-    async with house(tmp_path) as h:
-        h.turns.model = Talker()
+    async with turn_rig(tmp_path) as rig:
+        rig.turns.model = Talker()
 
-        reply = await h.run(stop=stop)
+        reply = await rig.run(stop=stop)
 
-        user, closing = await h.lines()
+        user, closing = await rig.lines()
         assert reply.silent
         assert user["content"] == "hello"
         assert (closing["content"], closing["stopped"], closing["final"]) == ("half an ", True, True)
@@ -52,12 +52,12 @@ async def test_a_turn_stopped_among_its_tools_leaves_no_call_without_a_result(tm
             await asyncio.Event().wait()
             raise AssertionError
 
-    async with house(tmp_path, both) as h:
-        h.turns.toolbox = Toolbox([Slow(repeatable=True)])
+    async with turn_rig(tmp_path, both) as rig:
+        rig.turns.toolbox = Toolbox([Slow(repeatable=True)])
 
-        await h.run(stop=stop)
+        await rig.run(stop=stop)
 
-        lines = await h.lines()
+        lines = await rig.lines()
         assert roles(lines) == ["user", "assistant", "tool", "tool", "assistant"]
         assert [line["content"] for line in lines[2:4]] == [INTERRUPTED, STOPPED]
         assert all(line["is_error"] for line in lines[2:4])
@@ -73,15 +73,15 @@ async def test_a_cancelled_turn_is_no_stopped_one(tmp_path: Path) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with house(tmp_path, hang, Answer("later")) as h:
-        task = asyncio.ensure_future(h.run())
+    async with turn_rig(tmp_path, hang, Answer("later")) as rig:
+        task = asyncio.ensure_future(rig.run())
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-        assert all(not line.get("final") for line in await h.lines())
-        assert (await h.run()).text == "later"
+        assert all(not line.get("final") for line in await rig.lines())
+        assert (await rig.run()).text == "later"
 
 
 class Cold(Model):
@@ -103,43 +103,43 @@ async def test_an_answer_that_is_stored_as_the_time_runs_out_is_the_reply(tmp_pa
 
     async def answer() -> Answer:
         # What is stored from now on comes behind this.
-        h.store.beside(disk.wait)
+        rig.store.beside(disk.wait)
         return Answer("just in time")
 
     # Long enough for a busy machine to come to the answer.
-    async with house(tmp_path, answer, turn_timeout_s=0.5) as h:
-        turn = asyncio.create_task(h.run())
+    async with turn_rig(tmp_path, answer, turn_timeout_s=0.5) as rig:
+        turn = asyncio.create_task(rig.run())
         await until(lambda: turn.cancelling() or turn.done())
         disk.set()
         reply = await turn
 
         assert (reply.text, reply.seq) == ("just in time", 1)
-        assert (await h.lines())[-1]["final"]
+        assert (await rig.lines())[-1]["final"]
 
 
 async def test_the_time_of_a_turn_counts_from_when_the_model_can_be_asked(tmp_path: Path) -> None:
     """A first letter is not given up for the seconds in which the model's library is imported."""
     model = Cold(Answer("there"))
-    h = House(tmp_path, model, Counter(repeatable=True), turn_timeout_s=0.1)
-    turn = asyncio.create_task(h.run())
+    rig = TurnRig(tmp_path, model, Counter(repeatable=True), turn_timeout_s=0.1)
+    turn = asyncio.create_task(rig.run())
     async with asyncio.timeout(30):
         await model.loading.wait()
 
     # A time that counted already is over now.
     await asyncio.sleep(0.4)
-    h.turns.limits = TurnLimits()
+    rig.turns.limits = TurnLimits()
     model.loaded.set()
     reply = await turn
 
     assert reply.text == "there"
-    await h.store.aclose()
+    await rig.store.aclose()
 
 
 async def test_a_turn_can_be_stopped_while_the_model_is_loaded(tmp_path: Path) -> None:
     """The person does not wait for it; the question is kept, and the model is not asked."""
     model, stop = Cold(), StopSwitch()
-    h = House(tmp_path, model, Counter(repeatable=True))
-    turn = asyncio.create_task(h.run(stop=stop))
+    rig = TurnRig(tmp_path, model, Counter(repeatable=True))
+    turn = asyncio.create_task(rig.run(stop=stop))
     async with asyncio.timeout(30):
         await model.loading.wait()
 
@@ -147,8 +147,8 @@ async def test_a_turn_can_be_stopped_while_the_model_is_loaded(tmp_path: Path) -
     reply = await turn
 
     assert (reply.silent, reply.reason, model.prompts) == (True, "stopped", [])
-    assert [line["content"] for line in await h.lines()] == ["hello", ""]
-    await h.store.aclose()
+    assert [line["content"] for line in await rig.lines()] == ["hello", ""]
+    await rig.store.aclose()
 
 
 async def test_a_turn_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
@@ -156,6 +156,6 @@ async def test_a_turn_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with house(tmp_path, hang, turn_timeout_s=0.05) as h:
+    async with turn_rig(tmp_path, hang, turn_timeout_s=0.05) as rig:
         with pytest.raises(TurnTimeout):
-            await h.run()
+            await rig.run()

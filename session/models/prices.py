@@ -1,0 +1,56 @@
+"""What requests cost by LiteLLM's price map, and what one may cost before it is made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from session.models.model import Model, Need, Prices, Prompt
+from session.models.tokens import estimate_messages, estimate_tools
+
+log = structlog.get_logger("spending")
+
+
+def dollars(library: Any, model: str, **counts: Any) -> float | None:
+    """Price tokens by LiteLLM's map; None for a model that is not in it.
+
+    Args:
+        library: LiteLLM.
+        model: as LiteLLM writes it.
+        counts: ``usage_object``, else ``prompt_tokens`` and ``completion_tokens``.
+    """
+    try:
+        return float(sum(library.cost_per_token(model=model, **counts)))
+    except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
+        return None
+
+
+class Pricing:
+    """Says what requests may take; a model without a price is told in the log, once."""
+
+    def __init__(self) -> None:
+        self._unpriced: set[str] = set()
+
+    async def need(self, model: Model, prompt: Prompt, tokens: int) -> Need:
+        """Price a request; ``tokens`` is what it has as far as somebody knows better than by estimate."""
+        # A model's library may have to be loaded.
+        need = await asyncio.to_thread(_need, model, prompt, tokens)
+        name = prompt.model or model.name
+        if need.cost_usd is None and name not in self._unpriced:
+            self._unpriced.add(name)
+            hint = (
+                "LiteLLM knows no price of it: of all caps limits.tokens_per_day alone holds for this model"
+            )
+            log.warning("usage.no_price", model=name, hint=hint)
+        return need
+
+
+def _need(model: Model, prompt: Prompt, tokens: int) -> Need:
+    if model.plain:
+        return Need()
+    sent = max(estimate_messages(prompt.messages) + estimate_tools(prompt.tools), tokens)
+    if isinstance(model, Prices):
+        return model.most(prompt, sent)
+    return Need(sent + (prompt.max_tokens or 0), None)

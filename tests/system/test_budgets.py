@@ -1,0 +1,78 @@
+"""Caps on what may be spent in a day, in a running gateway: held before each request, also over a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.harness import Daemon, ask, command, status
+from tests.support.model_server import ModelServer, Reply
+from tests.support.place import with_model
+
+# It costs 0.15 USD a million tokens and, with an answer of a thousand tokens, 0.0006 more.
+PRICED = {"model.name": "openai/gpt-4o-mini", "model.max_output_tokens": 1_000, "memory.window": 1_000}
+
+
+def counted(prompt: int) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": 3, "total_tokens": prompt + 3}
+
+
+def rows(workspace: Path) -> list[dict[str, Any]]:
+    """Read the lines of turns, without the holds."""
+    files = sorted((workspace / "state" / "usage").glob("*.jsonl"))
+    lines = [json.loads(line) for file in files for line in file.open()]
+    return [line for line in lines if "v" not in line and "hold" not in line and line.get("turn", True)]
+
+
+def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["limit"]: row for row in found["limits"]}
+
+
+def ends(workspace: Path, stem: str) -> list[str]:
+    """List how the messages of a chat ended that its transcript does not show."""
+    lines = (workspace / "state" / "keys" / f"{stem}.log").read_text().splitlines()
+    return [str(line["kind"]) for line in map(json.loads, lines) if line.get("do") == "end"]
+
+
+async def test_what_a_killed_daemon_held_is_taken_over_and_settled_and_the_cap_holds(tmp_path: Path) -> None:
+    """Its request is made once more and counts once; then the chat is told once, and nothing is asked."""
+    limits = {"limits.cost_per_day_usd": 0.165, "limits.cost_per_chat_per_day_usd": 0.5}
+    held = asyncio.Event()
+    async with ModelServer() as model:
+        config = with_model(model, **PRICED, **limits)
+        async with Daemon(tmp_path, config=config) as daemon:
+            model.script.append(Reply(text="first", usage=counted(100_000)))
+            first = await ask(daemon, "cli:ada", "cli:1", "hello")
+            model.script += [Reply(held=held), Reply(text="second", usage=counted(1_000_000))]
+            lost = asyncio.create_task(ask(daemon, "cli:ada", "cli:2", "once more"))
+            await model.arrived(2)
+            await daemon.kill()
+            await lost
+            _, out = await command(tmp_path, "status", "--json", config=config)
+            before = by_name(json.loads(out))
+            await daemon.reborn()
+            second = await ask(daemon, "cli:ada", "cli:2", "once more")
+            after = by_name(await status(daemon))
+            told = [await ask(daemon, "cli:ada", f"cli:{n}", "more") for n in (3, 4)]
+            shown = await ask(daemon, "cli:ada", "cli:5", "/status")
+            held.set()
+            assert await daemon.stop() == 0
+        asked = len(model.turns)
+
+    assert first is not None
+    assert second is not None
+    assert shown is not None
+    assert (first["reply"], second["reply"]) == ("first", "second")
+    day, chat = before["cost_per_day_usd"], before["cost_per_chat_per_day_usd"]
+    assert (round(day["used"], 4), chat["who"], chat["used"]) == (0.015, "cli:ada", day["used"])
+    # What the provider counted last, and an answer of 1,000 tokens.
+    assert 0.0156 < day["reserved"] < 0.0158
+    day = after["cost_per_day_usd"]
+    assert (round(day["used"], 4), day["reserved"], day["reached"]) == (0.165, 0, True)
+    assert [row["id"] for row in rows(tmp_path)] == ["cli:1", "cli:2"]
+    assert [answer["kind"] for answer in told if answer is not None] == ["notice", "notice"]
+    assert ends(tmp_path, "cli_ada") == ["notice", "silent", "command"]
+    assert "left until midnight UTC for all chats: 0.0000 of 0.1650 USD" in shown["reply"]
+    assert asked == 3
