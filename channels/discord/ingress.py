@@ -137,7 +137,7 @@ class DiscordIngress:
         """Take a new message from the gateway."""
         channel = str(raw["channel_id"])
         if self._lanes.waiting >= MAX_WAITING:
-            # Its history is still to be read: the next event begins with that.
+            # Discord keeps it: the next event of the channel reads its history first.
             self._fresh.discard(channel)
             return
         self._follow(channel, str(raw.get("guild_id") or ""), partial(self._live, raw))

@@ -216,7 +216,7 @@ class Wire:
             async with asyncio.timeout(within_s):
                 return await self._bot.do_api_request(method, api_kwargs=fields, read_timeout=read_timeout)
         except TimeoutError as error:
-            # Whether Telegram acted on it is unknown: whoever sends counts this as a try in doubt.
+            # Whether Telegram acted on it is unknown: who sends counts it as a try in doubt.
             raise NoAnswer("no answer from Telegram in time") from error
         except (KeyError, TypeError, AttributeError) as error:
             # The answer is JSON, but not of the Bot API's form.

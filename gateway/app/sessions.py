@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
 from gateway.app.compactions import build_compactions
 from gateway.app.model import build_model
+from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
-from gateway.turns.quota import Quota, sender_of
+from gateway.turns.quota import Quota, payer_of
 from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.background.passing import Passing
@@ -22,17 +23,18 @@ from session.context.embeddings import LIMIT_S, Embeddings
 from session.context.links import linked_files
 from session.context.recent import RecentSessions
 from session.context.relevance import Relevance
+from session.context.request import place_of
 from session.context.scopes import Scopes
 from session.disk.layout import Layout
 from session.library.library import Library
-from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.memory.profile import Profile
 from session.models.caps import Caps
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
 from session.store.store import Session, Store
-from session.tools import Toolbox, ToolPlace
+from session.tools import Tool, Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
@@ -55,9 +57,8 @@ class SessionServices:
         )
         self.model = build_model(settings)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
-        self.quota = build_quota(settings, self.store, self._spending)
-        self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
-        self.circles = Circles(self.scopes, store=self.store)
+        self.scopes = scopes_of(settings)
+        self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = MemoryNotes(
             self.scopes,
             store=self.store,
@@ -66,6 +67,7 @@ class SessionServices:
             zone=settings.zone,
             cost_meter=self._spending,
         )
+        self.circles = self.memory.circles
         self.jobs = Background(self.memory, store=self.store, files=JobFiles(settings.workspace / "state"))
         self.compactions = build_compactions(
             settings,
@@ -78,7 +80,12 @@ class SessionServices:
         self._context_parts = build_context_parts(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=build_toolbox(settings, library=self._library, layout=self.store.layout),
+            toolbox=build_toolbox(
+                settings,
+                library=self._library,
+                layout=self.store.layout,
+                more=[Profile(self.memory, max_bytes=settings.memory.profile_max_kb * 1024)],
+            ),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -115,10 +122,12 @@ class SessionServices:
         scope = await self.circles.of(session, request)
         tools = self._tools.groups if scope.group else self._tools.direct
         notes = await self.memory.text(scope)
-        place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
+        place = place_of(session, request, files=scope.files, scope=scope.name)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
-        parts = await self._context_parts.parts(session, request, scope, notes=notes, tools=offered)
-        return TurnContext(parts=parts, files=scope.files, tools=tools)
+        parts = await self._context_parts.parts(
+            session, request, scope, notes=notes, tools=offered, others=self.scopes.others(scope, request.key)
+        )
+        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the conversation's scope that an answer links to."""
@@ -184,12 +193,12 @@ def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending
     )
 
 
-def build_quota(settings: Settings, store: Store, spending: Spending) -> Quota:
+def build_quota(settings: Settings, scopes: Scopes, store: Store, spending: Spending) -> Quota:
     """Build what says whether a message may still be asked."""
     return Quota(
         spending,
         turns_per_hour=settings.limits.turns_per_person_per_hour,
-        person_of=sender_of,
+        person_of=payer_of(scopes),
         clock=store.clock,
     )
 
@@ -225,10 +234,12 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
     )
 
 
-def build_toolbox(settings: Settings, *, library: Library, layout: Layout) -> Toolbox:
+def build_toolbox(
+    settings: Settings, *, library: Library, layout: Layout, more: Sequence[Tool] = ()
+) -> Toolbox:
     """Put together the tools that come with the daemon."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives])
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives, *more])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

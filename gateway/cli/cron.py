@@ -15,6 +15,7 @@ from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.errors import MailboxDown, Unreachable
 from gateway.outbound.unserved import cure_of
+from gateway.service.zones import zone_for
 
 USAGE = 2
 COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "to")
@@ -45,10 +46,9 @@ def add(args: argparse.Namespace) -> int:
     """Add a job and print its id."""
     settings = settings_of(args)
     now = datetime.now(UTC)
+    zone = attach.complete(zone_for(settings, args.to or ""))
     try:
-        schedule = asked(
-            every=args.every, expr=args.cron, tz=args.tz, at=args.at, zone=settings.zone, now=now
-        )
+        schedule = asked(every=args.every, expr=args.cron, tz=args.tz, at=args.at, zone=zone, now=now)
         row = new_row(
             schedule, args.message, at=now, to=args.to or "", name=args.name or "", policy=args.missed
         )
@@ -64,7 +64,7 @@ def add(args: argparse.Namespace) -> int:
         return 0
     output.data(job.id)
     chat = f", answers go to {job.answer_to}" if job.answer_to else f", answers stay in {job.key}"
-    output.words(f"{in_words(job.schedule, settings.zone)}, next {_next(job.row, settings.zone)}{chat}")
+    output.words(f"{in_words(job.schedule, zone)}, next {_next(job.row, zone)}{chat}")
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound
@@ -180,8 +181,15 @@ def clear(args: argparse.Namespace) -> int:
         async with _store(settings) as store:
             return await _clear(settings, store, SessionKey(args.key), everything=args.everything)
 
-    cleared = attach.complete(work(settings_of(args)))
+    settings = settings_of(args)
+    cleared = attach.complete(work(settings))
     output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no transcript")
+    person = scopes_of(settings).person(args.key)
+    if args.everything and person is not None and settings.memory.scope == "chat":
+        # What several chats share is not one chat's to delete.
+        output.words(
+            f"memory/people/{person} and files/people/{person} stay: they are of all {person}'s chats"
+        )
     return 0
 
 

@@ -19,7 +19,7 @@ from gateway.config import edit
 from gateway.config.load import PREFIX
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
-from session.context.context_parts import PROFILE_FILE
+from session.context.profile import PROFILE_FILE
 from session.context.scopes import WORKSPACE
 
 # What was not taken over, and the cure.

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gateway.cli import output
 from gateway.cli.takeover import NanobotWorkspace, Refused, put
-from session.context.context_parts import PERSONA_FILES, PROFILE_FILE
+from session.context.context_parts import PERSONA_FILES
+from session.context.profile import PROFILE_FILE
 from session.library.library import Bad, read_skill
 from session.transcript.attachments import open_beneath
 

@@ -1,22 +1,69 @@
-"""What doctor and the daemon say of the scope of memory: whether notes lie where nobody looks."""
+"""Who shares memory by the configuration, and whether notes lie where nobody looks."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Literal
 
 from gateway.config.settings import Settings
+from session.context.scopes import Reader, Scopes, counts_as_group
+from session.transcript.key import plain_stem
 
+FILES = ("MEMORY.md", "USER.md")
+MAX_HEAD_BYTES = 256 * 1024
 Finding = tuple[Literal["ok", "warn"], str, str]
+
+
+def scopes_of(settings: Settings) -> Scopes:
+    """Draw the circles as the configuration says."""
+    return Scopes(settings.workspace, kind=settings.memory.scope, people=settings.people)
 
 
 def check(settings: Settings) -> Finding:
     """Return level, text and cure: notes of the workspace lie unused where each chat has its own scope."""
     if settings.memory.scope == "chat":
-        for name in ("MEMORY.md", "USER.md"):
+        for name in FILES:
             if (settings.workspace / "memory" / name).exists():
                 return (
                     "warn",
                     f"memory/{name} is there, but the scope is chat: nobody sees it",
                     'set memory.scope = "workspace" to keep using it',
                 )
-    return "ok", f"scope {settings.memory.scope}", ""
+    left = _left_behind(settings)
+    if left is not None:
+        return left
+    count = len(settings.people)
+    people = f", {count} {'person' if count == 1 else 'people'}" if count else ""
+    return "ok", f"scope {settings.memory.scope}{people}", ""
+
+
+def _left_behind(settings: Settings) -> Finding | None:
+    """Find notes of a chat that is a person's now, and of a person who is listed no more."""
+    memory = settings.workspace / "memory"
+    if settings.memory.scope != "chat":
+        if not settings.people:
+            return None
+        return "ok", "scope workspace: [people] share nothing else, all direct chats have one memory", ""
+    for name, keys in settings.people.items():
+        for key in keys:
+            own = memory / "chats" / plain_stem(key)
+            if any((own / each).exists() for each in FILES) and not _is_group(settings.workspace, key):
+                text = f"{key} is {name}'s, and its own notes in memory/chats/{own.name} are seen no more"
+                return "warn", text, f"join them to memory/people/{name} by hand, then remove that folder"
+    known = {path.name for path in (memory / "people").glob("*") if path.is_dir()} - set(settings.people)
+    if known:
+        text = f"memory/people/{min(known)} is there, but [people] lists nobody of that name: nobody sees it"
+        return "warn", text, "list the person again, or rename the folder to the new name (in files/, too)"
+    return None
+
+
+def _is_group(workspace: Path, key: str) -> bool:
+    """Say whether a chat counts as a group, as its active session knows: then its own notes are in use."""
+    try:
+        with (workspace / "sessions" / f"{plain_stem(key)}.jsonl").open("rb") as file:
+            inner = json.loads(file.readline(MAX_HEAD_BYTES)).get("metadata")
+        said = inner.get("chat")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        said = None
+    return counts_as_group(Reader(key, said if said in ("direct", "group") else None))

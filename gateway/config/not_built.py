@@ -12,10 +12,8 @@ from gateway.config.settings import Settings
 # A table stands for all of its keys, and "*" for every table at that place.
 KEYS: Final = (
     "limits.workers",
-    "memory.profile_max_kb",
     "memory.versions",
     "memory.version_days",
-    "people",
     "tools.policy",
     "tools.web_fetch",
     "tools.shell",

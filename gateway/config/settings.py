@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -34,7 +35,8 @@ Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 _PERSON = re.compile(r"\w[\w.-]{0,63}")
-_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}:.+", re.DOTALL)
+MAX_PERSON_BYTES = 64
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}:\S+")
 
 
 def zone_of(name: str) -> tzinfo:
@@ -217,6 +219,7 @@ class Tools(ConfigTable):
         "edit",
         "ls",
         "grep",
+        "profile",
         "skill_read",
         "memory_search",
         "session_archive_read",
@@ -316,14 +319,27 @@ class Settings(ConfigTable):
     @classmethod
     def _one_person_each(cls, value: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
         owner: dict[str, str] = {}
+        alike: dict[str, str] = {}
         for name, keys in value.items():
-            if not _PERSON.fullmatch(name):
-                raise ValueError(f"{name!r}: expected a name of letters, digits, '_', '-' and '.'")
+            if not _PERSON.fullmatch(name) or len(name.encode()) > MAX_PERSON_BYTES:
+                raise ValueError(
+                    f"{name!r}: expected a name of letters, digits, '_', '-' and '.', which begins with none "
+                    f"of the last two and has at most {MAX_PERSON_BYTES} bytes: it becomes that of a folder"
+                )
+            # Not every file system tells them apart, and two people would have one folder.
+            same = alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
+            if same != name:
+                raise ValueError(f"{same!r} and {name!r} are too much alike; give one of them another name")
             for key in keys:
                 if not _KEY.fullmatch(key):
-                    raise ValueError(f"{name}: {key!r}: expected channel:chat_id, such as telegram:1")
+                    raise ValueError(
+                        f"{name}: {key!r}: expected channel:chat_id without spaces, such as telegram:1; "
+                        "chat-gateway sessions list shows the keys"
+                    )
                 if owner.setdefault(key, name) != name:
-                    raise ValueError(f"{key} belongs to both {owner[key]} and {name}")
+                    raise ValueError(
+                        f"{key} belongs to both {owner[key]} and {name}; leave it with one of them"
+                    )
         return value
 
     @property

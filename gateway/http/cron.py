@@ -18,6 +18,7 @@ from channels.cron.schedule import BadSchedule, asked
 from channels.errors import ChannelError
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.service.chats import ChatService
+from gateway.service.zones import zone_for
 
 T = TypeVar("T")
 
@@ -53,9 +54,10 @@ def routes(chats: ChatService) -> APIRouter:
     @router.post("", status_code=201, summary="Add a job")
     async def post(body: JobIn) -> Response:
         now = datetime.now(UTC)
+        zone = await zone_for(settings, body.to)
         wanted = {"every": body.every, "expr": body.cron, "tz": body.tz, "at": body.at}
         try:
-            schedule = asked(**wanted, zone=settings.zone, now=now)
+            schedule = asked(**wanted, zone=zone, now=now)
             row = new_row(schedule, body.message, at=now, to=body.to, name=body.name, policy=body.missed)
         except (BadSchedule, BadJob) as error:
             raise HttpError(400, str(error), hint=error.hint) from None

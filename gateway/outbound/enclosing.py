@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from channels.message import Outbound
+from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
-from session.context.scopes import Scopes
 from session.memory.circles import Circles
 from session.store.store import Store
 
@@ -25,7 +25,7 @@ def folders_by(settings: Settings) -> Folders:
         if not out.attachments:
             return ()
         store = Store(workspace, zone=settings.zone)
-        circles = Circles(Scopes(workspace, kind=settings.memory.scope), store=store)
+        circles = Circles(scopes_of(settings), store=store)
         try:
             found = [workspace / "media", (await circles.of_key(out.key)).files]
             job = (out.in_reply_to or "").partition("@")[0]

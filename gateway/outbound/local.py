@@ -73,7 +73,7 @@ class LocalDelivery:
                 log.warning("letter.parked", id=letter.id, reason=reason)
 
         try:
-            # It comes again after the connection, and is told again: clients know events by their id.
+            # It comes again with the connection, and is told again: clients know events by their ids.
             with contextlib.suppress(LetterLost):
                 await until_durable(once)
         except Exception:

@@ -32,6 +32,6 @@ class Confidants:
         try:
             approved = pairing.approved(self._settings.state, inbound.channel)
         except ChannelError:
-            # Who was let in cannot be read now: a cause is told to nobody whom it may not concern.
+            # Who was let in cannot be read now, and no cause may be told to anybody else.
             return False
         return is_allowed(inbound.sender.id, table=table, approved=approved)

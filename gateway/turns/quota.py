@@ -12,6 +12,7 @@ from typing import Any
 
 from channels.message import Inbound, Sender
 from durable import BoundedDict
+from session.context.scopes import Scopes
 from session.errors import OverCap
 from session.models.caps import next_day
 from session.models.model import Meter, Payer, Usage
@@ -58,6 +59,17 @@ def sender_of(inbound: Inbound) -> str:
     """Name who asks: the sender within a channel, else the chat."""
     sender = inbound.sender.id
     return f"{inbound.channel}:{sender[:200]}" if sender else inbound.key
+
+
+def payer_of(scopes: Scopes) -> Callable[[Inbound], str]:
+    """Return what names who asks: a person of ``[people]`` by that name in all chats, else the sender."""
+
+    def payer(inbound: Inbound) -> str:
+        sender = sender_of(inbound)
+        listed = scopes.person(inbound.key) or scopes.person(sender)
+        return f"people/{listed}" if listed else sender
+
+    return payer
 
 
 class Quota:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from session.context.scopes import OWN_CHANNELS, Chat
 from session.transcript.key import split
@@ -10,6 +11,9 @@ from session.transcript.transcript import Transcript, decode
 
 # The name of the field in line 1's metadata.
 CHAT: Final = "chat"
+# The chats that a job has answered, by their keys.
+ANSWERS: Final = "answers_to"
+MAX_ANSWERS: Final = 20
 _OWN_IDS: Final = tuple(f"{channel}:" for channel in sorted(OWN_CHANNELS) if channel)
 
 
@@ -36,6 +40,12 @@ def newer(known: object, said: Chat | None) -> Chat | None:
 def as_chat(value: object) -> Chat | None:
     """Read what line 1 says of a chat."""
     return "group" if value == "group" else "direct" if value == "direct" else None
+
+
+def answers_in(inner: Mapping[str, Any]) -> tuple[str, ...]:
+    """Read which chats line 1 says that a job has answered."""
+    found = inner.get(ANSWERS)
+    return tuple(key for key in found if isinstance(key, str)) if isinstance(found, list) else ()
 
 
 def chat_in(transcript: Transcript) -> Chat | None:

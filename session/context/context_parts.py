@@ -10,6 +10,7 @@ import structlog
 
 from session.context import context
 from session.context.context import Part, Recent
+from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.recent import RecentSessions
 from session.context.request import Request
 from session.context.scopes import Scope
@@ -22,7 +23,6 @@ from session.store.store import Session
 log = structlog.get_logger(__name__)
 
 PERSONA_FILES = ("AGENTS.md", "instructions.md")
-PROFILE_FILE = "USER.md"
 THREADS = 4
 
 
@@ -49,7 +49,14 @@ class ContextParts:
         self._threads = DiskThreads(threads=THREADS)
 
     async def parts(
-        self, session: Session, request: Request, scope: Scope, *, notes: str, tools: Collection[str]
+        self,
+        session: Session,
+        request: Request,
+        scope: Scope,
+        *,
+        notes: str,
+        tools: Collection[str],
+        others: Collection[str] = (),
     ) -> list[Part]:
         """Gather the parts, without the summary that the transcript itself holds.
 
@@ -59,19 +66,22 @@ class ContextParts:
             scope: what the conversation may see.
             notes: MEMORY.md of the scope.
             tools: the names of the tools on offer.
+            others: the keys of the same person, whose ended sessions are told here, too.
         """
         now = self._clock()
         metadata, stem, active = session.metadata, session.stem, session.session_id
 
         def gather() -> list[Part]:
+            profile = self._texts.get(scope.memory / PROFILE_FILE) or ""
+            zone, zone_name = zone_in(profile) or (self._zone, self._zone_name)
             return [
                 context.preamble(tools),
                 *context.persona(self._persona(), metadata.get("instructions")),
-                context.profile(self._texts.get(scope.memory / PROFILE_FILE) or ""),
+                context.profile(demoted(profile, below=2)),
                 context.memory(notes),
-                context.date_and_time(now.astimezone(self._zone), self._zone_name),
+                context.date_and_time(now.astimezone(zone), zone_name),
                 context.chat(request.key, group=scope.group, sender=request.sender),
-                context.recent_sessions(self._ended(request.key, stem, active, now)),
+                context.recent_sessions(self._ended(request.key, stem, active, now, others)),
                 context.playbooks(
                     [(found.name, found.body) for found in self._library.matched(request.text)]
                 ),
@@ -89,9 +99,11 @@ class ContextParts:
         texts = (self._texts.get(self._workspace / name) or "" for name in PERSONA_FILES)
         return next((found for found in texts if found.strip()), "")
 
-    def _ended(self, key: str, stem: str, active: str, now: datetime) -> list[Recent]:
+    def _ended(
+        self, key: str, stem: str, active: str, now: datetime, others: Collection[str]
+    ) -> list[Recent]:
         try:
-            return self._recent.of(key, stem, active=active, now=now)
+            return self._recent.of(key, stem, active=active, now=now, others=others)
         except (StoreError, OSError) as error:
             # A turn goes on without the files that cannot be read.
             log.warning("recent.unread", key=key, error=str(error))

@@ -5,19 +5,33 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from durable import BoundedDict
+from session.context.audience import CHAT, as_chat
 from session.context.context import Recent
+from session.context.scopes import Reader, counts_as_group
 from session.disk.layout import Layout, Seen, seen
 from session.library.file_cache import YOUNG_NS, FileCache
+from session.store.naming import resolve
 from session.transcript import archive
 from session.transcript.archive import Archived
+from session.transcript.key import SessionKey
 
 MAX_LINE_BYTES = 256 * 1024
 FOLDERS_KEPT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What line 1 of an ended session says: its key, whether others read along, and what it was about."""
+
+    key: str = ""
+    group: bool = True
+    summary: str = ""
 
 
 class RecentSessions:
@@ -33,25 +47,38 @@ class RecentSessions:
         self._layout = layout
         self._most = most
         self._within = timedelta(days=min(days, 36_500))
-        self._heads: FileCache[tuple[str, str]] = FileCache(_head, max_bytes=MAX_LINE_BYTES)
+        self._heads: FileCache[Head] = FileCache(_head, max_bytes=MAX_LINE_BYTES)
         self._folders: BoundedDict[Path, tuple[Seen, list[Archived]]] = BoundedDict(FOLDERS_KEPT)
         self._lock = threading.Lock()
 
-    def of(self, key: str, stem: str, *, active: str, now: datetime) -> list[Recent]:
+    def of(
+        self, key: str, stem: str, *, active: str, now: datetime, others: Collection[str] = ()
+    ) -> list[Recent]:
         """Return the summaries of the sessions of ``key`` that ended last, the newest first.
 
         One that has no summary, like one that a compaction ended, is passed over; so is the copy of the
         ``active`` session, whose ending was interrupted.
+
+        ``others`` are keys of the same person, whose sessions count as well, but those of groups.
         """
+        found = self._of_one(key, stem, active=active, now=now)
+        for other in others:
+            name = resolve(self._layout, SessionKey(other))
+            found += self._of_one(other, name, active="", now=now, direct=True)
+        return sorted(found, key=lambda recent: recent.ended_at, reverse=True)[: self._most]
+
+    def _of_one(
+        self, key: str, stem: str, *, active: str, now: datetime, direct: bool = False
+    ) -> list[Recent]:
         found: list[Recent] = []
         for ended in reversed(self._ended(stem)):
             if len(found) >= self._most or now - ended.ended_at > self._within:
                 break
             if ended.session_id == active:
                 continue
-            owner, summary = self._heads.get(ended.path) or ("", "")
-            if owner == key and summary:
-                found.append(Recent(ended.ended_at, summary))
+            head = self._heads.get(ended.path) or Head()
+            if head.key == key and head.summary and not (direct and head.group):
+                found.append(Recent(ended.ended_at, head.summary))
         return found
 
     def _ended(self, stem: str) -> Sequence[Archived]:
@@ -71,8 +98,8 @@ class RecentSessions:
         return ended
 
 
-def _head(path: Path, data: bytes) -> tuple[str, str]:
-    """Read the key and the summary that line 1 names, else the last words; empty where it says none."""
+def _head(path: Path, data: bytes) -> Head:
+    """Read line 1: the summary is the last words where there is none yet, and empty without them."""
     line, newline, _ = data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
     try:
         head = json.loads(line) if newline or len(data) < MAX_LINE_BYTES else None
@@ -82,4 +109,6 @@ def _head(path: Path, data: bytes) -> tuple[str, str]:
     inner = inner if isinstance(inner, dict) else {}
     summary = inner.get("summary") or inner.get("last_words")
     owner = head.get("key") if isinstance(head, dict) else None
-    return owner if isinstance(owner, str) else "", summary.strip() if isinstance(summary, str) else ""
+    key = owner if isinstance(owner, str) else ""
+    group = counts_as_group(Reader(key, as_chat(inner.get(CHAT))))
+    return Head(key, group, summary.strip() if isinstance(summary, str) else "")

@@ -63,11 +63,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What a turn works with: what the model is told besides the history, its files, the tools on offer."""
+    """What a turn works with: what the model is told besides the history, its files, the tools on offer.
+
+    ``scope`` is the name of the scope that was drawn for it.
+    """
 
     parts: Sequence[context.Part]
     files: Path
     tools: Collection[str]
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,9 @@ class Asking:
     def place(self) -> ToolPlace:
         """Say where a tool acts; a compaction within the turn leaves an archive behind."""
         session = self._session
-        return ToolPlace(self._turn_context.files, self._request.key, session.stem, session.previous_archive)
+        return place_of(
+            session, self._request, files=self._turn_context.files, scope=self._turn_context.scope
+        )
 
     def summary_as_user(self) -> bool:
         """Send summaries as messages of the person from now on; False where that changes nothing."""
@@ -191,6 +197,18 @@ class Asking:
         """Say whether files may have to be read for the request."""
         lines = transcript.messages[first:]
         return bool(self._request.attachments) or any(b'"attachments"' in raw for raw in lines)
+
+
+def place_of(session: Session, request: Request, *, files: Path, scope: str) -> ToolPlace:
+    """Say where the tools of a message act."""
+    return ToolPlace(
+        files,
+        request.key,
+        session.stem,
+        session.previous_archive,
+        scope=scope,
+        session_id=session.session_id,
+    )
 
 
 def sent_from(transcript: Transcript) -> int:

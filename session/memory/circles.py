@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
-from session.context.audience import CHAT, as_chat, newer
+from session.context.audience import ANSWERS, CHAT, MAX_ANSWERS, answers_in, as_chat, newer
 from session.context.request import Request
-from session.context.scopes import OWN_CHANNELS, Chat, Reader, Scope, Scopes
-from session.memory.unconsolidated import known_chat
+from session.context.scopes import CHATS, OWN_CHANNELS, Chat, Reader, Scope, Scopes, is_job
+from session.memory.unconsolidated import Unconsolidated, known_answers, known_chat, stems_on_disk
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey, split
 
@@ -27,7 +28,7 @@ class Circles:
     """Draws the scope of each message that is asked; the same for memory, profile, files and tools."""
 
     def __init__(self, scopes: Scopes, *, store: Store) -> None:
-        self._scopes = scopes
+        self.scopes = scopes
         self._store = store
 
     async def of(self, session: Session, request: Request) -> Scope:
@@ -38,25 +39,65 @@ class Circles:
         Raises:
             Fenced, StoreError: what was found out cannot be remembered.
         """
-        readers = [Reader(session.key, await self._own(session))]
-        if request.answer_to and request.answer_to != session.key:
-            other = Reader(request.answer_to, await self.chat(request.answer_to))
-            readers.append(other)
-            if other.chat == "group":
-                # What is said here is read there, so the notes of it are the group's as well.
-                await learn(session, other.chat)
-        return self._scopes.of(*readers, stem=session.stem)
+        own = await self._own(session)
+        answered = [request.answer_to] if request.answer_to not in ("", session.key) else []
+        known = answers_in(session.metadata)
+        readers = [await self._reader(key) for key in dict.fromkeys([*answered, *known])]
+        if answered and readers[0].chat == "group":
+            # What is said here is read there, so the notes of it are the group's as well.
+            await learn(session, "group")
+        if is_job(session.key) and len(known) < MAX_ANSWERS and not {*answered} <= {*known}:
+            # Background work draws the scope later, when no message says any more who was answered.
+            await session.remember({ANSWERS: [*known, *answered]})
+        return self.scopes.of(Reader(session.key, own, session.stem), *readers, stem=session.stem)
 
     async def of_key(self, key: str, *others: str) -> Scope:
         """Return what a conversation may see whose answers go to ``others`` as well."""
-        stem = await self._store.stem(SessionKey(key))
-        readers = [Reader(each, await self.chat(each)) for each in (key, *others)]
-        return self._scopes.of(*readers, stem=stem)
+        view = await self._store.look(SessionKey(key))
+
+        def look() -> tuple[Chat | None, tuple[str, ...]]:
+            layout = self._store.layout
+            return known_chat(view, layout), known_answers(view, layout) if is_job(key) else ()
+
+        chat, answered = await asyncio.to_thread(look)
+        return await self._drawn(Reader(key, chat, view.stem), [*others, *answered])
+
+    async def of_past(self, unconsolidated: Unconsolidated) -> Scope:
+        """Return whose memory the messages of a session go into, by what that session itself knows."""
+        reader = Reader(unconsolidated.key, unconsolidated.chat, unconsolidated.stem)
+        return await self._drawn(reader, unconsolidated.answers)
 
     async def chat(self, key: str) -> Chat | None:
         """Return what is known of a chat; None where nobody ever said."""
+        return (await self._reader(key)).chat
+
+    async def keys_of(self, scope: Scope) -> list[str]:
+        """List the keys whose conversations a scope holds: those for which it is drawn.
+
+        They are those of its chats, and those of the jobs that answer there.
+        """
+
+        def look() -> dict[str, str]:
+            found = stems_on_disk(self._store.layout)
+            own = scope.name.removeprefix(CHATS) if scope.name.startswith(CHATS) else None
+            person = scope.person
+            return {
+                key: stem
+                for key, stem in found.items()
+                if is_job(key)
+                or (stem == own if own is not None else person is None or self.scopes.person(key) == person)
+            }
+
+        maybe = await asyncio.to_thread(look)
+        return [key for key in maybe if (await self.of_key(key)).name == scope.name]
+
+    async def _drawn(self, reader: Reader, others: Iterable[str]) -> Scope:
+        keys = dict.fromkeys(key for key in others if key != reader.key)
+        return self.scopes.of(reader, *[await self._reader(key) for key in keys], stem=reader.stem)
+
+    async def _reader(self, key: str) -> Reader:
         view = await self._store.look(SessionKey(key))
-        return await asyncio.to_thread(known_chat, view, self._store.layout)
+        return Reader(key, await asyncio.to_thread(known_chat, view, self._store.layout), view.stem)
 
     async def _own(self, session: Session) -> Chat | None:
         known = as_chat(session.metadata.get(CHAT))

@@ -20,7 +20,7 @@ import structlog
 
 from durable import BoundedDict
 from session.compaction.cuts import nearest_cut
-from session.context.scopes import Reader, Scope, Scopes
+from session.context.scopes import CHATS, Scope, Scopes
 from session.disk.layout import Seen, seen
 from session.errors import (
     BadAnswer,
@@ -34,6 +34,7 @@ from session.errors import (
 )
 from session.memory import consolidation_prompt as wording
 from session.memory.budget import Budget
+from session.memory.circles import Circles
 from session.memory.notes import MEMORY, Mark, Notes
 from session.memory.scope_state import Failure, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
@@ -98,6 +99,7 @@ class MemoryNotes:
     ) -> None:
         state = scopes.workspace / "state"
         self.scopes = scopes
+        self.circles = Circles(scopes, store=store)
         self.model = model
         self.rules = rules
         self.clock = clock
@@ -147,8 +149,7 @@ class MemoryNotes:
 
     async def scope_of(self, key: str) -> Scope:
         """Return the scope of a conversation, by what its sessions know of the chat."""
-        stem, chat = await self.unconsolidated.chat(key)
-        return self.scopes.of(Reader(key, chat), stem=stem)
+        return await self.circles.of_key(key)
 
     async def consolidate(self, key: str, *, session_id: str | None = None, asked: bool = False) -> Done:
         """Move what is due of one session into memory; on return it is in the files, or nothing was due.
@@ -169,9 +170,9 @@ class MemoryNotes:
         first = await self.unconsolidated.load(key, session_id)
         if first is None:
             return Done()
-        scope = self._scope(first)
+        scope = await self.circles.of_past(first)
         async with self.scope_states.open(scope.name) as scope_state:
-            work = _Work(self, scope_state, self._notes(scope.memory), asked)
+            work = _Work(self, scope_state, self._notes(scope.memory), asked, scope.name)
             await work.put_through()
             return replace(await work.run(key, session_id), scope=scope)
 
@@ -185,7 +186,7 @@ class MemoryNotes:
             try:
                 async with self.scope_states.open(name) as scope_state:
                     notes = self._notes(self.scopes.named(name).memory)
-                    await _Work(self, scope_state, notes, False).put_through()
+                    await _Work(self, scope_state, notes, False, name).put_through()
             except NotNow:
                 # Another process is at work on this scope.
                 continue
@@ -208,15 +209,15 @@ class MemoryNotes:
         """Return the time in the user's zone."""
         return self.clock().astimezone(self.zone)
 
-    def _scope(self, unconsolidated: Unconsolidated) -> Scope:
-        return self.scopes.of(Reader(unconsolidated.key, unconsolidated.chat), stem=unconsolidated.stem)
-
 
 class _Work:
     """One consolidation, while the state of its scope is ours."""
 
-    def __init__(self, memory: MemoryNotes, scope_state: ScopeState, notes: Notes, asked: bool) -> None:
+    def __init__(
+        self, memory: MemoryNotes, scope_state: ScopeState, notes: Notes, asked: bool, scope: str
+    ) -> None:
         self._memory = memory
+        self._scope = scope
         self._scope_state = scope_state
         self._notes = notes
         self._asked = asked
@@ -250,7 +251,10 @@ class _Work:
             return True
         fresh: bool | None = None
         if await reader.holds(answer.key, answer.mark):
-            fresh = await reader.while_there(answer.key, answer.session_id, lambda: self._to_files(answer))
+            mark = replace(answer.mark, chat=await self._told_apart(answer.key))
+            fresh = await reader.while_there(
+                answer.key, answer.session_id, lambda: self._to_files(answer, mark)
+            )
         if fresh:
             # The pointer moves last: a crash before it finds the paragraph by its mark.
             await reader.move_pointer(answer.key, answer.mark)
@@ -262,10 +266,15 @@ class _Work:
         await self._scope_state.save()
         return fresh is not False
 
-    def _to_files(self, answer: Stored) -> bool:
+    async def _told_apart(self, key: str) -> str:
+        """Return the chat that a paragraph has to name: it does where the scope is not that chat's own."""
+        own = CHATS + await self._memory.unconsolidated.stem(key)
+        return "" if self._scope == own else key
+
+    def _to_files(self, answer: Stored, mark: Mark) -> bool:
         """Write HISTORY.md, then MEMORY.md; False where somebody edited that since the answer was made."""
         notes = self._notes
-        notes.add_history(answer.entry, answer.mark)
+        notes.add_history(answer.entry, mark)
         if answer.memory is None:
             return True
         found = notes.memory()
@@ -327,14 +336,20 @@ class _Work:
                 spoken, memory=text, zone=zone, max_bytes=rules.max_bytes, model=rules.small_model
             )
             if prompt is None:
-                return _stored(unconsolidated, mark)
+                return Stored.of(unconsolidated.key, mark)
             await memory.budget.take(unasked=not self._asked)
             self._done = replace(self._done, calls=self._done.calls + 1)
             answer = await memory.ask(unconsolidated.key, prompt)
             update = wording.read(answer, memory=text, max_bytes=rules.max_bytes, now=memory.now())
             # A person may have edited the notes while the model thought: it is asked again about those.
             if await asyncio.to_thread(self._notes.memory) == base:
-                return _stored(unconsolidated, mark, update=update, base=content_digest(base))
+                return Stored.of(
+                    unconsolidated.key,
+                    mark,
+                    entry=update.history_entry,
+                    memory=update.memory_update,
+                    base=content_digest(base),
+                )
         raise self._edited()
 
     def _edited(self) -> NotNow:
@@ -356,7 +371,7 @@ class _Work:
         if count >= TRIES:
             lines = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
             entry = wording.raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
-            return _stored(unconsolidated, mark, raw=entry)
+            return Stored.of(unconsolidated.key, mark, entry=entry)
         until = memory.clock() + timedelta(seconds=BACK_OFF_S[count - 1])
         failure = Failure(unconsolidated.start, count, until.timestamp())
         scope_state.failures[unconsolidated.session_id] = failure
@@ -383,18 +398,3 @@ def _seen(path: Path) -> Seen | None:
         return seen(path)
     except OSError:
         return None
-
-
-def _stored(
-    of: Unconsolidated, mark: Mark, *, update: wording.Update | None = None, base: str = "", raw: str = ""
-) -> Stored:
-    return Stored(
-        key=of.key,
-        session_id=mark.session_id,
-        start=mark.start,
-        stop=mark.stop,
-        digest=mark.digest,
-        entry=update.history_entry if update is not None else raw,
-        memory=update.memory_update if update is not None else None,
-        base=base,
-    )

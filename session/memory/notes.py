@@ -1,41 +1,52 @@
-"""The two files of a scope's memory: MEMORY.md is replaced whole, HISTORY.md only grows."""
+"""The files of a scope's memory: MEMORY.md and USER.md are replaced whole, HISTORY.md only grows."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from ulid import ULID
 
+from session.context.profile import PROFILE_FILE
 from session.disk.layout import read_file, seen
 from session.disk.state import replace_file
 from session.errors import StoreError
 
 MEMORY, HISTORY = "MEMORY.md", "HISTORY.md"
-_MARK = re.compile(rb"^<!-- session ([0-9A-Z]{26}) messages (\d+)-(\d+) ([0-9a-f]{8}) -->\r?$", re.MULTILINE)
+_MARK = re.compile(
+    rb"^<!-- session ([0-9A-Z]{26}) messages (\d+)-(\d+) ([0-9a-f]{8})(?: of (\S+))? -->\r?$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which messages of which session a paragraph of HISTORY.md stands for; ``stop`` is one past the last."""
+    """Which messages of which session a paragraph of HISTORY.md stands for; ``stop`` is one past the last.
+
+    ``chat`` is their key, named where several chats share the file.
+    """
 
     session_id: str
     start: int
     stop: int
     digest: str
+    chat: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"<!-- session {self.session_id} messages {self.start}-{self.stop - 1} {self.digest} -->"
+        # A key may hold what would end the comment, or its line.
+        of = f" of {quote(self.chat, safe=':@+,', errors='replace')}" if self.chat else ""
+        return f"<!-- session {self.session_id} messages {self.start}-{self.stop - 1} {self.digest}{of} -->"
 
 
 class Notes:
-    """MEMORY.md and HISTORY.md of one folder, for one writer at a time. Used from threads."""
+    """MEMORY.md, HISTORY.md and USER.md of one folder, for one writer at a time. Used from threads."""
 
     def __init__(self, folder: Path) -> None:
         self.memory_path = folder / MEMORY
         self.history_path = folder / HISTORY
+        self.profile_path = folder / PROFILE_FILE
 
     def memory(self) -> bytes:
         """Read MEMORY.md; empty where there is none.
@@ -63,10 +74,31 @@ class Notes:
             _replace(self.memory_path.with_name(f"{MEMORY}.corrupt-{ULID()}"), old)
         _replace(self.memory_path, new)
 
+    def profile(self) -> bytes:
+        """Read USER.md; empty where there is none.
+
+        Raises:
+            StoreError: as ``memory``.
+        """
+        return _read(self.profile_path)
+
+    def replace_profile(self, text: str, *, was: bytes) -> bool:
+        """Replace USER.md; False, and nothing is written, where a person edited it since it was read."""
+        if self.profile() != was:
+            return False
+        _replace(self.profile_path, text.encode("utf-8", "replace"))
+        return True
+
     def marks(self) -> list[Mark]:
         """List what HISTORY.md holds, as its paragraphs say."""
         return [
-            Mark(found[1].decode(), int(found[2]), int(found[3]) + 1, found[4].decode())
+            Mark(
+                found[1].decode(),
+                int(found[2]),
+                int(found[3]) + 1,
+                found[4].decode(),
+                unquote(found[5].decode("utf-8", "replace")) if found[5] else "",
+            )
             for found in _MARK.finditer(self.history())
         ]
 
@@ -77,7 +109,7 @@ class Notes:
         old = self.history()
         line = str(mark).encode()
         # After a crash between the two files the same paragraph comes again.
-        if line in old:
+        if mark in self.marks():
             return False
         gap = b"" if not old or old.endswith(b"\n\n") else b"\n" if old.endswith(b"\n") else b"\n\n"
         _replace(

@@ -36,6 +36,13 @@ class Stored:
     memory: str | None
     base: str
 
+    @classmethod
+    def of(
+        cls, key: str, mark: Mark, *, entry: str = "", memory: str | None = None, base: str = ""
+    ) -> Stored:
+        """Make an answer about the marked messages of a conversation; empty: they say nothing."""
+        return cls(key, mark.session_id, mark.start, mark.stop, mark.digest, entry, memory, base)
+
     @property
     def mark(self) -> Mark:
         """What its paragraph in HISTORY.md is known by."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from session.context.audience import chat_in
+from session.context.audience import answers_in, chat_in
 from session.context.scopes import Chat
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
@@ -15,6 +15,7 @@ from session.memory import consolidation_prompt
 from session.memory.notes import Mark
 from session.store import archived
 from session.store.fence import Fence, Wait
+from session.store.listing import transcripts
 from session.store.store import Store, View
 from session.transcript import archive
 from session.transcript.archive import Archived
@@ -31,7 +32,7 @@ class Unconsolidated:
     """The messages of a session from ``start`` (its ``last_consolidated``) to its end, at one moment.
 
     ``ended`` says that no more will come; ``chat`` what is known of the chat; ``before`` names the session
-    whose compaction opened this one.
+    whose compaction opened this one; ``answers`` the chats that a job has answered in it.
     """
 
     key: str
@@ -42,6 +43,7 @@ class Unconsolidated:
     start: int
     lines: Sequence[Mapping[str, Any]]
     before: str | None = None
+    answers: tuple[str, ...] = ()
 
     def mark(self, count: int) -> Mark:
         """Name the first ``count`` messages of it."""
@@ -78,10 +80,9 @@ class UnconsolidatedReader:
             return None
         return await asyncio.to_thread(self._behind, key, view, transcript, has_ended)
 
-    async def chat(self, key: str) -> tuple[str, Chat | None]:
-        """Return the stem of a conversation, and what its sessions know of the chat, the newest first."""
-        view = await self._store.look(SessionKey(key))
-        return view.stem, await asyncio.to_thread(lambda: known_chat(view, self._store.layout))
+    async def stem(self, key: str) -> str:
+        """Return the name of a conversation's files."""
+        return await self._store.stem(SessionKey(key))
 
     async def holds(self, key: str, mark: Mark) -> bool:
         """Say whether the marked messages still stand in their session, unchanged."""
@@ -149,6 +150,7 @@ class UnconsolidatedReader:
             start=start,
             lines=[decode(raw) for raw in transcript.messages[start:]],
             before=_before(transcript),
+            answers=answers_in(transcript.inner),
         )
 
     def _renew(self, stem: str, mark: Mark) -> None:
@@ -186,3 +188,27 @@ def known_chat(view: View, layout: Layout) -> Chat | None:
         if known is not None:
             break
     return known
+
+
+def known_answers(view: View, layout: Layout) -> tuple[str, ...]:
+    """Return which chats a job has answered, as its active session says, else the newest ended one."""
+    found = answers_in(view.metadata)
+    if found or not (ended := archive.of_stem(layout, view.stem)):
+        return found
+    transcript = archived.read_beginning(ended[-1].path, view.stem)
+    return answers_in(transcript.inner) if transcript is not None else ()
+
+
+def stems_on_disk(layout: Layout) -> dict[str, str]:
+    """List the keys of all conversations with the names of their files; blocks, for threads.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
+    newest = {path.stem: path for path in transcripts(layout)}
+    for found in archive.everywhere(layout):
+        # Oldest first: of those without an active session the newest ended one stays.
+        if newest.get(found.stem, found.path).parent != layout.sessions:
+            newest[found.stem] = found.path
+    heads = ((stem, archived.read_beginning(path, stem)) for stem, path in newest.items())
+    return {head.key: stem for stem, head in heads if head is not None}

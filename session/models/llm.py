@@ -116,7 +116,7 @@ class LiteLLM:
         asked = {prompt.model or self.name, *self.fallbacks}
         models = [model for model in asked if not self._lacks_key(model)]
         if models:
-            _load()
+            load()
         known = [dollars(_library, model, prompt_tokens=tokens, completion_tokens=answer) for model in models]
         priced = [cost for cost in known if cost is not None]
         return Need(tokens + answer, max(priced, default=None if models else 0.0))

@@ -19,6 +19,7 @@ FIELDS: Mapping[str, Lasting] = {
     "source": "stays",
     "cron_job_id": "stays",
     "chat": "stays",
+    "answers_to": "stays",
     "name": "goes_on",
     "instructions": "goes_on",
     "resumed_at": "ends",

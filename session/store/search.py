@@ -113,12 +113,12 @@ def _sessions(layout: Layout, stem: str, key: str) -> Iterator[tuple[Path, Trans
             yield path, transcript
     for found in reversed(archive.of_stem(layout, stem)):
         if found.session_id in seen:
-            # A damaged session hides no other one.
             continue
         seen.add(found.session_id)
         try:
             read = load(found.path, stem)
         except StoreError:
+            # A damaged session hides no other one.
             continue
         if read is not None and (transcript := read[0]).key == key:
             yield found.path, transcript

@@ -18,6 +18,7 @@ from session.tools.beneath import (
     is_temp,
     names_of,
     read_file,
+    scopes_below,
     threaded,
     write_file,
 )
@@ -163,8 +164,12 @@ def replaced(data: bytes, old: bytes, new: bytes, *, path: str, every: bool) -> 
 
 
 def _list_folder(folder: Path, path: str) -> str:
-    with below(folder, names_of(folder, path)) as fd, os.scandir(fd) as entries:
-        rows = sorted(_row(entry) for entry in entries if not is_temp(entry.name))
+    names = names_of(folder, path)
+    with below(folder, names) as fd, os.scandir(fd) as entries:
+        hidden = scopes_below(folder) if not names else frozenset()
+        rows = sorted(
+            _row(entry) for entry in entries if not is_temp(entry.name) and entry.name not in hidden
+        )
     if not rows:
         return "(empty)"
     more = [f"[{len(rows) - MAX_ENTRIES} more names are not shown]"] if len(rows) > MAX_ENTRIES else []

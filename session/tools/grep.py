@@ -12,7 +12,7 @@ from session.errors import ToolError
 from session.library.patterns import PatternResult, Searcher
 from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
-from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, threaded
+from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, scopes_below, threaded
 
 LIMIT_S = 5.0
 MAX_LINES = 200
@@ -99,15 +99,26 @@ def _texts(folder: Path, path: str, check: Callable[[], None]) -> Iterator[tuple
                 yield "/".join(names), read_in(parent, names[-1], path)
                 return
     with below(folder, names) as top:
-        yield from _walk(top, "".join(f"{name}/" for name in names), check, depth=MAX_DEPTH)
+        hidden = scopes_below(folder) if not names else frozenset()
+        prefix = "".join(f"{name}/" for name in names)
+        yield from _walk(top, prefix, check, depth=MAX_DEPTH, hidden=hidden)
 
 
-def _walk(fd: int, prefix: str, check: Callable[[], None], *, depth: int) -> Iterator[tuple[str, bytes]]:
+def _walk(
+    fd: int,
+    prefix: str,
+    check: Callable[[], None],
+    *,
+    depth: int,
+    hidden: frozenset[str] = frozenset(),
+) -> Iterator[tuple[str, bytes]]:
     """Yield the text files below an open folder by name; links are not followed."""
     with os.scandir(fd) as entries:
         rows = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
     for name, is_folder in rows:
         check()
+        if name in hidden:
+            continue
         shown = prefix + os.fsencode(name).decode("utf-8", "replace").replace("\n", "?")
         try:
             deeper = open_folder(fd, name) if is_folder else -1

@@ -27,11 +27,8 @@ bindings = [{channel = "telegram", agent = "cat"}]
 [limits]
 workers = 0
 [memory]
-profile_max_kb = 9
 versions = 0
 version_days = 1
-[people]
-ada = ["telegram:1"]
 [tools]
 direct = ["read", "memory_search"]
 [tools.policy]
@@ -55,7 +52,7 @@ local_dir = "/var/lib/x"
 
 
 # Of these tables, whose keys a person names, the warning is for the whole.
-WHOLE = ("people", "mcp", "agents")
+WHOLE = ("mcp", "agents")
 
 
 def read(folder: Path, text: str, **environ: str) -> Settings:
@@ -142,7 +139,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     document = json.loads(as_json.out)
     assert document["problems"] == []
     assert "facts.idle_s: not built yet, it changes nothing" in document["warnings"]
-    assert ("warn", "people: not built yet, it changes nothing") in checks
+    assert ("warn", "mcp: not built yet, it changes nothing") in checks
     assert len(checks) == 1 + len(not_built(settings)) == 1 + len(document["warnings"])
 
 

@@ -83,14 +83,14 @@ async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
             "chat",
             ADA,
             JOB,
-            {"media/ab/cat.jpg", "files/chats/telegram_1/own.txt", "files/chats/cron_j1/job.txt"},
+            {"media/ab/cat.jpg", "files/chats/telegram_1/own.txt"},
         ),
         ("workspace", ADA, JOB, {"media/ab/cat.jpg", "files/shared.txt"}),
         (
             "workspace",
             GROUP,
             JOB,
-            {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt", "files/chats/cron_j1/job.txt"},
+            {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt"},
         ),
     ],
 )

@@ -123,3 +123,20 @@ async def test_a_day_whose_money_is_spent_ends_the_background_visibly(tmp_path: 
     assert shown["budget"]["calls_last_hour"] == 0
     assert (refused["kind"], refused["reply"]) == ("notice", COST_SAID)
     assert (len(model.seen), model.asides) == (1, [])
+
+
+async def test_a_person_that_is_listed_has_one_count_in_all_chats(tmp_path: Path) -> None:
+    async with (
+        ModelServer() as model,
+        open_place(
+            tmp_path,
+            people={"ada": ["web:ada", "web:phone"]},
+            limits={"turns_per_person_per_hour": 1},
+            **tables(model),
+        ) as place,
+    ):
+        first = (await place.post("hello", chat="ada", wait=30)).json()
+        second = (await place.post("hello", chat="phone", wait=30)).json()
+        other = (await place.post("hello", chat="bob", wait=30)).json()
+
+    assert [each["kind"] for each in (first, second, other)] == ["reply", "notice", "reply"]

@@ -156,7 +156,8 @@ async def test_a_chat_of_which_only_the_owner_spoke_counts_as_a_group_until_it_s
 
 
 @pytest.mark.parametrize(
-    ("chat", "scope"), [("group", "chats/cron_j1"), (None, "chats/cron_j1"), ("direct", "workspace")]
+    ("chat", "scope"),
+    [("group", "chats/telegram_-5"), (None, "chats/telegram_-5"), ("direct", "workspace")],
 )
 async def test_a_job_may_see_what_those_may_who_get_its_answers(
     tmp_path: Path, chat: Chat | None, scope: str
@@ -166,6 +167,10 @@ async def test_a_job_may_see_what_those_may_who_get_its_answers(
         await place.ask(GROUP, "telegram:9:2", group=chat == "group")
 
     assert await place.ask(JOB, "cron:j1@1", answer_to=GROUP) == scope
-    assert await place.ask(JOB, "cron:j1@2") == ("chats/cron_j1" if chat == "group" else "workspace")
+    assert await place.ask(JOB, "cron:j1@2") == scope
     assert (await place.circles.of_key(JOB, GROUP)).name == scope
+    # What background work knows of it, in the next process and after the session ended.
+    await place.new(JOB)
+    await place.restart()
+    assert (await place.circles.of_key(JOB)).name == scope
     await place.store.aclose()

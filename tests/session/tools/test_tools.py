@@ -22,6 +22,7 @@ from session.errors import ToolError
 from session.models.model import ToolCall, ToolSpec
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult, capped
 from session.tools.files import MAX_FILE_BYTES, Ls, Read, Write
+from session.tools.grep import Grep
 
 ALL = ("read", "write", "ls", "odd")
 BOX = Toolbox([Read(), Write(), Ls()])
@@ -368,3 +369,28 @@ def test_capped_text_fits(text: str, limit: int) -> None:
 def test_which_tools_may_run_again() -> None:
     """Reading may be repeated after a crash, writing may not."""
     assert [tool.repeatable for tool in (Read(), Ls(), Write())] == [True, True, False]
+
+
+async def test_the_folder_that_all_share_shows_no_scopes_of_others(tmp_path: Path) -> None:
+    """Groups and people have theirs below it: neither a path, nor a list, nor a search leads there."""
+    top = tmp_path / "files"
+    for name in ("chats/telegram_-5", "people/ada", "mine"):
+        (top / name).mkdir(parents=True)
+        (top / name / "x.txt").write_text("needle")
+    place = ToolPlace(folder=top, key="cli:direct")
+    box = Toolbox([Read(), Write(), Ls(), Grep()])
+
+    async def done(name: str, **arguments: str) -> str:
+        call = ToolCall("1", name, json.dumps(arguments))
+        return (await box.run(call, place, ("read", "write", "ls", "grep"))).text
+
+    assert await done("ls") == "mine/"
+    assert await done("grep", pattern="needle") == "mine/x.txt:1: needle"
+    for path in ("chats/telegram_-5/x.txt", "./mine/../people/ada/x.txt", f"{top}/people/ada/x.txt"):
+        assert "there is no such file" in await done("read", path=path)
+        assert "there is no such file" in await done("write", path=path, content="y")
+    assert (top / "people/ada/x.txt").read_text() == "needle"
+
+    own = ToolPlace(folder=top / "chats" / "files", key="files")
+    (own.folder / "people").mkdir(parents=True)
+    assert (await box.run(ToolCall("1", "ls", "{}"), own, ("ls",))).text == "people/"

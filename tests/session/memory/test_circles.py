@@ -1,0 +1,159 @@
+"""Whose memory and files the chats of people, groups and jobs have, drawn by one function."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from session.context.audience import told
+from session.context.request import Request
+from session.context.scopes import Chat, Reader, Scopes
+from session.memory.circles import Circles, learn
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
+
+AT = "2026-01-31T09:00:00+00:00"
+PHONE, DESK, OTHER, LISTED = "telegram:1", "cli:direct", "telegram:2", "telegram:-5"
+PEOPLE = {"ada": (PHONE, DESK, LISTED, "discord:9"), "bob": (OTHER,)}
+
+
+class Place:
+    """A workspace with two people, whose circles are drawn anew at each look."""
+
+    def __init__(self, folder: Path, kind: Literal["chat", "workspace"]) -> None:
+        self.store = Store(folder, zone=UTC, clock=lambda: datetime(2026, 2, 1, tzinfo=UTC))
+        self.circles = Circles(Scopes(folder, kind=kind, people=PEOPLE), store=self.store)
+
+    async def ask(self, key: str, *, group: bool = False, answer_to: str = "") -> str:
+        """Let a message come, and have its line written; return the name of the scope that it had."""
+        channel = key.partition(":")[0]
+        async with self.store.open(SessionKey(key)) as session:
+            said = told(key, f"{channel}:9:1", group=group)
+            await learn(session, said)
+            request = Request("1", session.key, "hi", chat=said, answer_to=answer_to)
+            scope = await self.circles.of(session, request)
+            await session.append([make_line("user", "hi", AT, message_id="1", group=group or None)])
+            return scope.name
+
+
+@asynccontextmanager
+async def place(folder: Path, kind: Literal["chat", "workspace"] = "chat") -> AsyncIterator[Place]:
+    here = Place(folder, kind)
+    try:
+        yield here
+    finally:
+        await here.store.aclose()
+
+
+async def test_a_group_never_sees_a_persons_even_when_its_key_is_listed(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
+        assert (await here.circles.of_key(LISTED)).name == "chats/telegram_-5"
+        assert here.circles.scopes.person(LISTED) == "ada"
+
+
+async def test_the_direct_chats_of_a_person_share_and_nobody_else_does(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        found = [await here.ask(key) for key in (PHONE, DESK, OTHER, "telegram:3")]
+
+        assert found == ["people/ada", "people/ada", "people/bob", "chats/telegram_3"]
+        scope = await here.circles.of_key(PHONE)
+        assert (scope.memory, scope.files, scope.person, scope.group) == (
+            tmp_path / "memory/people/ada", tmp_path / "files/people/ada", "ada", False,
+        )  # fmt: skip
+
+
+async def test_a_listed_chat_of_which_no_platform_spoke_shares_nothing_yet(tmp_path: Path) -> None:
+    """What HTTP or a job puts into it may be read by anybody."""
+    async with place(tmp_path) as here:
+        assert (await here.circles.of_key("discord:9")).name == "chats/discord_9"
+
+
+async def test_the_scope_of_the_workspace_is_one_for_people_too(tmp_path: Path) -> None:
+    async with place(tmp_path, "workspace") as here:
+        assert [await here.ask(key) for key in (PHONE, OTHER, "telegram:3")] == ["workspace"] * 3
+        assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
+
+
+@pytest.mark.parametrize(
+    ("answered", "group", "scope"),
+    [
+        (PHONE, False, "people/ada"),
+        ("telegram:3", False, "chats/telegram_3"),
+        (LISTED, True, "chats/telegram_-5"),
+        ("telegram:-7", True, "chats/telegram_-7"),
+        ("", False, "chats/cron_j1"),
+    ],
+)
+async def test_a_job_has_the_scope_of_the_chat_that_it_answers(
+    tmp_path: Path, answered: str, group: bool, scope: str
+) -> None:
+    async with place(tmp_path) as here:
+        if answered:
+            await here.ask(answered, group=group)
+
+        assert await here.ask("cron:j1", answer_to=answered) == scope
+        assert (await here.circles.of_key("cron:j1")).name == scope
+
+
+async def test_a_job_that_answered_two_people_has_what_is_neithers(tmp_path: Path) -> None:
+    """What it told one of them stands in its history: nothing of either goes in from then on."""
+    async with place(tmp_path) as here:
+        for key in (PHONE, OTHER):
+            await here.ask(key)
+        assert await here.ask("cron:j1", answer_to=PHONE) == "people/ada"
+
+        assert await here.ask("cron:j1", answer_to=OTHER) == "chats/cron_j1"
+        assert await here.ask("cron:j1", answer_to=PHONE) == "chats/cron_j1"
+        assert await here.ask("cron:j2", answer_to=PHONE) == "people/ada"
+        assert await here.ask("cron:j2", answer_to=DESK) == "people/ada"
+
+
+async def test_a_chat_whose_answer_somebody_else_reads_has_its_own(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        for key in (PHONE, OTHER):
+            await here.ask(key)
+
+        assert await here.ask(DESK, answer_to=OTHER) == "chats/cli_direct"
+        assert await here.ask(DESK, answer_to=PHONE) == "people/ada"
+
+
+async def test_a_scope_lists_the_keys_that_it_holds(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        for key, group in (
+            (PHONE, False),
+            (DESK, False),
+            (OTHER, False),
+            (LISTED, True),
+            ("telegram:3", False),
+        ):
+            await here.ask(key, group=group)
+        for job, answered in (("cron:a", PHONE), ("cron:b", LISTED), ("cron:c", "")):
+            await here.ask(job, answer_to=answered)
+        async with here.store.open(SessionKey(PHONE)) as session:
+            await session.end()
+
+        async def held(key: str) -> set[str]:
+            return set(await here.circles.keys_of(await here.circles.of_key(key)))
+
+        assert await held(DESK) == {PHONE, DESK, "cron:a"}
+        assert await held(LISTED) == {LISTED, "cron:b"}
+        assert await held(OTHER) == {OTHER}
+        assert await held("cron:c") == {"cron:c"}
+        assert await held("telegram:3") == {"telegram:3"}
+
+
+@pytest.mark.parametrize("chat", ["group", None])
+def test_a_job_whose_own_talk_was_a_groups_draws_on_no_persons(tmp_path: Path, chat: Chat | None) -> None:
+    """A session of before, which knows that a group read along and not which one."""
+    scopes = Scopes(tmp_path, kind="chat", people=PEOPLE)
+
+    scope = scopes.of(Reader("cron:j", chat), Reader(PHONE, "direct", "telegram_1"), stem="cron_j")
+
+    assert scope.name == ("chats/cron_j" if chat == "group" else "people/ada")
