@@ -73,7 +73,8 @@ async def test_messages_that_wait_are_collected(tmp_path: Path, queue: dict[str,
     assert lines_of(tmp_path, "web_ann")[-1]["answers"] == ["web:m1", "web:m2"]
 
 
-async def test_a_message_steers_the_turn_that_runs(tmp_path: Path, queue: dict[str, Any]) -> None:
+async def test_a_message_steers_the_turn_that_runs(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    queue = on(broker, broker_name)
     release = asyncio.Event()
     looking = Reply(tool_calls=LOOK, held=release)
     async with (
@@ -93,10 +94,10 @@ async def test_a_message_steers_the_turn_that_runs(tmp_path: Path, queue: dict[s
     assert roles[2:] == [("tool", "web:m1"), ("user", "web:m2"), ("assistant", "web:m1")]
 
 
-async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path, queue: dict[str, Any]) -> None:
+async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path) -> None:
     """Whoever waits for the answer to the stopped message gets that of the next one."""
     async with (
-        serving(tmp_path, queue, "interrupt", Reply("never", held=asyncio.Event()), Reply("both")) as (
+        serving(tmp_path, {}, "interrupt", Reply("never", held=asyncio.Event()), Reply("both")) as (
             daemon,
             model,
         ),
@@ -111,10 +112,10 @@ async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path, queue: di
     assert lines_of(tmp_path, "web_ann")[-1]["answers"] == ["web:m1", "web:m2"]
 
 
-async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path, queue: dict[str, Any]) -> None:
+async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path) -> None:
     async with DiscordServer() as server, ModelServer() as model:
         direct = server.dm("ada")
-        config = with_model(model) | queue | with_discord(server)
+        config = with_model(model) | with_discord(server)
         async with Daemon(tmp_path, config=config):
             await server.connected(within_s=120)
             secret = server.write(direct, "secret", user="ada")
@@ -130,15 +131,14 @@ async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path, qu
     ]
 
 
-@pytest.mark.parametrize("point", ["append.after:1", "publish.before:1", "ack.after:1"])
 async def test_collected_messages_survive_the_death_of_their_daemon(
-    tmp_path: Path, point: str, broker: Broker, broker_name: str
+    tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
-    """A foreign program puts three at once and gets one answer, however its daemon dies."""
-    limits = {"limits.queue_mode": "collect", "limits.collect_s": 0.5}
+    """A foreign program puts three at once and gets one answer, though the daemon dies as the first ends."""
+    limits = {"limits.queue_mode": "collect", "limits.collect_s": 2.0}
     config = on(broker, broker_name, **limits)
     async with (
-        Daemon(tmp_path, role="session", config=config, kill_at=point) as daemon,
+        Daemon(tmp_path, role="session", config=config, kill_at="ack.after:1") as daemon,
         foreign(broker.url, name=broker_name) as client,
     ):
         for number in range(3):
@@ -162,7 +162,7 @@ async def test_another_daemon_goes_on_with_a_collection(
     """The first is killed while the model is asked: the other one asks once more, for all of them."""
     async with ModelServer() as model:
         model.script.append(Reply("never", held=asyncio.Event()))
-        limits = {"limits.queue_mode": "collect", "limits.collect_s": 0.5}
+        limits = {"limits.queue_mode": "collect", "limits.collect_s": 2.0}
         config = with_model(model, **limits) | on(broker, broker_name)
         async with (
             Daemon(tmp_path, role="session", config=config) as one,
