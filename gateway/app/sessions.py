@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.app.compactions import build_compactions
+from gateway.app.facts import build_facts
 from gateway.app.model import build_model
 from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
@@ -59,16 +60,19 @@ class SessionServices:
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
-        self.memory = MemoryNotes(
-            self.scopes,
+        self.memory = self._notes(settings)
+        self.circles = self.memory.circles
+        embeddings = build_embeddings(settings)
+        self.facts = build_facts(
+            settings,
+            self.memory,
+            self.circles,
             store=self.store,
-            model=self.model,
-            rules=memory_rules(settings),
-            zone=settings.zone,
+            embeddings=embeddings,
             cost_meter=self._spending,
         )
-        self.circles = self.memory.circles
-        self.jobs = Background(self.memory, store=self.store, files=JobFiles(settings.workspace / "state"))
+        files = JobFiles(settings.workspace / "state")
+        self.jobs = Background(self.memory, store=self.store, files=files, facts=self.facts.extraction)
         self.compactions = build_compactions(
             settings,
             self.model,
@@ -92,27 +96,41 @@ class SessionServices:
             turn_context=self._turn_context,
             workspace=settings.workspace,
             compactions=self.compactions,
-            embeddings=build_embeddings(settings),
+            embeddings=embeddings,
         )
         self.commands = Commands(
             status=status,
-            memory=self._memory_text,
+            memory=self.facts.remembered.show,
+            forget=self.facts.remembered.forget,
             ended=self.jobs.ended,
             left=self.jobs.left,
             compact=self.compactions,
             limits=self.quota.left,
             now=self.turns.now,
         )
-        self.retention = Retention(
+        self.retention = self._retention(settings)
+        self._tools = settings.tools
+        self._max_file_bytes = settings.media.max_mb * 2**20
+        self._files = settings.workspace / "files"
+
+    def _notes(self, settings: Settings) -> MemoryNotes:
+        return MemoryNotes(
+            self.scopes,
+            store=self.store,
+            model=self.model,
+            rules=memory_rules(settings),
+            zone=settings.zone,
+            cost_meter=self._spending,
+        )
+
+    def _retention(self, settings: Settings) -> Retention:
+        return Retention(
             self.store,
             days=settings.session.retention_days,
             left=self.jobs.left,
             remembers=not self.model.plain,
             passing=Passing(settings.state / "retention.json", self.store.layout.sessions),
         )
-        self._tools = settings.tools
-        self._max_file_bytes = settings.media.max_mb * 2**20
-        self._files = settings.workspace / "files"
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
         if self.model.plain:
@@ -122,10 +140,17 @@ class SessionServices:
         scope = await self.circles.of(session, request)
         tools = self._tools.groups if scope.group else self._tools.direct
         notes = await self.memory.text(scope)
+        facts = await self.facts.told(scope, session, request)
         place = place_of(session, request, files=scope.files, scope=scope.name)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._context_parts.parts(
-            session, request, scope, notes=notes, tools=offered, others=self.scopes.others(scope, request.key)
+            session,
+            request,
+            scope,
+            notes=notes,
+            tools=offered,
+            others=self.scopes.others(scope, request.key),
+            facts=facts,
         )
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name)
 
@@ -135,9 +160,6 @@ class SessionServices:
         return await asyncio.to_thread(
             linked_files, text, scope.files, workspace=self.scopes.workspace, max_bytes=self._max_file_bytes
         )
-
-    async def _memory_text(self, session: Session, request: Request) -> str:
-        return await self.memory.text(await self.circles.of(session, request))
 
     def turn_ended(self, session: Session, reply: Reply) -> None:
         """See whether the conversation is long enough to consolidate."""
@@ -295,7 +317,9 @@ def build_embedder(settings: Settings, *, timeout_s: float = LIMIT_S) -> Embedde
 def build_embeddings(settings: Settings) -> Embeddings | None:
     """Build what compares messages where the configuration has a use for it."""
     embedder = build_embedder(settings)
-    if embedder is None or settings.model.name == "echo" or effective_history(settings).mode != "relevant":
+    if embedder is None or settings.model.name == "echo":
+        return None
+    if effective_history(settings).mode != "relevant" and not settings.facts.enabled:
         return None
     return Embeddings(embedder, settings.state)
 

@@ -1,9 +1,9 @@
-"""``memory show|consolidate``: what is remembered of a chat, and moving old messages there now."""
+"""``memory show|consolidate|facts|forget``: what is remembered of a chat, and what is done with it now."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +16,7 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from session.background.jobs import Report
 from session.errors import ModelAway
+from session.memory.facts import Fact, active
 from session.memory.notes import Notes
 
 
@@ -64,6 +65,42 @@ def consolidate(args: argparse.Namespace) -> int:
         return 0
     for line in _said(report, newest=settings.memory.window // 2):
         output.shown(line)
+    return 0
+
+
+def facts(args: argparse.Namespace) -> int:
+    """List the facts of the key's scope, oldest first; as JSON the former ones, too."""
+
+    async def work(settings: Settings) -> Sequence[Fact]:
+        async with _services(settings) as services:
+            return await services.facts.known.facts(await services.circles.of_key(args.key))
+
+    found = attach.complete(work(settings_of(args)))
+    if args.json:
+        output.document([fact.as_dict() for fact in found])
+        return 0
+    rows = [fact.as_dict() for fact in active(found)]
+    output.rows(rows, ("id", "category", "confidence", "text"))
+    if not rows:
+        output.words(f"no facts are known about {args.key}")
+    return 0
+
+
+def forget(args: argparse.Namespace) -> int:
+    """Remove a fact for good, with the former ones that it replaced."""
+
+    async def work(settings: Settings) -> Fact | None:
+        async with _services(settings) as services:
+            return await services.facts.known.forget(
+                args.key, await services.circles.of_key(args.key), args.id
+            )
+
+    gone = attach.complete(work(settings_of(args)))
+    if gone is None:
+        raise GatewayError(
+            f"{args.key} has no fact {args.id}", hint=f"chat-gateway memory facts {args.key} lists them"
+        )
+    output.words(f"forgotten: {gone.text}")
     return 0
 
 

@@ -330,6 +330,9 @@ def _add_memory(tree: _Tree) -> None:
         as_json=True,
         keyed=True,
     )
+    tree.verb("facts", "gateway.cli.memory:facts", "list the facts of a chat", as_json=True, keyed=True)
+    forget = tree.verb("forget", "gateway.cli.memory:forget", "remove a fact for good", keyed=True)
+    forget.add_argument("id", metavar="ID", help="as `memory facts` shows it")
 
 
 def _add_parked(tree: _Tree) -> None:

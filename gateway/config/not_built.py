@@ -20,7 +20,6 @@ KEYS: Final = (
     "mcp",
     "agents",
     "bindings",
-    "facts",
     "state.local_dir",
 )
 # Tools that may be named in ``tools.direct`` and ``tools.groups``.

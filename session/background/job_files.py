@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -14,12 +15,12 @@ from durable import make_folder, sweep, sync_folder
 from session.disk.state import read_state, write_state
 from session.errors import NewerFormat, StoreError
 from session.transcript.key import mark_of
-from session.transcript.line import is_ulid
+from session.transcript.line import is_ulid, read_time
 
 log = structlog.get_logger("jobs")
 
-Kind = Literal["summary", "consolidate", "name"]
-KINDS: tuple[Kind, ...] = ("summary", "consolidate", "name")
+Kind = Literal["summary", "consolidate", "name", "facts"]
+KINDS: tuple[Kind, ...] = ("summary", "consolidate", "name", "facts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,13 @@ class BackgroundJob:
     """Something to do for a session: of an ended one by its ULID, or of a key's active one (None).
 
     ``consolidate`` moves it into memory, ``summary`` writes what an ended one was about, and ``name`` names
-    it by its first exchange.
+    it by its first exchange. ``facts`` draws facts from a session, ended or not, not before ``due`` (aware).
     """
 
     key: str
     session_id: str | None = None
     kind: Kind = "consolidate"
+    due: datetime | None = field(default=None, compare=False, repr=False)
 
 
 class JobFiles:
@@ -48,7 +50,14 @@ class JobFiles:
             StoreError: the disk refused.
         """
         content = {"kind": job.kind, "key": job.key, "session": job.session_id}
+        if job.due is not None:
+            content["due"] = job.due.isoformat()
         write_state(self._path(job), content)
+
+    def keep_new(self, job: BackgroundJob) -> None:
+        """Make a job durable of which there is no file; as ``keep``."""
+        if not self._path(job).exists():
+            self.keep(job)
 
     def strike(self, job: BackgroundJob) -> None:
         """Forget a job that is done; one without a file is none."""
@@ -79,7 +88,8 @@ class JobFiles:
                 continue
             key, session_id, kind = (content.get(name) for name in ("key", "session", "kind"))
             if isinstance(key, str) and is_ulid(session_id):
-                found += [BackgroundJob(key, str(session_id), known) for known in KINDS if known == kind]
+                due = _time(content.get("due"))
+                found += [BackgroundJob(key, str(session_id), known, due) for known in KINDS if known == kind]
         return sorted(found, key=lambda job: (str(job.session_id), job.kind != "summary"))
 
     def awaits(self, key: str, session_id: str, *, for_s: float) -> bool:
@@ -92,6 +102,10 @@ class JobFiles:
 
     def _path(self, job: BackgroundJob) -> Path:
         return self._folder / file_name(str(job.session_id), job.key, job.kind)
+
+
+def _time(value: object) -> datetime | None:
+    return read_time(value) if isinstance(value, str) else None
 
 
 def file_name(session_id: str, key: str, kind: str = "consolidate") -> str:

@@ -19,10 +19,12 @@ from typing import Any
 import structlog
 
 from durable import BoundedDict, first_of
+from session.background.fact_timers import FactTimers
 from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.threads import start_thread
 from session.errors import ModelAway, NewerFormat, NotNow, SessionError
 from session.memory.consolidation import MemoryNotes
+from session.memory.extraction import FactExtraction
 from session.memory.notes import Notes
 from session.memory.titles import SessionTitles
 from session.store.store import Store
@@ -73,6 +75,7 @@ class Background:
         files: where jobs are kept that this process may not live to do.
         clock: the time now, aware.
         sleep: waits that many seconds.
+        facts: draws facts from sessions that are idle; None: none are drawn.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Background:
         *,
         store: Store,
         files: JobFiles,
+        facts: FactExtraction | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
@@ -89,6 +93,9 @@ class Background:
         self._files = files
         self._clock = clock
         self._sleep = sleep
+        self._facts = facts
+        idle_s = facts.rules.idle_s if facts is not None else 0.0
+        self._timers = FactTimers(files, idle_s=idle_s, clock=clock, sleep=sleep)
         self._due: dict[BackgroundJob, _Due] = {}
         self._running: set[BackgroundJob] = set()
         self._named: BoundedDict[str, None] = BoundedDict(NAMED_MAX)
@@ -107,6 +114,8 @@ class Background:
         unnamed = not session.metadata.get("name") and session.session_id not in self._named
         if unnamed and session.finals():
             self._put(BackgroundJob(session.key, session.session_id, "name"))
+        if self._facts is not None and self._facts.is_due(session):
+            self._timers.begin(session.key, session.session_id)
 
     async def ended(self, session: View) -> bool:
         """Make the work on the session before this one durable; doing it twice does no harm.
@@ -161,6 +170,7 @@ class Background:
             for job in unnamed:
                 self._files.keep(job)
 
+        await self._timers.keep()
         try:
             await start_thread(keep, name="job")
         except (SessionError, OSError) as error:
@@ -182,6 +192,7 @@ class Background:
             log.warning("jobs.unread", error=str(error))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_around(), name="jobs left behind")
+            group.create_task(self._timers.run(self._put), name="facts that come due")
             while True:
                 self._changed.clear()
                 for job in self._ready():
@@ -223,6 +234,7 @@ class Background:
         now = self._clock()
         return {
             "waiting": len(waits),
+            "facts_waiting": len(self._timers),
             "running": len(self._running),
             "next_at": waits[0][0].isoformat() if waits and waits[0][0] > now else None,
             "reasons": sorted({reason for _, reason in waits if reason}),
@@ -288,7 +300,10 @@ class Background:
     async def _look_once(self) -> None:
         try:
             for job in await asyncio.to_thread(self._files.left):
-                self._put(job)
+                if job.kind != "facts":
+                    self._put(job)
+                elif self._facts is not None and job not in self._due:
+                    self._timers.take_over(job, job.due or self._clock())
         except (SessionError, OSError) as error:
             log.warning("jobs.unread", error=str(error))
         self.looked.set()
@@ -328,10 +343,25 @@ class Background:
             await self._memory.consolidate(job.key, session_id=job.session_id)
         elif job.kind == "summary":
             await self._titles.summarise(job.key, job.session_id)
+        elif job.kind == "facts":
+            await self._draw_facts(job, job.session_id)
+            return
         else:
             await self._titles.name(job.key, job.session_id)
             self._named[job.session_id] = None
         await start_thread(partial(self._files.strike, job), name="job")
+
+    async def _draw_facts(self, job: BackgroundJob, session_id: str) -> None:
+        """Draw the facts of a session, or set its timer anew where people still write."""
+        if self._facts is None:
+            return
+        later = await self._facts.extract(job.key, session_id)
+        if later is None:
+            await start_thread(partial(self._files.strike, job), name="job")
+            # A turn that ended before the file was gone relies on it, in whichever process.
+            later = await self._facts.idle_at(job.key, session_id)
+        if later is not None:
+            self._timers.set(job, later)
 
     def _put_off(self, job: BackgroundJob, due: _Due, until: datetime, reason: str, error: Exception) -> None:
         due.at, due.tries = until, due.tries + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 
@@ -57,6 +57,7 @@ class ContextParts:
         notes: str,
         tools: Collection[str],
         others: Collection[str] = (),
+        facts: Sequence[str] = (),
     ) -> list[Part]:
         """Gather the parts, without the summary that the transcript itself holds.
 
@@ -67,6 +68,7 @@ class ContextParts:
             notes: MEMORY.md of the scope.
             tools: the names of the tools on offer.
             others: the keys of the same person, whose ended sessions are told here, too.
+            facts: those that are near to the message, the nearest first.
         """
         now = self._clock()
         metadata, stem, active = session.metadata, session.stem, session.session_id
@@ -86,6 +88,7 @@ class ContextParts:
                     [(found.name, found.body) for found in self._library.matched(request.text)]
                 ),
                 self._skills(tools),
+                context.facts(facts),
             ]
 
         return await self._threads.start(gather)

@@ -1,4 +1,4 @@
-"""What a scope's memory remembers between its steps: an answer that is being stored, and what has failed."""
+"""What a scope's memory remembers between its steps: an answer on its way, failures, how far it looked."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from session.memory.notes import Mark
 
 BUSY_S = 10.0
 FAILURES_KEPT = timedelta(days=30)
+# Sessions of which is remembered up to where facts were drawn from them, the youngest.
+LOOKED_AT_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,15 @@ class ScopeState:
     path: Path
     answer: Stored | None = None
     failures: dict[str, Failure] = field(default_factory=dict)
+    # How many messages of each session were looked at for facts.
+    looked_at: dict[str, int] = field(default_factory=dict)
 
     async def save(self) -> None:
         """Write the state; on return it survives a power cut."""
         content = {
             "answer": asdict(self.answer) if self.answer is not None else None,
             "failures": {session: asdict(failure) for session, failure in self.failures.items()},
+            "looked_at": dict(sorted(self.looked_at.items())[-LOOKED_AT_MAX:]),
         }
         await start_thread(lambda: write_state(self.path, content), name="scope-state")
 
@@ -159,7 +164,7 @@ def content_digest(data: bytes) -> str:
 
 def _read(path: Path) -> ScopeState:
     content = read_state(path)
-    failures = content.get("failures")
+    failures, looked_at = content.get("failures"), content.get("looked_at")
     return ScopeState(
         path,
         _read_as(Stored, content.get("answer")),
@@ -167,6 +172,11 @@ def _read(path: Path) -> ScopeState:
             str(session): failure
             for session, raw in (failures if isinstance(failures, dict) else {}).items()
             if (failure := _read_as(Failure, raw)) is not None
+        },
+        {
+            str(session): count
+            for session, count in (looked_at if isinstance(looked_at, dict) else {}).items()
+            if type(count) is int
         },
     )
 

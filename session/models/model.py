@@ -171,6 +171,10 @@ class CostMeter(Protocol):
         """
         ...
 
+    def pay(self, key: str, usage: Usage) -> None:
+        """Count what a small call of a conversation has cost for which nothing was held, as no turn."""
+        ...
+
     async def afford(self) -> None:
         """See that a call may still be paid today.
 

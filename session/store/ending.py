@@ -135,5 +135,7 @@ def _remove_the_rest(writer: TranscriptWriter, journal_file: JournalFile) -> Non
     files = layout.workspace / "files" / "chats" / writer.stem
     for folder in (layout.archive(writer.stem), layout.workspace / chat, files):
         shutil.rmtree(folder, ignore_errors=True)
-    (layout.workspace / "state" / f"{chat}.json").unlink(missing_ok=True)
+    state = layout.workspace / "state"
+    for path in (state / f"{chat}.json", state / "facts" / f"{writer.stem}.json"):
+        path.unlink(missing_ok=True)
     journal_file.discard()

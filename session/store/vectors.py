@@ -241,6 +241,21 @@ def forget(layout: Layout, stem: str) -> None:
         vectors.close()
 
 
+def forget_all(layout: Layout) -> None:
+    """Remove the vectors of all conversations.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    path = layout.workspace / "state" / FILE
+    if path.exists():
+        try:
+            Vectors(path.parent, patient=True).discard()
+        except OSError as error:
+            cause = f"{FILE} could not be removed: {error.strerror}"
+            raise StoreError(cause, hint=f"look at {path}") from error
+
+
 def _prepare(file: sqlite3.Connection, name: str) -> None:
     (version,) = file.execute("PRAGMA user_version").fetchone()
     check_version(version, VERSION, name, error=NewerFormat)

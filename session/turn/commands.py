@@ -33,14 +33,15 @@ DESCRIPTIONS = {
     "undo": "withdraws your last message and its answer",
     "retry": "asks your last message again",
     "compact": "sums up what was said so far, to make room; add what matters most",
-    "memory": "shows what is remembered about this chat",
+    "memory": "shows what is remembered about this chat, its facts numbered",
+    "forget": "takes a fact out, by its number in /memory",
     "help": "shows these commands",
 }
 _ALIASES = {"start": "help"}
 # These are answered while a turn runs: they ask about that turn.
 OUT_OF_LINE = frozenset({"stop", "status"})
-_MAX_MEMORY_CHARS = 3_500
 
+NOTHING_REMEMBERED = "Nothing is remembered about this chat yet."
 NOTHING_RUNS = "Nothing is running."
 STOPPED = "Stopped."
 BEGUN = "A new conversation begins. The one before is kept, and goes into memory in the background."
@@ -94,7 +95,8 @@ class Commands:
 
     Args:
         status: lines of the daemon for a key (model, waiting letters).
-        memory: the MEMORY.md of the scope of session and request, empty where there is none.
+        memory: what is remembered in the scope of session and request, empty where nothing is.
+        forget: takes the fact of this number out, and says what it did; None: there are no facts.
         ended: makes the background work for an ended session durable; called with the session that ended it.
         left: the same for the session of this ULID, which ended because an older one was opened again.
         compact: compacts conversations; None: this model is sent no history.
@@ -107,6 +109,7 @@ class Commands:
         *,
         status: Callable[[str], list[str]],
         memory: Callable[[Session, Request], Awaitable[str]],
+        forget: Callable[[Session, Request, str], Awaitable[str]] | None = None,
         ended: Callable[[Session], Awaitable[bool]],
         left: Callable[[str, str], Awaitable[bool]],
         compact: Compactions | None = None,
@@ -115,6 +118,7 @@ class Commands:
     ) -> None:
         self._status = status
         self._memory = memory
+        self._forget = forget
         self.ended = ended
         self._left = left
         self._compactions = compact
@@ -155,14 +159,21 @@ class Commands:
             case "compact":
                 return await self._compact(session, command.rest, request.id, stop or StopSwitch())
             case "memory":
-                return (
-                    _shortened(await self._memory(session, request))
-                    or "Nothing is remembered about this chat yet."
-                )
+                word, _, number = command.rest.partition(" ")
+                if word.lower() == "forget":
+                    return await self._take_out(session, request, number)
+                return await self._memory(session, request) or NOTHING_REMEMBERED
+            case "forget":
+                return await self._take_out(session, request, command.rest)
             case "help":
                 return "\n".join(f"/{name} {what}" for name, what in DESCRIPTIONS.items())
             case _:
                 return _unknown(command.name)
+
+    async def _take_out(self, session: Session, request: Request, number: str) -> str:
+        if self._forget is None:
+            return NOTHING_REMEMBERED
+        return await self._forget(session, request, number)
 
     async def _compact(self, session: Session, focus: str, id_: str, stop: StopSwitch) -> str:
         if self._compactions is None:
@@ -260,13 +271,6 @@ def _of_session(session: Session) -> list[str]:
             lines.append(f"compacted: {record.get('compacted_turns')} turns, at {record.get('timestamp')}")
             break
     return lines
-
-
-def _shortened(text: str) -> str:
-    text = text.strip()
-    if len(text) <= _MAX_MEMORY_CHARS:
-        return text
-    return f"{text[:_MAX_MEMORY_CHARS]}\n… ({len(text) - _MAX_MEMORY_CHARS} more characters)"
 
 
 def _unknown(name: str) -> str:

@@ -16,6 +16,8 @@ from session.background.jobs import Background
 from session.context.scopes import Scope, Scopes
 from session.memory.circles import learn
 from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.memory.extraction import FactExtraction, FactRules
+from session.memory.known_facts import KnownFacts
 from session.models.caps import Caps
 from session.models.model import Answer, CostMeter, OnDelta, Prompt, ToolCall
 from session.models.spending import Spending
@@ -52,9 +54,15 @@ class Scripted:
         # Requests for a summary or a name, which are no steps.
         self.prose: list[Prompt] = []
         self.wrote: list[Step] = []
+        # Requests for facts, which are no steps either.
+        self.extractions: list[Prompt] = []
+        self.drew: list[Step] = []
         self._changed = asyncio.Condition()
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        if prompt.force_tool == "save_facts":
+            self.extractions.append(prompt)
+            return await self._done(self.drew.pop(0) if self.drew else noted(), prompt)
         if not prompt.force_tool:
             self.prose.append(prompt)
             return await self._done(self.wrote.pop(0) if self.wrote else Answer("They talked."), prompt)
@@ -106,6 +114,16 @@ def saved(entry: Any = "They talked.", memory: Any = "- a fact", **more: Any) ->
     return called(json.dumps({name: value for name, value in fields.items() if value is not ...}))
 
 
+def noted(*facts: Any) -> Answer:
+    """An answer that calls save_facts."""
+    return called(json.dumps({"facts": facts}), "save_facts")
+
+
+def fact(text: Any = "Ada likes tea.", message: Any = 1, **more: Any) -> dict[str, Any]:
+    """One item of such a call."""
+    return {"text": text, "category": "preference", "confidence": 0.95, "message": message, **more}
+
+
 def called(arguments: str, name: str = "save_memory") -> Answer:
     """An answer that calls a tool with these arguments."""
     return Answer("", [ToolCall("call_1", name, arguments)], finish="tool_calls")
@@ -134,6 +152,8 @@ class Workspace:
     model: Scripted
     clock: Clock
     folder: Path
+    known: KnownFacts
+    extraction: FactExtraction
 
     async def said(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
         """Append lines, which come from the platform of the chat."""
@@ -174,6 +194,8 @@ async def open_workspace(
     model: Any = None,
     spending: CostMeter | None = None,
     files: JobFiles | None = None,
+    facts: FactRules | None = None,
+    limit_s: float = 30.0,
     **rules: Any,
 ) -> AsyncIterator[Workspace]:
     """Open a workspace; ``run`` lets its background work."""
@@ -186,10 +208,20 @@ async def open_workspace(
         scopes, store=store, model=model, rules=memory_rules, zone=UTC, clock=clock, cost_meter=spending
     )
     files = files or JobFiles(folder / "state")
-    jobs = Background(memory, store=store, files=files, clock=clock, sleep=clock.sleep)
+    known = KnownFacts(store, cost_meter=spending)
+    extraction = FactExtraction(
+        memory,
+        known,
+        store=store,
+        scope_of=memory.circles.of_key,
+        rules=facts or FactRules(),
+        limit_s=limit_s,
+    )
+    drawn = extraction if facts is not None else None
+    jobs = Background(memory, store=store, files=files, clock=clock, sleep=clock.sleep, facts=drawn)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:
-        yield Workspace(store, memory, jobs, model, clock, folder)
+        yield Workspace(store, memory, jobs, model, clock, folder, known, extraction)
     finally:
         if task is not None:
             task.cancel()
@@ -200,4 +232,9 @@ async def open_workspace(
 def jobs_in(folder: Path) -> list[Path]:
     """The consolidations that wait."""
     found = (folder / "state/jobs").glob("*.json")
-    return sorted(path for path in found if ".summary." not in path.name)
+    return sorted(path for path in found if ".summary." not in path.name and ".facts." not in path.name)
+
+
+def timers_in(folder: Path) -> list[Path]:
+    """The extractions of facts that wait."""
+    return sorted((folder / "state/jobs").glob("*.facts.json"))

@@ -112,7 +112,8 @@ class ModelServer:
     @property
     def turns(self) -> list[Seen]:
         """The requests of turns alone; the background asks for memory and summaries when it likes."""
-        return [seen for seen in self.seen if seen.tools != ["save_memory"] and not seen.is_summary]
+        background = (["save_memory"], ["save_facts"])
+        return [seen for seen in self.seen if seen.tools not in background and not seen.is_summary]
 
     async def __aenter__(self) -> ModelServer:
         await self.start()

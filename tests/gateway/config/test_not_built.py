@@ -44,8 +44,6 @@ command = ["files"]
 env = {TOKEN = "sesame-open"}
 [agents.cat]
 persona = "a cat"
-[facts]
-idle_s = 10
 [state]
 local_dir = "/var/lib/x"
 """
@@ -138,7 +136,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     assert "warning: limits.workers: not built yet, it changes nothing\n" in plain.err
     document = json.loads(as_json.out)
     assert document["problems"] == []
-    assert "facts.idle_s: not built yet, it changes nothing" in document["warnings"]
+    assert "memory.version_days: not built yet, it changes nothing" in document["warnings"]
     assert ("warn", "mcp: not built yet, it changes nothing") in checks
     assert len(checks) == 1 + len(not_built(settings)) == 1 + len(document["warnings"])
 

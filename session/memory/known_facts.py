@@ -1,0 +1,151 @@
+"""The facts of all scopes: which there are, which are near to a message, and taking one out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from durable import BoundedDict
+from session.context.embeddings import Embeddings
+from session.context.relevance import comparable
+from session.context.scopes import Scope
+from session.disk.layout import Seen, seen
+from session.disk.threads import start_thread
+from session.errors import StoreError
+from session.memory.facts import FACTS, Fact, FactsFile, active
+from session.memory.likeness import WordIndex
+from session.models.model import CostMeter, Meter
+from session.store.fence import Fence, Wait
+from session.store.store import Session, Store
+from session.store.vectors import forget as forget_vectors
+from session.store.vectors import forget_all as forget_all_vectors
+from session.transcript.key import SessionKey
+
+log = structlog.get_logger("facts")
+
+# So many facts are told with a message.
+TOLD = 5
+# So many are compared by embeddings; where there are more, those that are nearest by their words.
+COMPARED = 100
+CACHED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    seen: Seen | None
+    facts: Sequence[Fact]
+    holding: Sequence[Fact]
+    index: WordIndex
+
+
+class KnownFacts:
+    """Reads and changes the facts of scopes; a file is read again when it has changed.
+
+    Args:
+        store: the conversations, under whose locks facts are taken out.
+        embeddings: compares them with a message; None: their words do.
+        cost_meter: pays for that; None: it costs nothing.
+    """
+
+    def __init__(
+        self, store: Store, *, embeddings: Embeddings | None = None, cost_meter: CostMeter | None = None
+    ) -> None:
+        self._store = store
+        self._embeddings = embeddings
+        self._cost_meter = cost_meter
+        self._cache: BoundedDict[str, _Read] = BoundedDict(CACHED)
+
+    def file(self, scope: Scope) -> FactsFile:
+        """Return the file of a scope, for threads."""
+        state = self._store.layout.workspace / "state" / "facts"
+        return FactsFile(scope.memory, lock=state / f"{scope.name}.lock")
+
+    async def facts(self, scope: Scope) -> Sequence[Fact]:
+        """List all facts of a scope, replaced ones among them, in the order in which they were stored.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        return (await self._read(scope)).facts
+
+    async def holding(self, scope: Scope) -> Sequence[Fact]:
+        """List the facts of a scope that hold; as ``facts``."""
+        return (await self._read(scope)).holding
+
+    async def nearest(self, scope: Scope, session: Session, text: str) -> list[str]:
+        """Return the facts that a message is told with, the nearest first; none where they cannot be read."""
+        try:
+            read = await self._read(scope)
+        except StoreError as error:
+            # A turn goes on without what cannot be read.
+            log.warning("facts.unreadable", scope=scope.name, error=str(error), hint=error.hint)
+            return []
+        if len(read.holding) <= TOLD:
+            return [fact.text for fact in reversed(read.holding)]
+        question = comparable(text)
+        near = await asyncio.to_thread(read.index.nearest, question, COMPARED)
+        texts = list(dict.fromkeys(read.holding[at].text for at in near))
+        scores = await self._compared(session, question, texts)
+        if scores is not None:
+            texts.sort(key=lambda each: -scores.get(each, -1.0))
+        return texts[:TOLD]
+
+    async def among(self, scope: Scope, text: str, most: int) -> list[Fact]:
+        """List the facts that hold and share the most words with a text, in the order of their storing."""
+        read = await self._read(scope)
+        near = await asyncio.to_thread(read.index.nearest, text, most)
+        return [read.holding[at] for at in sorted(near)]
+
+    async def forget(self, key: str, scope: Scope, id_: str) -> Fact | None:
+        """Take a fact out for good, with the former ones that it replaced, and what was derived of them.
+
+        Returns:
+            The fact; None where there is none of this id.
+
+        Raises:
+            StoreError: the disk refused; call it again.
+        """
+        layout, owner = self._store.layout, self._store.owner
+        stem = await self._store.stem(SessionKey(key))
+        one_chat = scope.name == f"chats/{stem}"
+
+        def work() -> Fact | None:
+            # Under the key's lock no clearing comes in between, whose file would be there again.
+            with Fence(layout, stem, owner=owner).hold(Wait()):
+                gone = self.file(scope).remove(id_)
+                if gone is not None:
+                    # Other chats of a scope may have compared it, too.
+                    forget_vectors(layout, stem) if one_chat else forget_all_vectors(layout)
+                return gone
+
+        gone = await start_thread(work, name="facts")
+        if gone is not None:
+            log.info("fact.forgotten", key=key, scope=scope.name, fact=id_)
+        return gone
+
+    async def _compared(self, session: Session, question: str, texts: list[str]) -> dict[str, float] | None:
+        if self._embeddings is None:
+            return None
+        meter = Meter()
+        still = partial(session.is_still, session.session_id)
+        scores = await self._embeddings.similarity(session.stem, question, texts, meter, still=still)
+        if self._cost_meter is not None and meter.usage.prompt + meter.usage.completion:
+            self._cost_meter.pay(session.key, meter.usage)
+        return scores
+
+    async def _read(self, scope: Scope) -> _Read:
+        path = scope.memory / FACTS
+        now = seen(path)
+        known = self._cache.use(scope.name)
+        if known is None or known.seen != now:
+            known = self._cache[scope.name] = await asyncio.to_thread(self._load, scope, now)
+        return known
+
+    def _load(self, scope: Scope, now: Seen | None) -> _Read:
+        facts = self.file(scope).facts() if now is not None else []
+        holding = active(facts)
+        return _Read(now, facts, holding, WordIndex([fact.text for fact in holding]))
