@@ -14,7 +14,7 @@ from session.context.request import LONG_HISTORY, compact_line, lines_from, sent
 from session.models.tokens import estimate, estimate_messages
 from session.store.split import ended_before
 from session.store.store import Session
-from session.transcript.history import visible
+from session.transcript.history import is_deletion, visible
 from session.transcript.transcript import Transcript, decode
 
 T = TypeVar("T")
@@ -76,6 +76,9 @@ class Snapshot:
             if line["kind"] in ("overlay", "compact"):
                 return False
             if line["kind"] == "undo" and type(since) is int and since < first_kept:
+                return False
+            # What was deleted meanwhile may stand in the summary.
+            if is_deletion(line):
                 return False
         return True
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from session.interchange.conversation import Conversation, Line, Losses
+from session.transcript.history import deleted
 from session.transcript.line import dump, make_line
 
 
@@ -17,7 +18,7 @@ def is_record(line: Mapping[str, Any]) -> bool:
 
 
 def live(conversation: Conversation, losses: Losses) -> list[tuple[int, Line]]:
-    """List the lines with their indexes, without withdrawn exchanges and their ``undo`` records."""
+    """List the lines with their indexes, without ``undo`` records and what was withdrawn or deleted."""
     gone: set[int] = set()
     for at, line in enumerate(conversation.lines):
         begin = line.get("from")
@@ -26,6 +27,9 @@ def live(conversation: Conversation, losses: Losses) -> list[tuple[int, Line]]:
             taken = {n for n in range(begin, at) if not is_record(conversation.lines[n])} - gone
             losses.add("messages that were withdrawn", len(taken))
             gone |= taken
+    taken = deleted(conversation.lines) - gone
+    losses.add("messages that were deleted", len(taken))
+    gone |= taken
     return [(at, line) for at, line in enumerate(conversation.lines) if at not in gone]
 
 

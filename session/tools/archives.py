@@ -14,7 +14,7 @@ from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
 from session.transcript import archive
 from session.transcript.attachments import with_references
-from session.transcript.history import is_record
+from session.transcript.history import deleted, is_deletion, is_record
 from session.transcript.line import decode, read_time
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
@@ -134,9 +134,11 @@ def _time(at: datetime, zone: tzinfo) -> str:
 
 def _withdrawn(transcript: Transcript) -> set[int]:
     """Return the indexes of the lines that a record took back."""
-    indexes: set[int] = set()
-    for at in transcript.index.records:
-        line = decode(transcript.messages[at])
+    records = {at: decode(transcript.messages[at]) for at in transcript.index.records}
+    indexes = set[int]()
+    if any(map(is_deletion, records.values())):
+        indexes = deleted([decode(raw) for raw in transcript.messages])
+    for at, line in records.items():
         since = line.get("from")
         if line.get("kind") == "undo" and type(since) is int and 0 <= since < at:
             indexes.update(range(since, at))

@@ -185,32 +185,43 @@ def _since_start(messages: Sequence[Line], overlay: Line | None, last_consolidat
 def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
     """Yield the indexes of the lines that are neither our own records nor withdrawn by one.
 
-    Of a message that was deleted the whole exchange is left out; its line alone, where others were served.
-
     Args:
         messages: the session's, from ``start`` to its end, since an exchange is withdrawn by a later line.
         start: index of ``messages[0]`` in the session.
     """
-    withdrawn: set[int] = set()
+    withdrawn = deleted(messages, start=start)
     for i, line in enumerate(messages, start):
         if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
             withdrawn.update(range(max(line["from"], start), i))
-        elif is_record(line) and line.get("deleted") is True and line["kind"] == "note":
-            withdrawn.update(_of_deleted(messages, str(line.get("edits")), start=start, stop=i))
     return (i for i, line in enumerate(messages, start) if i not in withdrawn and not is_record(line))
 
 
-def _of_deleted(messages: Sequence[Line], id_: str, *, start: int, stop: int) -> set[int]:
-    """Return where the lines before ``stop`` stand that a deleted message takes with it."""
-    before = list(enumerate(messages[: stop - start], start))
-    shared = any(line.get("part_of") == id_ or "answers" in line for _, line in before if _names(line, id_))
-    own = [(i, line) for i, line in before if line.get("message_id") == id_]
-    return {i for i, line in own if line["role"] == "user" or not shared}
+def deleted(messages: Sequence[Line], *, start: int = 0) -> set[int]:
+    """Return the indexes of the lines that messages took with them which were deleted later.
+
+    That is the whole exchange; only the message's own line where its turn served other messages, too.
+    """
+    until = {str(line.get("edits")): i for i, line in enumerate(messages, start) if is_deletion(line)}
+    if not until:
+        return set()
+    shared = {id_ for line in messages for id_ in _served_by(line)}
+    return {
+        i
+        for i, line in enumerate(messages, start)
+        if i < until.get(str(line.get("message_id")), 0)
+        and (line.get("role") == "user" or line.get("message_id") not in shared)
+    }
 
 
-def _names(line: Line, id_: str) -> bool:
+def is_deletion(line: Line) -> bool:
+    """Say whether a line is our record that a message was deleted."""
+    return line.get("deleted") is True and is_record(line) and line["kind"] == "note"
+
+
+def _served_by(line: Line) -> list[str]:
+    """Return the ids of messages that a line says were served together."""
     answers = line.get("answers")
-    return line.get("part_of") == id_ or (isinstance(answers, list) and id_ in answers)
+    return [str(id_) for id_ in (*(answers if isinstance(answers, list) else ()), line.get("part_of"))]
 
 
 def _selected(messages: Sequence[Line], sent: set[int], running: int, select: Select) -> set[int]:

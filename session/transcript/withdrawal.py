@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from session.transcript.history import is_record, kept_from
+from session.transcript.history import is_deletion, is_record, kept_from
 from session.transcript.line import decode
 from session.transcript.repair import plain_text
 
@@ -77,7 +77,7 @@ def text_of(lines: Sequence[dict[str, Any]]) -> str:
 
 def _deleted(lines: Iterable[dict[str, Any]]) -> set[object]:
     """Return the ids of the messages that records among ``lines`` say were deleted."""
-    return {line.get("edits") for line in lines if is_record(line) and line.get("deleted") is True}
+    return {line.get("edits") for line in lines if is_deletion(line)}
 
 
 def _floor(own: dict[int, dict[str, Any]], history_start: int) -> tuple[int, bool]:

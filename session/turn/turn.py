@@ -147,7 +147,9 @@ class Turns:
         """Close a turn that ends without an answer by a line that says so; twice does no harm."""
         exchange = session.find(request.id)
         if exchange is not None and exchange.tail and exchange.final is None:
-            await session.append([TurnLines(request, self.now).stopped("")])
+            ids = [str(line["message_id"]) for line in served(session, request.id)]
+            answers = ids if len(ids) > 1 else None
+            await session.append([TurnLines(request, self.now).stopped("", answers=answers)])
 
 
 class _Turn:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,13 @@ def victims(module: str, folder: Path, *more: str) -> int:
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=120).stdout)
 
 
-def die_everywhere(folder: Path, work: Callable[[Path], Coroutine[Any, Any, None]]) -> int:
+def die_everywhere(
+    folder: Path, work: Callable[[Path], Coroutine[Any, Any, None]], *, changes: Sequence[str] = CHANGES
+) -> int:
     """Do the work in one child after the other until one gets to its end; return how many there were.
 
     The child with number n gets a copy of the workspace in ``folder`` that is named by it, and is killed at
-    its n-th change of the disk.
+    its n-th change of the disk, of those that ``changes`` names.
     """
     number = 0
     while True:
@@ -45,7 +47,9 @@ def die_everywhere(folder: Path, work: Callable[[Path], Coroutine[Any, Any, None
         child = os.fork()
         if child == 0:
             # No sync is waited for: whoever is killed leaves to others all that the system was given.
-            die_at(number, {name: _unsynced if name in SYNCS else getattr(os, name) for name in CHANGES})
+            for name in SYNCS:
+                setattr(os, name, _unsynced)
+            die_at(number, {name: getattr(os, name) for name in changes})
             asyncio.run(work(copy))
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

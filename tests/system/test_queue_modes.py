@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
+from tests.support.foreign import foreign, inbound
 from tests.support.harness import Daemon, ask, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, on, with_model
@@ -72,7 +73,8 @@ async def test_messages_that_wait_are_collected(tmp_path: Path, queue: dict[str,
     assert lines_of(tmp_path, "web_ann")[-1]["answers"] == ["web:m1", "web:m2"]
 
 
-async def test_a_message_steers_the_turn_that_runs(tmp_path: Path, queue: dict[str, Any]) -> None:
+async def test_a_message_steers_the_turn_that_runs(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    queue = on(broker, broker_name)
     release = asyncio.Event()
     looking = Reply(tool_calls=LOOK, held=release)
     async with (
@@ -92,10 +94,10 @@ async def test_a_message_steers_the_turn_that_runs(tmp_path: Path, queue: dict[s
     assert roles[2:] == [("tool", "web:m1"), ("user", "web:m2"), ("assistant", "web:m1")]
 
 
-async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path, queue: dict[str, Any]) -> None:
+async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path) -> None:
     """Whoever waits for the answer to the stopped message gets that of the next one."""
     async with (
-        serving(tmp_path, queue, "interrupt", Reply("never", held=asyncio.Event()), Reply("both")) as (
+        serving(tmp_path, {}, "interrupt", Reply("never", held=asyncio.Event()), Reply("both")) as (
             daemon,
             model,
         ),
@@ -110,10 +112,10 @@ async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path, queue: di
     assert lines_of(tmp_path, "web_ann")[-1]["answers"] == ["web:m1", "web:m2"]
 
 
-async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path, queue: dict[str, Any]) -> None:
+async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path) -> None:
     async with DiscordServer() as server, ModelServer() as model:
         direct = server.dm("ada")
-        config = with_model(model) | queue | with_discord(server)
+        config = with_model(model) | with_discord(server)
         async with Daemon(tmp_path, config=config):
             await server.connected(within_s=120)
             secret = server.write(direct, "secret", user="ada")
@@ -127,3 +129,54 @@ async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path, qu
     assert [(note["edits"], note["message_id"]) for note in notes] == [
         (f"discord:{secret}", f"discord:{secret}:d")
     ]
+
+
+async def test_collected_messages_survive_the_death_of_their_daemon(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """A foreign program puts three at once and gets one answer, though the daemon dies as the first ends."""
+    limits = {"limits.queue_mode": "collect", "limits.collect_s": 2.0}
+    config = on(broker, broker_name, **limits)
+    async with (
+        Daemon(tmp_path, role="session", config=config, kill_at="ack.after:1") as daemon,
+        foreign(broker.url, name=broker_name) as client,
+    ):
+        for number in range(3):
+            await client.put(inbound("foreign:ann", f"m{number}", f"line {number}"))
+        await daemon.reborn()
+        # It is answered behind them: by then each of them has ended.
+        await client.put(inbound("foreign:ann", "last", "/help"))
+        taken = await client.collect("foreign", 2)
+
+    told = {reply["id"]: reply["text"] for reply in taken}
+    assert list(told) == ["m0#reply", "last#reply"]
+    assert told["m0#reply"] == "echo: line 0\n\nline 1\n\nline 2"
+    lines = lines_of(tmp_path, "foreign_ann")
+    assert [line["message_id"] for line in lines] == ["m0", "m1", "m2", "m0"]
+    assert lines[3]["answers"] == ["m0", "m1", "m2"]
+
+
+async def test_another_daemon_goes_on_with_a_collection(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """The first is killed while the model is asked: the other one asks once more, for all of them."""
+    async with ModelServer() as model:
+        model.script.append(Reply("never", held=asyncio.Event()))
+        limits = {"limits.queue_mode": "collect", "limits.collect_s": 2.0}
+        config = with_model(model, **limits) | on(broker, broker_name)
+        async with (
+            Daemon(tmp_path, role="session", config=config) as one,
+            foreign(broker.url, name=broker_name) as client,
+        ):
+            for number in range(3):
+                await client.put(inbound("foreign:ann", f"m{number}", f"line {number}"))
+            await model.arrived(1)
+            async with Daemon(tmp_path, role="session", config=config):
+                await one.kill()
+                (reply,) = await client.collect("foreign", 1)
+
+        assert reply["id"] == "m0#reply"
+        assert said(model, 0) == said(model, 1) == ["line 0", "line 1", "line 2"]
+        assert len(model.seen) == 2
+    lines = lines_of(tmp_path, "foreign_ann")
+    assert [line["message_id"] for line in lines] == ["m0", "m1", "m2", "m0"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from channels.message import Sender
+from gateway.turns.collect import QueueRules
 from gateway.turns.quota import Quota
 from gateway.turns.worker import LetterRules
 from session.errors import ModelAway
@@ -96,6 +97,22 @@ async def test_a_job_over_its_cap_is_told_once_and_others_run(tmp_path: Path) ->
         await r.put("report", "w1", **weekly)
 
         assert await ids(r, 3) == ["d1#reply", "d2#notice.limit", "w1#reply"]
+
+
+async def test_messages_that_entered_a_turn_which_is_broken_off_end_with_it(tmp_path: Path) -> None:
+    """The chat is told once, and none of them is asked for itself."""
+    rules, steps = LetterRules(queue=QueueRules("steer")), [spent(0.5, "", CALL)]
+    steered = Rig(tmp_path, Priced(steps), rules)
+    async with capped(tmp_path, rig=steered, cost_per_chat_per_day_usd=0.55) as r:
+        await r.begin("one", "m1")
+        await r.put("two", "m2")
+        await r.until_in_lane(2)
+        r.model.release.set()
+
+        assert await ids(r, 1) == ["m1#notice.limit"]
+        await r.settled()
+        assert (r.unread, len(r.model.prompts)) == (0, 1)
+        assert (await r.lines())[-1]["answers"] == ["m1", "m2"]
 
 
 async def test_tokens_of_a_day_are_a_cap_of_their_own(tmp_path: Path) -> None:

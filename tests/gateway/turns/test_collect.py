@@ -74,7 +74,7 @@ async def test_a_channel_may_have_a_mode_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_messages_that_come_shortly_after_one_another_are_collected(tmp_path: Path) -> None:
-    async with rig(tmp_path, "all", queue=QueueRules("collect", collect_s=0.4)) as r:
+    async with rig(tmp_path, "all", queue=QueueRules("collect", collect_s=1.0)) as r:
         for number in range(5):
             await r.put(f"line {number}", f"m{number}")
 

@@ -115,7 +115,7 @@ async def test_a_slow_summary_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", ["overlay", "annabelle"])
-@pytest.mark.parametrize("what", ["new", "clear", "undo", "edited", "overlay"])
+@pytest.mark.parametrize("what", ["new", "clear", "undo", "deleted", "edited", "overlay"])
 async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: str, what: str) -> None:
     """Where the transcript did anything but grow, not a byte of it changes."""
     async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
@@ -128,6 +128,10 @@ async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: 
             elif what == "undo":
                 undo = make_line("system", "", at, kind="undo", message_id="u", **{"from": 0})
                 await session.append([undo])
+            elif what == "deleted":
+                gone = str(session.line(0)["message_id"])
+                note = make_line("system", "", at, kind="note", edits=gone, deleted=True, message_id="d")
+                await session.append([note])
             elif what == "overlay":
                 await session.append([make_line("system", "S", at, kind="overlay", first_kept=2)])
         if what == "clear":

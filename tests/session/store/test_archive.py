@@ -129,6 +129,27 @@ async def test_a_turn_that_runs_goes_over_into_the_fresh_session(make: Make) -> 
     assert [line["message_id"] for line in archived] == ["half"] * 3
 
 
+async def test_a_turn_that_others_entered_goes_over_whole(make: Make) -> None:
+    """Its newest line may be that of another message: the turn begins with its own."""
+    async with make().open(ADA) as session:
+        await answer(session, "a")
+        await session.append([make_line("user", "q", AT, message_id="b")])
+        await session.append([make_line("user", "r", AT, message_id="c", part_of="b")])
+        assert session.find("b") == Exchange(start=2, stop=4, final=None, tail=True)
+        assert session.find("c") == Exchange(start=3, stop=4, final=None, tail=False)
+
+        await session.end()
+
+        assert [line["message_id"] for line in session.lines()] == ["b", "c"]
+        done = make_line("assistant", "s", AT, message_id="b", final=True, answers=["b", "c"])
+        await session.append([done])
+        await session.end()
+
+    async with make().open(ADA) as session:
+        known = [session.journal.known(id_) for id_ in ("b", "c")]
+        assert [one and one.extra.get("by") for one in known] == [None, "b"]
+
+
 async def test_a_parked_letters_lines_end_with_their_session(make: Make) -> None:
     async with make().open(ADA) as session:
         await session.append([make_line("user", "q", AT, message_id="parked")])

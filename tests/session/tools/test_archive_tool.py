@@ -227,6 +227,19 @@ async def test_what_was_withdrawn_is_not_shown(world: World) -> None:
     ]
 
 
+async def test_what_was_deleted_is_not_shown(world: World) -> None:
+    told = line("assistant", "I keep it.", message_id="m0", final=True)
+    await world.say([line("user", "my secret", message_id="m0"), told, *TALK])
+    await world.say([line("system", "", kind="note", edits="m0", deleted=True, message_id="d")])
+    await world.compact()
+
+    text = (await world.read()).text
+
+    assert "secret" not in text
+    assert "I keep it" not in text
+    assert "where is the key?" in text
+
+
 async def test_only_the_newest_archive_is_reached(world: World) -> None:
     """After two compactions the older archive is out of reach, whatever the model asks for."""
     await world.say([line("user", "the oldest")])

@@ -80,6 +80,17 @@ async def test_attempts_are_counted_over_restarts(make: Make) -> None:
         assert session.journal.attempts("a") == 2
 
 
+async def test_a_start_is_charged_to_all_whose_turn_it_is(make: Make) -> None:
+    """To those that entered it as to its own message, and struck out for all of them."""
+    async with make().open(ADA) as session:
+        await session.journal.begin("a", transcript_held_lines=True, alone=True, parts=["b"])
+        assert [session.journal.attempts(id_) for id_ in "ab"] == [2, 2]
+        assert [session.journal.last_alone(id_) for id_ in "ab"] == [True, False]
+
+        await session.journal.strike("a", parts=["b"])
+        assert [session.journal.attempts(id_) for id_ in "ab"] == [1, 1]
+
+
 async def test_outages_are_struck_out(make: Make) -> None:
     """A start that ended in an outage or a drain does not count, the unrecorded first one neither."""
     async with make().open(ADA) as session:

@@ -29,6 +29,15 @@ def undo(since: int, by: str = "") -> dict[str, Any]:
     return {"role": "system", "kind": "undo", "from": since, "message_id": by}
 
 
+def gone(id_: str) -> dict[str, Any]:
+    return {"role": "system", "kind": "note", "edits": id_, "deleted": True}
+
+
+def part(text: str, of: str) -> dict[str, Any]:
+    return {**user(text), "part_of": of}
+
+
+BOTH = {**ANSWER, "answers": ["b", "c"]}
 OVERLAY = {"role": "system", "kind": "overlay", "first_kept": 2}
 CASES: list[tuple[list[dict[str, Any]], int, int | None]] = [
     ([], 0, None),
@@ -44,6 +53,10 @@ CASES: list[tuple[list[dict[str, Any]], int, int | None]] = [
     ([user("a"), ANSWER, *TOOLS, {**OVERLAY, "first_kept": 2}], 0, None),
     ([user("a"), ANSWER, user("b"), user("c"), {**ANSWER, "answers": ["b", "c"]}], 0, 2),
     ([user("a"), ANSWER, user("b"), user("c"), ANSWER], 0, 3),
+    ([user("a"), ANSWER, user("b"), part("c", "b"), BOTH], 0, 2),
+    ([user("a"), ANSWER, user("b"), *TOOLS, part("c", "b"), BOTH], 0, 2),
+    ([user("a"), ANSWER, user("b"), ANSWER, gone("b")], 0, 0),
+    ([user("a"), ANSWER, user("b"), part("c", "b"), BOTH, gone("b")], 0, 2),
     ([user("a"), ANSWER, {"role": "system", "content": "of another program"}], 0, 0),
     ([user("a"), ANSWER, undo(99), undo(-1)], 0, 0),
 ]
@@ -83,3 +96,12 @@ def test_a_withdrawn_exchange_is_found_but_goes_on_no_more() -> None:
     assert (whole := index.find("a")) is not None
     assert (half := index.find("b")) is not None
     assert (whole.final, half.final, half.tail) == (1, None, False)
+
+
+def test_the_questions_of_a_turn_that_others_entered() -> None:
+    """All of them, but for what was deleted since."""
+    steered, _ = raw(user("a"), *TOOLS, part("b", "a"), ANSWER, user("c"))
+    thinned, _ = raw(user("a"), part("b", "a"), ANSWER, gone("b"))
+
+    assert text_of(questions(steered, 0)) == "a\n\nb"
+    assert text_of(questions(thinned, 0)) == "a"
