@@ -153,8 +153,8 @@ class Quota:
 
     def record(self, inbound: Inbound, usage: Usage, *, answered: bool = True) -> None:
         """Count a turn that has ended, and what it cost."""
-        payer = self.payer(inbound)
-        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=payer.id)
+        person, job = self._person_of(inbound), inbound.cron_job_id or ""
+        self._spending.record(inbound.key, person, usage, job=job, id_=inbound.id)
         if answered and self._spending.limited:
             self._answered[inbound.key] = self._clock()
 

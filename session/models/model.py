@@ -128,6 +128,11 @@ class Meter:
         self.usage = Usage()
         self._reserving = reserving
 
+    @property
+    def reserves(self) -> bool:
+        """Whether ``request`` does anything."""
+        return self._reserving is not None
+
     def add(self, prompt: int, completion: int, cost_usd: float) -> None:
         """Add one request."""
         sums = self.usage

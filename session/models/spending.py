@@ -89,6 +89,8 @@ class Spending:
         self._disk = disk
         self._clock = clock
         self._durable = durable
+        # Whether there is a cap on what may be spent in a day.
+        self.limited = caps.any
         self._caps = caps
         self._held = timedelta(seconds=held_s)
         self._told: dict[str, datetime] = {}
@@ -105,7 +107,7 @@ class Spending:
 
     def record(self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "") -> None:
         """Count a turn that ends now; ``id_`` is that of its message, whose hold it settles."""
-        held = id_ if self._caps.any else ""
+        held = id_ if self.limited else ""
         self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held))
 
     def pay(self, key: str, usage: Usage, *, id_: str = "") -> None:
@@ -114,8 +116,7 @@ class Spending:
 
     def _record(self, line: UsageLine) -> None:
         if not self._durable:
-            self._take(line)
-            self._wake([line])
+            self._count_here(line)
             return
         self._pending.append(line)
         if self._visit is None:
@@ -182,14 +183,9 @@ class Spending:
 
     # -- what may be spent -----------------------------------------------------------------------------------
 
-    @property
-    def limited(self) -> bool:
-        """Whether there is a cap on what may be spent in a day."""
-        return self._caps.any
-
     def reached(self, payer: Payer) -> Cap | None:
         """Return a cap that is used up for a payer, as far as it was read."""
-        if not self._caps.any:
+        if not self.limited:
             return None
         now = self._now()
         tally = self._with_pending(now)
@@ -209,7 +205,7 @@ class Spending:
 
         None: there are none.
         """
-        if not self._caps.any:
+        if not self.limited:
             return None
         now = self._now()
         return capped.shown(self._caps, self._with_pending(now), now)
@@ -232,7 +228,7 @@ class Spending:
         self, key: str, model: Model, prompt: Prompt
     ) -> AsyncIterator[Callable[[Usage | None], None]]:
         """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
-        payer = Payer(key, id=str(ULID())) if self._caps.any else Payer(key)
+        payer = Payer(key, id=str(ULID())) if self.limited else Payer(key)
         spent = Usage()
 
         def count(usage: Usage | None) -> None:
@@ -242,7 +238,7 @@ class Spending:
                 self.pay(key, usage, id_=payer.id)
 
         try:
-            if self._caps.any:
+            if self.limited:
                 await self._hold_or_wait(payer, model, prompt)
             yield count
         finally:
@@ -260,7 +256,7 @@ class Spending:
         if not self._durable:
             refusal = refused(self._caps, self._tally, ask, now)
             if refusal is None:
-                self._take(ask.hold(now))
+                self._count_here(ask.hold(now))
             return refusal
         asked = _Asked(ask, asyncio.get_running_loop().create_future())
         self._asked.append(asked)
@@ -364,7 +360,8 @@ class Spending:
         self._tally.keep(done.kept)
         for line in done.found:
             self._take(line)
-        self._wake(done.found)
+        if self.limited:
+            self._wake(done.found)
         if done.error is not None:
             log.warning("usage.unwritten", error=str(done.error), hint=done.error.hint)
             _tell(visitors, done.error)
@@ -375,11 +372,17 @@ class Spending:
         if self._asked or (self._pending and done.error is None):
             self._start()
 
-    def _take(self, line: UsageLine) -> None:
+    def _count_here(self, line: UsageLine) -> None:
+        """Count a line for this process alone."""
         now = self._now()
         self._tally.take(line, now)
-        if not self._durable:
+        if self._tally.is_over(now):
             self._tally.keep({now.date(), (now - HOUR).date(), line.at.date()})
+        if self.limited:
+            self._wake([line])
+
+    def _take(self, line: UsageLine) -> None:
+        self._tally.take(line, self._now())
 
     def _wake(self, found: Sequence[UsageLine]) -> None:
         """Let requests that wait for room look again, where some was made."""

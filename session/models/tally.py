@@ -70,6 +70,10 @@ class Tally:
         if line.turn and line.at > now - HOUR:
             self._add_end(line.person, line.at, now - HOUR)
 
+    def is_over(self, now: datetime) -> bool:
+        """Say whether a day is known that is not that of ``now``."""
+        return len(self._days) > 1 or now.date() not in self._days
+
     def keep(self, days: Collection[date]) -> None:
         """Forget all other days: the clock leapt, or they are over. Their files may be read again."""
         if self._kept == set(days):

@@ -308,32 +308,36 @@ class _Turn:
         return self._asking.summary_as_user()
 
     async def _ask_once(self) -> Answer:
-        """Ask, and count what it cost."""
+        """Build the request and make it."""
         self._partial.clear()
         if self.compaction is not None:
             prompt = await self.compaction.prompt(self._user, self._store)
         else:
             prompt = await self._asking.prompt(self._user)
+        if not self.meter.reserves:
+            return await self._sent(prompt)
         tokens = self.compaction.tokens if self.compaction is not None else 0
         async with self.meter.request(self._turns.model, prompt, tokens=tokens):
-            answer = await self._sent(prompt)
-            self.meter.count(answer.usage)
-        return answer
+            return await self._sent(prompt)
 
     async def _sent(self, prompt: Prompt) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         if self._user is None:
-            return await self._turns.model.ask(prompt, self._delta)
+            answer = await self._turns.model.ask(prompt, self._delta)
+            self.meter.count(answer.usage)
+            return answer
         storing: list[asyncio.Future[None]] = []
         loop = asyncio.get_running_loop()
         timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._store())))
         try:
-            return await self._turns.model.ask(prompt, self._delta)
+            answer = await self._turns.model.ask(prompt, self._delta)
+            self.meter.count(answer.usage)
         finally:
             timer.cancel()
             # An append that has begun cannot be called back, and the answer's line must follow it.
             for store in storing:
                 await store
+        return answer
 
     def _delta(self, text: str) -> None:
         self._partial.append(text)

@@ -107,6 +107,7 @@ async def test_a_turn_of_many_rounds_asks_before_each(tmp_path: Path) -> None:
         answer = (await place.post("look around", wait=30, id="web:m1")).json()
         again = (await place.post("look around", wait=30, id="web:m1")).json()
         used = (await shown(place))[0]["used"]
+        today = await services.usage_today()
         view = await services.store.look(SessionKey("web:ada"))
 
     assert answer["kind"] == "notice"
@@ -114,3 +115,4 @@ async def test_a_turn_of_many_rounds_asks_before_each(tmp_path: Path) -> None:
     assert again["reply"] == answer["reply"]
     assert [line["role"] for line in view.lines()] == ["user", "assistant", "tool", "assistant"]
     assert (len(model.turns), round(used, 3)) == (1, 0.15)
+    assert (today["turns"], today["prompt_tokens"]) == (1, 1_000_000)
