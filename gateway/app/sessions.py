@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from gateway.app.compactions import build_compactions
 from gateway.app.model import build_model
+from gateway.app.surroundings import SurroundingsReader
 from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
@@ -31,7 +32,7 @@ from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
 from session.store.store import Session, Store
-from session.tools import Tool, Toolbox
+from session.tools import Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
@@ -78,12 +79,7 @@ class SessionServices:
         self._layers = build_layers(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=build_toolbox(
-                settings,
-                library=self._library,
-                layout=self.store.layout,
-                more=[Profile(self.memory, max_bytes=settings.memory.profile_max_kb * 1024)],
-            ),
+            toolbox=build_toolbox(settings, self._library, self.store.layout, self.memory),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -122,7 +118,12 @@ class SessionServices:
         place = place_of(session, request, files=scope.files, scope=scope.name)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._layers.parts(
-            session, request, scope, notes=notes, tools=offered, others=self.scopes.others(scope, request.key)
+            session,
+            request,
+            scope,
+            notes=notes,
+            tools=offered,
+            others=await self.circles.alike(scope, request.key),
         )
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name)
 
@@ -213,15 +214,15 @@ def build_layers(settings: Settings, store: Store, library: Library) -> ContextP
         zone=settings.zone,
         zone_name=settings.timezone,
         clock=lambda: datetime.now(UTC),
+        look_around=SurroundingsReader(settings),
     )
 
 
-def build_toolbox(
-    settings: Settings, *, library: Library, layout: Layout, more: Sequence[Tool] = ()
-) -> Toolbox:
+def build_toolbox(settings: Settings, library: Library, layout: Layout, memory: MemoryNotes) -> Toolbox:
     """Put together the tools that come with the daemon."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives, *more])
+    profile = Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024)
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:
