@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
 from gateway.app.model import build_model
+from gateway.app.surroundings import SurroundingsReader
 from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
@@ -35,7 +36,7 @@ from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
 from session.store.store import Session, Store
-from session.tools import Tool, Toolbox
+from session.tools import Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
@@ -84,12 +85,7 @@ class SessionServices:
         self._context_parts = build_context_parts(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=build_toolbox(
-                settings,
-                library=self._library,
-                layout=self.store.layout,
-                more=[Profile(self.memory, max_bytes=settings.memory.profile_max_kb * 1024)],
-            ),
+            toolbox=build_toolbox(settings, self._library, self.store.layout, self.memory),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -149,7 +145,7 @@ class SessionServices:
             scope,
             notes=notes,
             tools=offered,
-            others=self.scopes.others(scope, request.key),
+            others=await self.circles.alike(scope, request.key),
             facts=facts,
         )
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name)
@@ -253,15 +249,15 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
         zone=settings.zone,
         zone_name=settings.timezone,
         clock=lambda: datetime.now(UTC),
+        look_around=SurroundingsReader(settings),
     )
 
 
-def build_toolbox(
-    settings: Settings, *, library: Library, layout: Layout, more: Sequence[Tool] = ()
-) -> Toolbox:
+def build_toolbox(settings: Settings, library: Library, layout: Layout, memory: MemoryNotes) -> Toolbox:
     """Put together the tools that come with the daemon."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives, *more])
+    profile = Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024)
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

@@ -14,6 +14,7 @@ from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.recent import RecentSessions
 from session.context.request import Request
 from session.context.scopes import Scope
+from session.context.working import LookAround, Surroundings, WorkingMemory
 from session.disk.threads import DiskThreads
 from session.errors import StoreError
 from session.library.file_cache import FileCache, text
@@ -38,6 +39,7 @@ class ContextParts:
         zone: tzinfo,
         zone_name: str,
         clock: Callable[[], datetime],
+        look_around: LookAround | None = None,
     ) -> None:
         self._workspace = workspace
         self._library = library
@@ -45,6 +47,7 @@ class ContextParts:
         self._zone = zone
         self._zone_name = zone_name
         self._clock = clock
+        self._look_around = look_around
         self._texts: FileCache[str] = FileCache(text)
         self._threads = DiskThreads(threads=THREADS)
 
@@ -71,6 +74,7 @@ class ContextParts:
             facts: those that are near to the message, the nearest first.
         """
         now = self._clock()
+        surroundings = Surroundings(request.key, scope, tuple(others))
         metadata, stem, active = session.metadata, session.stem, session.session_id
 
         def gather() -> list[Part]:
@@ -84,6 +88,7 @@ class ContextParts:
                 context.date_and_time(now.astimezone(zone), zone_name),
                 context.chat(request.key, group=scope.group, sender=request.sender),
                 context.recent_sessions(self._ended(request.key, stem, active, now, others)),
+                *context.working(self._working(surroundings), now.astimezone(zone)),
                 context.playbooks(
                     [(found.name, found.body) for found in self._library.matched(request.text)]
                 ),
@@ -92,6 +97,9 @@ class ContextParts:
             ]
 
         return await self._threads.start(gather)
+
+    def _working(self, surroundings: Surroundings) -> WorkingMemory:
+        return self._look_around(surroundings) if self._look_around is not None else WorkingMemory()
 
     def close(self) -> None:
         """End the threads, and the process that searches."""

@@ -16,10 +16,9 @@ from session.context.context import Recent
 from session.context.scopes import Reader, counts_as_group
 from session.disk.layout import Layout, Seen, seen
 from session.library.file_cache import YOUNG_NS, FileCache
-from session.store.naming import resolve
 from session.transcript import archive
 from session.transcript.archive import Archived
-from session.transcript.key import SessionKey
+from session.transcript.key import marked_stem, plain_stem
 
 MAX_LINE_BYTES = 256 * 1024
 FOLDERS_KEPT = 1_000
@@ -47,7 +46,7 @@ class RecentSessions:
         self._layout = layout
         self._most = most
         self._within = timedelta(days=min(days, 36_500))
-        self._heads: FileCache[Head] = FileCache(_head, max_bytes=MAX_LINE_BYTES)
+        self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
         self._folders: BoundedDict[Path, tuple[Seen, list[Archived]]] = BoundedDict(FOLDERS_KEPT)
         self._lock = threading.Lock()
 
@@ -63,8 +62,8 @@ class RecentSessions:
         """
         found = self._of_one(key, stem, active=active, now=now)
         for other in others:
-            name = resolve(self._layout, SessionKey(other))
-            found += self._of_one(other, name, active="", now=now, direct=True)
+            for name in (plain_stem(other), marked_stem(other)):
+                found += self._of_one(other, name, active="", now=now, direct=True)
         return sorted(found, key=lambda recent: recent.ended_at, reverse=True)[: self._most]
 
     def _of_one(
@@ -98,7 +97,7 @@ class RecentSessions:
         return ended
 
 
-def _head(path: Path, data: bytes) -> Head:
+def read_head(path: Path, data: bytes) -> Head:
     """Read line 1: the summary is the last words where there is none yet, and empty without them."""
     line, newline, _ = data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
     try:

@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Iterable
 
 from session.context.audience import ANSWERS, CHAT, MAX_ANSWERS, answers_in, as_chat, newer
+from session.context.recent import MAX_LINE_BYTES, Head, read_head
 from session.context.request import Request
 from session.context.scopes import CHATS, OWN_CHANNELS, Chat, Reader, Scope, Scopes, is_job
+from session.library.file_cache import FileCache
 from session.memory.unconsolidated import Unconsolidated, known_answers, known_chat, stems_on_disk
 from session.store.store import Session, Store
-from session.transcript.key import SessionKey, split
+from session.transcript import archive
+from session.transcript.key import SessionKey, marked_stem, plain_stem, split
 
 
 async def learn(session: Session, said: Chat | None) -> None:
@@ -30,6 +33,7 @@ class Circles:
     def __init__(self, scopes: Scopes, *, store: Store) -> None:
         self.scopes = scopes
         self._store = store
+        self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
 
     async def of(self, session: Session, request: Request) -> Scope:
         """Return what a message may see, by everyone who reads its answer.
@@ -90,6 +94,26 @@ class Circles:
 
         maybe = await asyncio.to_thread(look)
         return [key for key in maybe if (await self.of_key(key)).name == scope.name]
+
+    async def alike(self, scope: Scope, key: str) -> list[str]:
+        """List the other direct chats of the person whose scope it is; it is asked for each message."""
+        others = self.scopes.others(scope, key)
+        return (
+            await asyncio.to_thread(lambda: [each for each in others if self._is_direct(each)])
+            if others
+            else []
+        )
+
+    def _is_direct(self, key: str) -> bool:
+        """Say whether the newest session of a key knows its chat as direct, by line 1 alone."""
+        layout = self._store.layout
+        for stem in (plain_stem(key), marked_stem(key)):
+            paths = [layout.transcript(stem), *(found.path for found in archive.of_stem(layout, stem)[-1:])]
+            for path in paths:
+                head = self._heads.get(path)
+                if head is not None and head.key == key:
+                    return not head.group
+        return False
 
     async def _drawn(self, reader: Reader, others: Iterable[str]) -> Scope:
         keys = dict.fromkeys(key for key in others if key != reader.key)

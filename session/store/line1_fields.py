@@ -19,7 +19,7 @@ FIELDS: Mapping[str, Lasting] = {
     "source": "stays",
     "cron_job_id": "stays",
     "chat": "stays",
-    "answers_to": "stays",
+    "answers_to": "goes_on",
     "name": "goes_on",
     "instructions": "goes_on",
     "resumed_at": "ends",

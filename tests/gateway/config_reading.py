@@ -78,7 +78,9 @@ versions = 50
 version_days = 90
 [people]
 [tools]
-direct = ["read", "write", "edit", "ls", "grep", "skill_read", "memory_search", "session_archive_read"]
+direct = [
+  "read", "write", "edit", "ls", "grep", "profile", "skill_read", "memory_search", "session_archive_read"
+]
 groups = ["skill_read", "memory_search", "session_archive_read"]
 [tools.policy]
 approval_timeout_s = 600

@@ -17,6 +17,7 @@ from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.gateway.http_place import open_place
+from tests.support.place import write
 
 KEY = "telegram:1"
 
@@ -105,6 +106,25 @@ def test_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         steps = [(row["do"], row["id"]) for row in json.loads(capsys.readouterr().out)]
         assert (steps[0], sorted(steps)) == (expected[0], expected)
     assert rows(tmp_path, capsys) == {}
+
+
+def test_clearing_a_chat_of_a_person_leaves_what_the_others_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own files go; those of the person stay, and it says so."""
+    monkeypatch.setenv("CHAT_GATEWAY_PEOPLE", json.dumps({"ada": [KEY, "cli:direct"]}))
+    asyncio.run(fill(tmp_path, ["hello"]))
+    for top in ("memory/people/ada", "files/people/ada", "memory/chats/telegram_1"):
+        write(tmp_path / top / "MEMORY.md", "tea")
+
+    assert run(tmp_path, "clear", KEY, "--everything") == 0
+
+    assert "memory/people/ada and files/people/ada stay" in capsys.readouterr().err
+    assert (tmp_path / "memory/people/ada/MEMORY.md").exists()
+    assert (tmp_path / "files/people/ada/MEMORY.md").exists()
+    assert not (tmp_path / "memory/chats/telegram_1").exists()
+    assert run(tmp_path, "clear", "telegram:2", "--everything") == 0
+    assert "stay" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--everything"]])

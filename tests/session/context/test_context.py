@@ -319,11 +319,32 @@ async def test_sessions_older_than_the_days_are_not_told(tmp_path: Path) -> None
         assert system["content"].endswith("## Recent conversations\n- [2026-01-18] summary 13")
 
 
-def ended(here: Place, days: int, summary: str | None, key: str = ADA) -> None:
+async def test_a_person_is_told_what_was_said_in_their_other_direct_chats(tmp_path: Path) -> None:
+    """Not what was said in a group that is listed, nor in a chat of which nobody knows what it is."""
+    async with place(tmp_path) as here:
+        ended(here, 5, "by telephone")
+        ended(here, 4, "at the desk", key="cli:ada", stem="cli_ada")
+        ended(here, 3, "in the group", key="telegram:-5", stem="telegram_-5", chat="group")
+        ended(here, 2, "in the dark", key="discord:9", stem="discord_9")
+        ended(here, 1, "on the tablet", key="telegram:7", stem="telegram_7", chat="direct")
+        ended(here, 0, "of a namesake", key="telegram:7_", stem="telegram_7", chat="direct")
+        recent = RecentSessions(here.store.layout, most=3, days=14)
+        others = ("cli:ada", "telegram:-5", "discord:9", "telegram:7")
+
+        told = recent.of(ADA, "telegram_1", active="", now=NOON, others=others)
+        alone = recent.of(ADA, "telegram_1", active="", now=NOON)
+
+        assert [one.summary for one in told] == ["on the tablet", "at the desk", "by telephone"]
+        assert [one.summary for one in alone] == ["by telephone"]
+
+
+def ended(
+    here: Place, days: int, summary: str | None, key: str = ADA, *, stem: str = "telegram_1", chat: str = ""
+) -> None:
     at = NOON - timedelta(days=days)
-    path = here.store.layout.archive("telegram_1") / archive.name_of(at, str(ULID()))
+    path = here.store.layout.archive(stem) / archive.name_of(at, str(ULID()))
     path.parent.mkdir(parents=True, exist_ok=True)
-    inner = {"summary": summary} if summary else {}
+    inner = {**({"summary": summary} if summary else {}), **({"chat": chat} if chat else {})}
     path.write_text(json.dumps({"_type": "metadata", "key": key, "metadata": inner}) + "\n")
 
 

@@ -38,7 +38,12 @@ class Place:
             await learn(session, said)
             request = Request("1", session.key, "hi", chat=said, answer_to=answer_to)
             scope = await self.circles.of(session, request)
-            await session.append([make_line("user", "hi", AT, message_id="1", group=group or None)])
+            await session.append(
+                [
+                    make_line("user", "hi", AT, message_id="1", group=group or None),
+                    make_line("assistant", "hello", AT, message_id="1", final=True),
+                ]
+            )
             return scope.name
 
 
@@ -111,6 +116,11 @@ async def test_a_job_that_answered_two_people_has_what_is_neithers(tmp_path: Pat
 
         assert await here.ask("cron:j1", answer_to=OTHER) == "chats/cron_j1"
         assert await here.ask("cron:j1", answer_to=PHONE) == "chats/cron_j1"
+        assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
+        async with here.store.open(SessionKey("cron:j1")) as session:
+            assert await session.end()
+        assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
+        assert await here.ask("cron:j1", answer_to=OTHER) == "people/bob"
         assert await here.ask("cron:j2", answer_to=PHONE) == "people/ada"
         assert await here.ask("cron:j2", answer_to=DESK) == "people/ada"
 
@@ -157,3 +167,20 @@ def test_a_job_whose_own_talk_was_a_groups_draws_on_no_persons(tmp_path: Path, c
     scope = scopes.of(Reader("cron:j", chat), Reader(PHONE, "direct", "telegram_1"), stem="cron_j")
 
     assert scope.name == ("chats/cron_j" if chat == "group" else "people/ada")
+
+
+async def test_which_other_chats_are_a_persons_is_known_by_their_newest_sessions(tmp_path: Path) -> None:
+    """Also once they have ended; a group that is listed and a chat that never spoke are none."""
+    async with place(tmp_path) as here:
+        for key in (PHONE, DESK):
+            await here.ask(key)
+        await here.ask(LISTED, group=True)
+        async with here.store.open(SessionKey(DESK)) as session:
+            await session.end()
+        here.store.layout.transcript("cli_direct").unlink()
+
+        scope = await here.circles.of_key(PHONE)
+
+        assert await here.circles.alike(scope, PHONE) == [DESK]
+        assert await here.circles.alike(scope, "cron:j1") == [PHONE, DESK]
+        assert await here.circles.alike(await here.circles.of_key(LISTED), LISTED) == []

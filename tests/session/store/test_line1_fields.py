@@ -12,7 +12,7 @@ import pytest
 
 from gateway.http.sessions import PatchIn
 from session.background.adoption import adopt
-from session.context.audience import CHAT
+from session.context.audience import ANSWERS, CHAT
 from session.interchange.conversation import Conversation
 from session.store import switch_session
 from session.store.end_for_compaction import roll_over
@@ -25,7 +25,7 @@ from tests.session.rollover_victim import compact
 KEY = SessionKey("telegram:1")
 ROOT = Path(__file__).parents[3]
 # What no literal names: a chat's audience by its constant, a name and instructions by the body of a request.
-NAMED_ELSEWHERE = {CHAT, *PatchIn.model_fields}
+NAMED_ELSEWHERE = {ANSWERS, CHAT, *PatchIn.model_fields}
 
 
 def seen_in(store: Store) -> set[str]:
