@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,8 +29,10 @@ from session.memory.consolidation import MemoryNotes, MemoryRules
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
+from session.recall.recall import Recall
+from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
-from session.tools import Toolbox, ToolPlace
+from session.tools import Tool, Toolbox, ToolPlace
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
@@ -57,6 +59,7 @@ class SessionServices:
         )
         self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
         self.circles = Circles(self.scopes, store=self.store)
+        self.recall = Recall(self.circles, store=self.store)
         self.memory = MemoryNotes(
             self.scopes,
             store=self.store,
@@ -77,7 +80,12 @@ class SessionServices:
         self._layers = build_layers(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=build_toolbox(settings, library=self._library, layout=self.store.layout),
+            toolbox=build_toolbox(
+                settings,
+                library=self._library,
+                layout=self.store.layout,
+                more=[MemorySearch(self.recall, self.scopes, zone=settings.zone)],
+            ),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -113,10 +121,10 @@ class SessionServices:
         scope = await self.circles.of(session, request)
         tools = self._tools.groups if scope.group else self._tools.direct
         notes = await self.memory.text(scope)
-        place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive)
+        place = ToolPlace(scope.files, request.key, session.stem, session.previous_archive, scope.name)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._layers.parts(session, request, scope, notes=notes, tools=offered)
-        return TurnContext(parts=parts, files=scope.files, tools=tools)
+        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the conversation's scope that an answer links to."""
@@ -132,6 +140,7 @@ class SessionServices:
         """See whether the conversation is long enough to consolidate."""
         if reply.usage is not None and not self.model.plain:
             self.jobs.turn_ended(session)
+            self.recall.note(session.key)
 
     async def usage_today(self) -> dict[str, Any]:
         """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
@@ -150,6 +159,7 @@ class SessionServices:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
             group.create_task(self.compactions.run(), name="compactions")
+            group.create_task(self.recall.run(), name="recall")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""
@@ -159,6 +169,7 @@ class SessionServices:
         if self.turns.embeddings is not None:
             await self.turns.embeddings.aclose()
         await self.jobs.aclose()
+        await self.recall.aclose()
         self._layers.close()
         await self._spending.aclose()
         await self.store.aclose()
@@ -208,10 +219,12 @@ def build_layers(settings: Settings, store: Store, library: Library) -> ContextP
     )
 
 
-def build_toolbox(settings: Settings, *, library: Library, layout: Layout) -> Toolbox:
+def build_toolbox(
+    settings: Settings, *, library: Library, layout: Layout, more: Sequence[Tool] = ()
+) -> Toolbox:
     """Put together the tools that come with the daemon."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives])
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), SkillRead(library), archives, *more])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

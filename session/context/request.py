@@ -63,11 +63,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What a turn works with: what the model is told besides the history, its files, the tools on offer."""
+    """What a turn works with: what the model is told besides the history, its files, the tools on offer.
+
+    ``scope`` is the name of the scope whose messages may be searched, empty for none.
+    """
 
     parts: Sequence[context.Part]
     files: Path
     tools: Collection[str]
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ class Asking:
     def place(self) -> ToolPlace:
         """Say where a tool acts; a compaction within the turn leaves an archive behind."""
         session = self._session
-        return ToolPlace(self._turn_context.files, self._request.key, session.stem, session.previous_archive)
+        here = self._turn_context
+        return ToolPlace(here.files, self._request.key, session.stem, session.previous_archive, here.scope)
 
     def summary_as_user(self) -> bool:
         """Send summaries as messages of the person from now on; False where that changes nothing."""

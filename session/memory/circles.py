@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+from durable import BoundedDict
 from session.context.audience import CHAT, as_chat, newer
 from session.context.request import Request
-from session.context.scopes import OWN_CHANNELS, Chat, Reader, Scope, Scopes
+from session.context.scopes import OWN_CHANNELS, WORKSPACE, Chat, Reader, Scope, Scopes
+from session.disk.layout import seen
 from session.memory.unconsolidated import known_chat
+from session.store.listing import keys_in
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey, split
+
+MAX_NAMES = 10_000
 
 
 async def learn(session: Session, said: Chat | None) -> None:
@@ -29,6 +34,7 @@ class Circles:
     def __init__(self, scopes: Scopes, *, store: Store) -> None:
         self._scopes = scopes
         self._store = store
+        self._names: BoundedDict[str, tuple[object, str]] = BoundedDict(MAX_NAMES)
 
     async def of(self, session: Session, request: Request) -> Scope:
         """Return what a message may see, by everyone who reads its answer.
@@ -50,6 +56,22 @@ class Circles:
         stem = await self._store.stem(SessionKey(key))
         readers = [Reader(each, await self.chat(each)) for each in (key, *others)]
         return self._scopes.of(*readers, stem=stem)
+
+    async def keys_of(self, scope: Scope, key: str) -> list[str]:
+        """Return the conversations whose messages may be found in ``scope``, which is that of ``key``."""
+        if scope.name != WORKSPACE:
+            return [key]
+        keys = await asyncio.to_thread(keys_in, self._store.layout)
+        return [each for each in dict.fromkeys((key, *keys)) if await self._scope_name(each) == scope.name]
+
+    async def _scope_name(self, key: str) -> str:
+        """Return the scope of a conversation, found out anew only where a file of it has changed."""
+        layout, stem = self._store.layout, await self._store.stem(SessionKey(key))
+        now = await asyncio.to_thread(lambda: (seen(layout.transcript(stem)), seen(layout.archive(stem))))
+        known = self._names.get(key)
+        if known is None or known[0] != now:
+            known = self._names[key] = (now, (await self.of_key(key)).name)
+        return known[1]
 
     async def chat(self, key: str) -> Chat | None:
         """Return what is known of a chat; None where nobody ever said."""

@@ -34,13 +34,15 @@ class ToolPlace:
     """Where a tool acts: ``folder`` is the files folder of the scope, relative paths start there.
 
     ``stem`` names the files of the conversation; ``previous`` is the archive that a compaction left behind,
-    by the name in the session's ``compact`` line, None without one.
+    by the name in the session's ``compact`` line, None without one. ``scope`` is the name of the scope, empty
+    where there is none.
     """
 
     folder: Path
     key: str
     stem: str = ""
     previous: str | None = None
+    scope: str = ""
 
 
 def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
