@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from session.disk.derived import DerivedFile, set_up
-from session.recall.ranking import SOURCE_BITS, Row
+from session.recall.ranking import GAP, Row
 from session.recall.words import indexed
 
 T = TypeVar("T")
@@ -37,11 +37,12 @@ _TABLES: Final = (
     "CREATE TABLE speakers (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
     "INSERT INTO speakers VALUES (1, 'assistant')",
     """
-    CREATE TABLE places (id INTEGER PRIMARY KEY, seq INTEGER NOT NULL, at INTEGER NOT NULL,
-    size INTEGER NOT NULL, speaker INTEGER NOT NULL, question INTEGER NOT NULL, digest INTEGER NOT NULL)
+    CREATE TABLE places (id INTEGER PRIMARY KEY, source INTEGER NOT NULL, seq INTEGER NOT NULL,
+    at INTEGER NOT NULL, size INTEGER NOT NULL, speaker INTEGER NOT NULL, question INTEGER NOT NULL,
+    digest INTEGER NOT NULL)
     """,
-    "CREATE TABLE ghosts (count INTEGER NOT NULL)",
-    "INSERT INTO ghosts VALUES (0)",
+    "CREATE TABLE state (ghosts INTEGER NOT NULL, next INTEGER NOT NULL, source INTEGER NOT NULL)",
+    "INSERT INTO state VALUES (0, 1, 0)",
     """
     CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize='porter unicode61 remove_diacritics 2')
     """,
@@ -108,6 +109,7 @@ class Place:
     """Where a row stands."""
 
     row: Row
+    source: int
     seq: int
     at: int
     size: int
@@ -115,14 +117,9 @@ class Place:
     question: bool
     digest: int
 
-    @property
-    def source(self) -> int:
-        """The source's id."""
-        return self.row >> SOURCE_BITS
-
 
 _COLUMNS = ", ".join(field.name for field in fields(Source))
-_PLACE = "SELECT id, seq, at, size, speaker, question, digest FROM places WHERE id"
+_PLACE = "SELECT id, source, seq, at, size, speaker, question, digest FROM places WHERE"
 
 
 class WordIndex:
@@ -169,25 +166,18 @@ class WordIndex:
         """Count the rows whose words are still in it though they are found no more, and all others."""
 
         def look(file: sqlite3.Connection) -> tuple[int, int]:
-            count = file.execute("SELECT count FROM ghosts").fetchone()[0]
+            count = file.execute("SELECT ghosts FROM state").fetchone()[0]
             return int(count), int(file.execute("SELECT count(*) FROM places").fetchone()[0])
 
         return self._file.run(look) or (0, 0)
 
     def places_of(self, source: Source) -> list[Place]:
         """List the rows of a source."""
-        first = source.id << SOURCE_BITS
-        return (
-            self._file.run(
-                lambda file: [
-                    _place(row)
-                    for row in file.execute(
-                        f"{_PLACE} BETWEEN ? AND ?", (first, first + (1 << SOURCE_BITS) - 1)
-                    )
-                ]
-            )
-            or []
-        )
+
+        def look(file: sqlite3.Connection) -> list[Place]:
+            return [_place(row) for row in file.execute(f"{_PLACE} source = ?", (source.id,))]
+
+        return self._file.run(look) or []
 
     def begin(self, source: Source) -> Source | None:
         """Take a file in, of which nothing is known yet; None where another process was first."""
@@ -209,8 +199,7 @@ class WordIndex:
         def remove(file: sqlite3.Connection) -> bool:
             with _transaction(file):
                 for source in sources:
-                    first = source.id << SOURCE_BITS
-                    _take_back(file, first, first + (1 << SOURCE_BITS) - 1, "1")
+                    _take_back(file, "source = ?", source.id)
                     file.execute("DELETE FROM sources WHERE id = ?", (source.id,))
             return True
 
@@ -231,7 +220,7 @@ class WordIndex:
         Args:
             before: the source as it was read; where it is another by now, nothing is done.
             after: as it is then.
-            pieces: new ones; they get the rows from ``before.rows`` on.
+            pieces: new ones.
             withdrawn: from which ``seq`` up to which messages are found no more.
             gone: rows that are found no more.
             still: says whether the file still stands there; asked within the transaction.
@@ -239,7 +228,6 @@ class WordIndex:
         Returns:
             Whether it was done.
         """
-        first = before.id << SOURCE_BITS
 
         def write(file: sqlite3.Connection) -> bool:
             with _transaction(file):
@@ -248,22 +236,22 @@ class WordIndex:
                 speakers = {piece.speaker: 0 for piece in pieces}
                 for name in speakers:
                     speakers[name] = _speaker(file, name)
-                rows = [(first + before.rows + number, piece) for number, piece in enumerate(pieces)]
+                rows = list(enumerate(pieces, _take_rows(file, before.id, len(pieces))))
                 file.executemany(
                     "INSERT INTO texts (rowid, text) VALUES (?, ?)",
                     [(row, indexed(piece.text)) for row, piece in rows],
                 )
                 file.executemany(
-                    "INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     [
-                        (row, p.seq, p.at, p.size, speakers[p.speaker], p.question, p.digest)
+                        (row, before.id, p.seq, p.at, p.size, speakers[p.speaker], p.question, p.digest)
                         for row, p in rows
                     ],
                 )
                 for since, until in withdrawn:
-                    _take_back(file, first, first + after.rows, f"seq BETWEEN {since:d} AND {until:d}")
+                    _take_back(file, "source = ? AND seq BETWEEN ? AND ?", before.id, since, until)
                 for row in gone:
-                    _take_back(file, row, row, "1")
+                    _take_back(file, "id = ?", row)
             return True
 
         return self._file.run(write) or False
@@ -289,8 +277,8 @@ class WordIndex:
             file.execute("INSERT INTO texts (texts, rank) VALUES ('merge', ?)", (pages,))
             more = file.total_changes - before >= 2
             if not more:
-                file.execute("PRAGMA incremental_vacuum").fetchall()
-                file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                # ``execute`` would give back a single page.
+                file.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
             return more
 
         return self._file.run(step) or False
@@ -310,7 +298,7 @@ class WordIndex:
             for at in range(0, len(wanted), 500):
                 some = wanted[at : at + 500]
                 marks = ", ".join("?" * len(some))
-                for row in file.execute(f"{_PLACE} IN ({marks})", some):
+                for row in file.execute(f"{_PLACE} id IN ({marks})", some):
                     found[row[0]] = _place(row)
             return found
 
@@ -353,13 +341,19 @@ def _advance(file: sqlite3.Connection, before: Source, after: Source) -> bool:
     return done.rowcount == 1
 
 
-def _take_back(file: sqlite3.Connection, first: Row, last: Row, which: str) -> None:
+def _take_rows(file: sqlite3.Connection, source: int, count: int) -> Row:
+    """Give out rows that nobody ever had; return the first. Those of another source are no neighbours."""
+    first, last = file.execute("SELECT next, source FROM state").fetchone()
+    first += 0 if last == source else GAP
+    if count:
+        file.execute("UPDATE state SET next = ?, source = ?", (first + count, source))
+    return int(first)
+
+
+def _take_back(file: sqlite3.Connection, which: str, *values: int) -> None:
     """Delete places; a contentless index keeps their words, which then lead nowhere."""
-    done = file.execute(
-        f"DELETE FROM places WHERE id BETWEEN ? AND ? AND {which}",  # noqa: S608
-        (first, last),
-    )
-    file.execute("UPDATE ghosts SET count = count + ?", (done.rowcount,))
+    done = file.execute(f"DELETE FROM places WHERE {which}", values)  # noqa: S608
+    file.execute("UPDATE state SET ghosts = ghosts + ?", (done.rowcount,))
 
 
 def _speaker(file: sqlite3.Connection, name: str) -> int:
@@ -368,7 +362,7 @@ def _speaker(file: sqlite3.Connection, name: str) -> int:
 
 
 def _all_matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[Row, float]]:
-    """Rank the rows of each word as far as there are few; a common word counts where a rare one stands, too."""
+    """Rank the rows of each word while there are few; a common word counts where a rare one stands, too."""
     (rows,) = file.execute("SELECT coalesce(sum(rows), 0) FROM sources").fetchone()
     if rows <= RANKED_ROWS:
         return [_ranked(file, each) for each in expressions]
@@ -421,8 +415,8 @@ def _weight(rows: int, count: int) -> float:
 
 
 def _place(row: Sequence[int]) -> Place:
-    number, seq, at, size, speaker, question, same = row
-    return Place(number, seq, at, size, speaker, bool(question), same)
+    number, source, seq, at, size, speaker, question, same = row
+    return Place(number, source, seq, at, size, speaker, bool(question), same)
 
 
 def stands(path: str, inode: int) -> bool:

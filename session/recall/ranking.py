@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# One message in the index: its source above, its place within it below; neighbours differ by one.
+# One text in the index. Of a session neighbours differ by one, two sessions by more than two.
 Row = int
-SOURCE_BITS: Final = 32
+GAP: Final = 3
 
 BEFORE, AFTER, TWO_AWAY = 0.7, 0.6, 0.3
 SESSION, SESSION_FADES, SESSION_ROWS = 0.5, 0.5, 8
