@@ -26,6 +26,7 @@ MAX_NEIGHBOURS = 5
 # So many rows are ranked, those that hold the most of the question, and what stands beside the best.
 CANDIDATES = 250
 BESIDE = 60
+QUESTION_TERMS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,10 @@ def _candidates(scores: Sequence[Mapping[Row, float]]) -> list[Row]:
         for row, score in of_term.items():
             whole[row] += score
     best = sorted(whole, key=lambda row: (-whole[row], -row))[:CANDIDATES]
-    # An answer need not hold a word of its question.
-    beside = (row + step for row in best[:BESIDE] for step in (-1, 1))
+    # An answer need not hold a word of its question; who looks for a word or two wants these.
+    beside = (
+        row + step for row in best[: BESIDE if len(scores) >= QUESTION_TERMS else 0] for step in (-1, 1)
+    )
     return list(dict.fromkeys((*best, *beside)))
 
 
