@@ -80,12 +80,7 @@ class SessionServices:
         self._layers = build_layers(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=build_toolbox(
-                settings,
-                library=self._library,
-                layout=self.store.layout,
-                more=[MemorySearch(self.recall, self.scopes, zone=settings.zone)],
-            ),
+            toolbox=self._toolbox(settings),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -112,6 +107,10 @@ class SessionServices:
         self._tools = settings.tools
         self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"
+
+    def _toolbox(self, settings: Settings) -> Toolbox:
+        search = MemorySearch(self.recall, self.scopes, zone=settings.zone)
+        return build_toolbox(settings, library=self._library, layout=self.store.layout, more=[search])
 
     async def _surroundings(self, session: Session, request: Request) -> TurnContext:
         if self.model.plain:

@@ -142,7 +142,14 @@ class Asking:
         """Say where a tool acts; a compaction within the turn leaves an archive behind."""
         session = self._session
         here = self._turn_context
-        return ToolPlace(here.files, self._request.key, session.stem, session.previous_archive, here.scope)
+        return ToolPlace(
+            here.files,
+            self._request.key,
+            session.stem,
+            session.previous_archive,
+            here.scope,
+            self._request.id,
+        )
 
     def summary_as_user(self) -> bool:
         """Send summaries as messages of the person from now on; False where that changes nothing."""

@@ -58,12 +58,16 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for, by ``key``: at most ``limit`` hits, each with so many messages around it."""
+    """What is looked for, by ``key``: at most ``limit`` hits, each with so many messages around it.
+
+    The lines of the message ``asking`` are not found: they hold the question.
+    """
 
     text: str
     key: str
     limit: int
     neighbours: int = 0
+    asking: str = ""
     wanted: list[str] = field(init=False)
     names: set[str] = field(init=False)
 
@@ -174,6 +178,8 @@ class _Reader:
         if raw is None:
             return None
         found = self._message(raw, source) if source.kind == "message" else self._note(raw, source)
+        if source.key == self._question.key and found.get("message_id") == (self._question.asking or 0):
+            return None
         before, after = self._around(place, source)
         return Hit(
             kind=_kind(source),

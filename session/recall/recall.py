@@ -80,6 +80,7 @@ class Recall:
         limit: int,
         neighbours: int = 0,
         within_s: float | None = WITHIN_S,
+        asking: str = "",
     ) -> Found:
         """Find what holds words of ``text``, the best first.
 
@@ -90,11 +91,12 @@ class Recall:
             limit: how many hits at most.
             neighbours: so many messages before and after each come along.
             within_s: how long what is new may be read first; None: to its end.
+            asking: the id of the message whose turn searches; its own lines are not found.
 
         Raises:
             StoreError: the index cannot be used.
         """
-        question = Question(text, key, limit, neighbours)
+        question = Question(text, key, limit, neighbours, asking)
         files = await self._files(scope, key)
         opened = self._opened(scope)
 

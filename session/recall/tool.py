@@ -56,7 +56,12 @@ class MemorySearch:
         scope = self._scopes.named(place.scope)
         try:
             found = await self._recall.search(
-                scope, place.key, arguments["query"], limit=limit, neighbours=neighbours
+                scope,
+                place.key,
+                arguments["query"],
+                limit=limit,
+                neighbours=neighbours,
+                asking=place.message_id,
             )
         except StoreError as error:
             raise ToolError("what was said cannot be searched now") from error

@@ -35,7 +35,7 @@ class ToolPlace:
 
     ``stem`` names the files of the conversation; ``previous`` is the archive that a compaction left behind,
     by the name in the session's ``compact`` line, None without one. ``scope`` is the name of the scope, empty
-    where there is none.
+    where there is none; ``message_id`` that of the message whose turn runs.
     """
 
     folder: Path
@@ -43,6 +43,7 @@ class ToolPlace:
     stem: str = ""
     previous: str | None = None
     scope: str = ""
+    message_id: str = ""
 
 
 def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:

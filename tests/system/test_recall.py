@@ -54,6 +54,7 @@ async def test_the_model_finds_what_was_said_before_and_nothing_of_another_chat(
     assert "memory_search" in offered
     assert "> my ferret is called Biscuit" in result
     assert "Waffle" not in result
+    assert "what was it called" not in result
     user = next(hit for hit in first if hit["speaker"] == "user")
     assert user.keys() == {
         *("kind", "key", "session_id", "message_id", "seq", "at", "speaker", "text", "score"),
