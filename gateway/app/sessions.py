@@ -53,9 +53,7 @@ class SessionServices:
         self.model = build_model(settings)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.quota = Quota(
-            self._spending,
-            turns_per_hour=settings.limits.turns_per_person_per_hour,
-            clock=self.store.clock,
+            self._spending, turns_per_hour=settings.limits.turns_per_person_per_hour, clock=self.store.clock
         )
         self.scopes = Scopes(settings.workspace, kind=settings.memory.scope)
         self.circles = Circles(self.scopes, store=self.store)
