@@ -12,6 +12,8 @@ from session.recall.ranking import Row
 MOST_ROWS = 400
 # Of all words together so many rows are ranked, which takes a few milliseconds.
 RANKED_ROWS = 1_500
+# A word is counted up to here; beyond it is as common as can be.
+COUNTED_ROWS = 20_000
 
 
 def matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[Row, float]]:
@@ -61,7 +63,9 @@ def _newest(file: sqlite3.Connection, expression: str) -> Row:
 
 
 def _count(file: sqlite3.Connection, expression: str) -> int:
-    found = file.execute("SELECT count(*) FROM texts WHERE texts MATCH ?", (expression,)).fetchone()
+    found = file.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)", (expression, COUNTED_ROWS)
+    ).fetchone()
     return int(found[0])
 
 
