@@ -23,7 +23,22 @@ def matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[
     """
     (rows,) = file.execute("SELECT coalesce(sum(rows), 0) FROM sources").fetchone()
     if rows <= RANKED_ROWS:
-        return [_ranked(file, each) for each in expressions]
+        found = [_ranked(file, each) for each in expressions]
+    else:
+        found = _within_bounds(file, expressions, rows)
+    for number, of_word in enumerate(found):
+        # The best rows of a word alone may lack those in which it stands with another.
+        others = [
+            expressions[at] for at, each in enumerate(found) if at != number and 0 < len(each) < MOST_ROWS
+        ]
+        if len(of_word) == MOST_ROWS and others:
+            weight = _weight(rows, _count(file, expressions[number]))
+            for row in _beside(file, expressions[number], others):
+                of_word.setdefault(row, weight)
+    return found
+
+
+def _within_bounds(file: sqlite3.Connection, expressions: Sequence[str], rows: int) -> list[dict[Row, float]]:
     counts = [_count(file, each) for each in expressions]
     found: list[dict[Row, float]] = [{} for _ in expressions]
     left, rare = RANKED_ROWS, list[str]()

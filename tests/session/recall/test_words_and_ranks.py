@@ -73,7 +73,7 @@ def test_in_a_big_index_a_common_word_counts_beside_a_rare_one(tmp_path: Path) -
     file = tmp_path / "t.jsonl"
     said = [f"{('common', 'usual', 'other', 'more')[number % 4]} {number}" for number in range(4000)]
     said[4], said[900] = "common swordfish 4", "common swordfish 900"
-    said[2001] = "swordfish alone"
+    said[2001] = "swordfish alone 2001"
     lines = [b'{"role":"user","content":"%s"}' % text.encode() for text in said]
     file.write_bytes(b"".join(line + b"\n" for line in lines))
     pieces, at = [], 0
@@ -93,5 +93,5 @@ def test_in_a_big_index_a_common_word_counts_beside_a_rare_one(tmp_path: Path) -
     index.close()
 
     assert set(both[:2]) == {"common swordfish 4", "common swordfish 900"}
-    assert both[2] == "swordfish alone"
+    assert both[2] == "swordfish alone 2001"
     assert all(seq is not None and seq > 900 for seq in newest)
