@@ -135,6 +135,7 @@ async def test_a_deleted_session_leaves_no_word(tmp_path: Path) -> None:
 
         archived.delete(fence, here.store.layout, "telegram_1", first.name[17:43])
         assert not inside(tmp_path / "state", "swordfish")
+        assert await here.texts(ADA, "tunafish") == ["tunafish"]
         second.unlink()
 
         assert await here.texts(ADA, "tunafish catfish") == ["catfish"]
@@ -183,7 +184,10 @@ async def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str, is_open
         found = await here.search(ADA, "apples", limit=100)
 
         assert (len(found.hits), found.all) == (40, True)
-    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    file = sqlite3.connect(path)
+    assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert file.execute("PRAGMA user_version").fetchone() == (1,)
+    file.close()
 
 
 def spoil(path: Path, damage: str) -> None:
