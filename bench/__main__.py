@@ -16,6 +16,7 @@ NOUNS = {
     "length": "one more turn by the length of its transcript",
     "context": "what a request is made of, and what of it changes",
     "load": "a cold load of 10,000 messages",
+    "recall": "what a search finds, how soon, and what its index costs",
     "big": "a transcript of 100 MB, with and without its index",
     "conversation": "2,000 turns of one session",
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",

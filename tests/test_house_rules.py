@@ -44,11 +44,11 @@ def test_each_sdk_is_known_to_its_own_files_only(sdk: str) -> None:
     assert users <= SDKS[sdk]
 
 
-def test_a_sqlite_file_is_opened_in_durable_alone() -> None:
-    """What is committed in batches is so in one place. The vectors are derived, and of many processes."""
+def test_a_sqlite_file_is_opened_in_two_places_alone() -> None:
+    """What must survive is committed in batches by one, what is derived and shared is in the other's care."""
     users = {str(path.relative_to(ROOT)) for path in SOURCES if "sqlite3.connect(" in path.read_text()}
 
-    assert users == {"durable/database.py", "session/store/vectors.py"}
+    assert users == {"durable/database.py", "session/disk/derived.py"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -35,6 +35,8 @@ from session.models.caps import Caps
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
+from session.recall.recall import Recall
+from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
 from session.tools import Toolbox
 from session.tools.archives import SessionArchiveRead
@@ -63,6 +65,7 @@ class SessionServices:
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = self._notes(settings)
         self.circles = self.memory.circles
+        self.recall = Recall(self.circles, store=self.store)
         embeddings = build_embeddings(settings)
         self.facts = build_facts(
             settings,
@@ -85,7 +88,7 @@ class SessionServices:
         self._context_parts = build_context_parts(settings, self.store, self._library)
         self.turns = Turns(
             model=self.model,
-            toolbox=build_toolbox(settings, self._library, self.store.layout, self.memory),
+            toolbox=self._toolbox(settings),
             limits=turn_limits(settings),
             zone=settings.zone,
             clock=lambda: datetime.now(UTC),
@@ -128,6 +131,15 @@ class SessionServices:
             passing=Passing(settings.state / "retention.json", self.store.layout.sessions),
         )
 
+    def _toolbox(self, settings: Settings) -> Toolbox:
+        return build_toolbox(
+            settings,
+            self._library,
+            self.store.layout,
+            self.memory,
+            MemorySearch(self.recall, self.scopes, zone=settings.zone),
+        )
+
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
         if self.model.plain:
             return TurnContext(parts=(), files=self._files, tools=())
@@ -161,6 +173,7 @@ class SessionServices:
         """See whether the conversation is long enough to consolidate."""
         if reply.usage is not None and not self.model.plain:
             self.jobs.turn_ended(session)
+            self.recall.note(session.key)
 
     async def usage_today(self) -> dict[str, Any]:
         """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
@@ -183,6 +196,7 @@ class SessionServices:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
             group.create_task(self.compactions.run(), name="compactions")
+            group.create_task(self.recall.run(), name="recall")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""
@@ -192,6 +206,7 @@ class SessionServices:
         if self.turns.embeddings is not None:
             await self.turns.embeddings.aclose()
         await self.jobs.aclose()
+        await self.recall.aclose()
         self._context_parts.close()
         await self._spending.aclose()
         await self.store.aclose()
@@ -253,11 +268,13 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
     )
 
 
-def build_toolbox(settings: Settings, library: Library, layout: Layout, memory: MemoryNotes) -> Toolbox:
+def build_toolbox(
+    settings: Settings, library: Library, layout: Layout, memory: MemoryNotes, search: MemorySearch
+) -> Toolbox:
     """Put together the tools that come with the daemon."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
     profile = Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives])
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives, search])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

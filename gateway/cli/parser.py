@@ -10,6 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+from gateway.cli.memory_verbs import add_memory
+
 PROGRAM = "chat-gateway"
 IMPORTED_ONLY = ("pi", "openclaw")
 _CHAT = "gateway.cli.chat:chat"
@@ -78,7 +80,7 @@ def build() -> argparse.ArgumentParser:
     tree = _Tree(parser, shared)
     _add_daemon(tree)
     _add_sessions(tree.noun("sessions", "list, show, end and check conversations"))
-    _add_memory(tree.noun("memory", "what is remembered of a chat"))
+    add_memory(tree.noun("memory", "what is remembered of a chat"), count=_count)
     _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
     _add_pairing(tree.noun("pairing", "strangers and groups that ask for access"))
     _add_cron(tree.noun("cron", "what is asked by the clock"))
@@ -317,22 +319,6 @@ def _add_ageing(tree: _Tree) -> None:
         as_json=True,
     )
     prune.add_argument("--dry-run", action="store_true", help="only say what would be done")
-
-
-def _add_memory(tree: _Tree) -> None:
-    tree.verb(
-        "show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True, keyed=True
-    )
-    tree.verb(
-        "consolidate",
-        "gateway.cli.memory:consolidate",
-        "move old messages into memory now",
-        as_json=True,
-        keyed=True,
-    )
-    tree.verb("facts", "gateway.cli.memory:facts", "list the facts of a chat", as_json=True, keyed=True)
-    forget = tree.verb("forget", "gateway.cli.memory:forget", "remove a fact for good", keyed=True)
-    forget.add_argument("id", metavar="ID", help="as `memory facts` shows it")
 
 
 def _add_parked(tree: _Tree) -> None:

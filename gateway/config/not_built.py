@@ -23,7 +23,7 @@ KEYS: Final = (
     "state.local_dir",
 )
 # Tools that may be named in ``tools.direct`` and ``tools.groups``.
-TOOLS: Final = ("memory_search", "web_fetch", "shell")
+TOOLS: Final = ("web_fetch", "shell")
 WORDS: Final = "not built yet, it changes nothing"
 CURE: Final = "leave it out until a version that has it"
 

@@ -85,7 +85,7 @@ WORDS: Mapping[str, str] = {
     "memory.versions": f"How many former ones of each file are kept. {NOT_BUILT}",
     "memory.version_days": f"How long they are kept. {NOT_BUILT}",
     "people": 'The direct chats of one person, which share memory: `ada = ["telegram:1", "discord:2"]`.',
-    "tools": "Which tools a model may use; `memory_search` is not built yet.",
+    "tools": "Which tools a model may use.",
     "tools.direct": "In direct chats.",
     "tools.groups": "In groups.",
     "tools.policy": f"Which tool may run: `allow`, `ask` or `deny`, by its name or `*`. {NOT_BUILT}",

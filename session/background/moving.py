@@ -19,6 +19,7 @@ from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.store.change import SessionChange, changing
 from session.store.fence import Held, Wait
+from session.store.recall_file import forget_index
 from session.store.split import recent_ids
 from session.store.store import Store, Writers
 from session.store.vectors import forget
@@ -59,6 +60,7 @@ def _move_lines(first: Writers, second: Writers, wait: Wait) -> tuple[str, str]:
         with changing(old, old_journal, old_epoch, wait) as change:
             if change.fd is None:
                 forget(old.layout, old.stem)
+                forget_index(old.layout, old.stem)
                 return
             with new.writing(new_epoch, wait) as (new_held, new_fd):
                 if not _is_merged(old, new):
@@ -68,6 +70,7 @@ def _move_lines(first: Writers, second: Writers, wait: Wait) -> tuple[str, str]:
             change.journal(_ended(change))
             change.remove()
             forget(old.layout, old.stem)
+            forget_index(old.layout, old.stem)
 
     again(once)
     old.refresh()

@@ -208,6 +208,7 @@ def place_of(session: Session, request: Request, *, files: Path, scope: str) -> 
         session.previous_archive,
         scope=scope,
         session_id=session.session_id,
+        message_id=request.id,
     )
 
 

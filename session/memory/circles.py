@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from durable import BoundedDict
 from session.context.audience import ANSWERS, CHAT, MAX_ANSWERS, answers_in, as_chat, newer
 from session.context.recent import MAX_LINE_BYTES, Head, read_head
 from session.context.request import Request
-from session.context.scopes import CHATS, OWN_CHANNELS, Chat, Reader, Scope, Scopes, is_job
+from session.context.scopes import CHATS, OWN_CHANNELS, WORKSPACE, Chat, Reader, Scope, Scopes, is_job
+from session.disk.layout import seen
 from session.library.file_cache import FileCache
 from session.memory.unconsolidated import Unconsolidated, known_answers, known_chat, stems_on_disk
 from session.store.store import Session, Store
 from session.transcript import archive
 from session.transcript.key import SessionKey, marked_stem, plain_stem, split
+
+MAX_NAMES = 10_000
+# How the names of the files of jobs begin.
+JOB_STEMS = plain_stem("cron:")
 
 
 async def learn(session: Session, said: Chat | None) -> None:
@@ -34,6 +40,7 @@ class Circles:
         self.scopes = scopes
         self._store = store
         self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
+        self._names: BoundedDict[str, tuple[object, str]] = BoundedDict(MAX_NAMES)
 
     async def of(self, session: Session, request: Request) -> Scope:
         """Return what a message may see, by everyone who reads its answer.
@@ -71,6 +78,15 @@ class Circles:
         reader = Reader(unconsolidated.key, unconsolidated.chat, unconsolidated.stem)
         return await self._drawn(reader, unconsolidated.answers)
 
+    async def _scope_name(self, key: str) -> str:
+        """Return the scope of a conversation, found out anew only where a file of it has changed."""
+        layout, stem = self._store.layout, await self._store.stem(SessionKey(key))
+        now = await asyncio.to_thread(lambda: (seen(layout.transcript(stem)), seen(layout.archive(stem))))
+        known = self._names.get(key)
+        if known is None or known[0] != now:
+            known = self._names[key] = (now, (await self.of_key(key)).name)
+        return known[1]
+
     async def chat(self, key: str) -> Chat | None:
         """Return what is known of a chat; None where nobody ever said."""
         return (await self._reader(key)).chat
@@ -81,19 +97,16 @@ class Circles:
         They are those of its chats, and those of the jobs that answer there.
         """
 
-        def look() -> dict[str, str]:
-            found = stems_on_disk(self._store.layout)
-            own = scope.name.removeprefix(CHATS) if scope.name.startswith(CHATS) else None
-            person = scope.person
-            return {
-                key: stem
-                for key, stem in found.items()
-                if is_job(key)
-                or (stem == own if own is not None else person is None or self.scopes.person(key) == person)
-            }
+        def look() -> list[str]:
+            layout = self._store.layout
+            if scope.name == WORKSPACE:
+                return list(stems_on_disk(layout))
+            own = scope.name.removeprefix(CHATS)
+            near = stems_on_disk(layout, lambda stem: stem == own or stem.startswith(JOB_STEMS))
+            return [*self.scopes.keys_of_person(scope.person or ""), *near]
 
         maybe = await asyncio.to_thread(look)
-        return [key for key in maybe if (await self.of_key(key)).name == scope.name]
+        return [key for key in dict.fromkeys(maybe) if await self._scope_name(key) == scope.name]
 
     async def alike(self, scope: Scope, key: str) -> list[str]:
         """List the other direct chats of the person whose scope it is; it is asked for each message."""

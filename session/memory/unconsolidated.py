@@ -199,16 +199,18 @@ def known_answers(view: View, layout: Layout) -> tuple[str, ...]:
     return answers_in(transcript.inner) if transcript is not None else ()
 
 
-def stems_on_disk(layout: Layout) -> dict[str, str]:
+def stems_on_disk(layout: Layout, of: Callable[[str], bool] = lambda stem: True) -> dict[str, str]:
     """List the keys of all conversations with the names of their files; blocks, for threads.
+
+    ``of`` says by the name of the files which conversations are wanted; no file of another one is read.
 
     Raises:
         StoreError: a file cannot be read.
     """
-    newest = {path.stem: path for path in transcripts(layout)}
+    newest = {path.stem: path for path in transcripts(layout) if of(path.stem)}
     for found in archive.everywhere(layout):
         # Oldest first: of those without an active session the newest ended one stays.
-        if newest.get(found.stem, found.path).parent != layout.sessions:
+        if of(found.stem) and newest.get(found.stem, found.path).parent != layout.sessions:
             newest[found.stem] = found.path
     heads = ((stem, archived.read_beginning(path, stem)) for stem, path in newest.items())
     return {head.key: stem for stem, head in heads if head is not None}

@@ -12,6 +12,7 @@ from durable import write_all, write_lines
 from session.disk.layout import Layout
 from session.errors import StoreError
 from session.store.fence import Fence, Held, Wait
+from session.store.recall_file import forget_index
 from session.store.vectors import forget
 from session.transcript import archive
 from session.transcript.archive import Archived
@@ -115,4 +116,5 @@ def delete(
                 held.remove(path)
         except OSError as error:
             raise StoreError(f"an ended session could not be removed: {error.strerror}") from error
+        forget_index(layout, stem)
         return gone

@@ -17,6 +17,7 @@ from session.store.fence import Wait
 from session.store.journal_file import JournalFile
 from session.store.line1_fields import for_the_next
 from session.store.original import originals_of
+from session.store.recall_file import forget_index
 from session.store.split import Parted, ended_before, recent_ids
 from session.store.vectors import forget
 from session.store.writer import TranscriptWriter, again
@@ -105,6 +106,8 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
                 for copy in originals_of(writer.path):
                     change.held.remove(copy)
                 change.remove()
+            # The words behind the lines, or a search that runs at this moment would take them in again.
+            forget_index(writer.layout, writer.stem)
             let_go(writer.layout, files, what.awaited, now=change.now)
             return change.fd is not None
 

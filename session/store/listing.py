@@ -12,9 +12,10 @@ from session.disk.layout import Layout, Seen, seen
 from session.errors import StoreError
 from session.models.model import Totals
 from session.transcript import archive
+from session.transcript.archive import MAX_HEAD_BYTES
 from session.transcript.key import SessionKey
 from session.transcript.loading import load
-from session.transcript.transcript import Transcript, decode, read_time, stamp
+from session.transcript.transcript import Transcript, decode, parse, read_time, stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,23 @@ def transcripts(layout: Layout) -> Iterator[Path]:
     for path in paths:
         if path.name.endswith(".jsonl") and path.is_file():
             yield path
+
+
+def keys_in(layout: Layout) -> list[str]:
+    """List the conversations of a workspace, active or ended, by the first line of one file of each."""
+    newest = {found.stem: found.path for found in archive.everywhere(layout)}
+    newest |= {path.stem: path for path in transcripts(layout)}
+    return [key for stem, path in newest.items() if (key := key_at(path, stem))]
+
+
+def key_at(path: Path, stem: str) -> str:
+    """Read whose a transcript is; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(MAX_HEAD_BYTES)
+    except OSError:
+        return ""
+    return parse(first, stem=stem).key
 
 
 _BETWEEN, _MORE = "; ", " more damaged lines"

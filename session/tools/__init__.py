@@ -35,7 +35,8 @@ class ToolPlace:
 
     ``stem`` names the files of the conversation; ``previous`` is the archive that a compaction left behind,
     by the name in the session's ``compact`` line, None without one. ``scope`` is the name of the scope, empty
-    where none was drawn, ``session_id`` the ULID of the session.
+    where none was drawn, ``session_id`` the ULID of the session, ``message_id`` that of the message being
+    answered.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class ToolPlace:
     previous: str | None = None
     scope: str = ""
     session_id: str = ""
+    message_id: str = ""
 
 
 def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ workers = 0
 versions = 0
 version_days = 1
 [tools]
-direct = ["read", "memory_search"]
+direct = ["read", "web_fetch"]
 [tools.policy]
 shell = "ask"
 "mcp.files.write" = "deny"
@@ -71,11 +71,9 @@ def named(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def test_the_defaults_warn_of_nothing(tmp_path: Path) -> None:
-    """Only tools that somebody names are told, though the defaults name them, too."""
+    """Whether they are left out or written down."""
     assert not_built(read(tmp_path, "")) == []
-    assert not_built(read(tmp_path, EVERY_DEFAULT)) == [
-        f"tools.{name}: memory_search" for name in ("direct", "groups")
-    ]
+    assert not_built(read(tmp_path, EVERY_DEFAULT)) == []
 
 
 def test_each_key_that_is_set_warns(tmp_path: Path) -> None:
@@ -166,8 +164,7 @@ def test_what_is_shown_can_be_read_again_and_hides_secrets(tmp_path: Path) -> No
 
     assert "sesame-open" not in shown.out
     again = load(_file(tmp_path, shown.out), None, {}, tables={})
-    # The tools of groups are written out, too: who does that has named them.
-    assert not_built(again)[:-1] == not_built(read(tmp_path, WRITTEN))
+    assert not_built(again) == not_built(read(tmp_path, WRITTEN))
     assert again.bindings == ({"channel": "telegram", "agent": "cat"},)
     assert document["tools"]["policy"] == {
         "approval_timeout_s": 600.0,

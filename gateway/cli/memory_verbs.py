@@ -1,0 +1,49 @@
+"""The verbs of ``memory`` and their options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Verbs(Protocol):
+    """One level of verbs of the command line."""
+
+    def verb(
+        self, name: str, code: str, text: str, *, more: str = "", keyed: bool = False, as_json: bool = False
+    ) -> argparse.ArgumentParser:
+        """Add a verb, done by ``code``."""
+        ...
+
+
+def add_memory(tree: Verbs, *, count: Callable[[str], int]) -> None:
+    """Add the verbs; ``count`` reads a number from 1 on."""
+    tree.verb(
+        "show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True, keyed=True
+    )
+    search = tree.verb(
+        "search",
+        "gateway.cli.recall:search",
+        "find what was said in a chat, in its notes and facts, the best first",
+        more="Ended sessions are searched as well.",
+        as_json=True,
+        keyed=True,
+    )
+    search.add_argument("text", metavar="TEXT", nargs="+", help="a question, or a few words")
+    search.add_argument(
+        "--limit", metavar="N", type=count, default=10, help="how many at most (default: %(default)s)"
+    )
+    search.add_argument(
+        "--neighbours", metavar="N", type=count, default=0, help="so many messages before and after each"
+    )
+    tree.verb(
+        "consolidate",
+        "gateway.cli.memory:consolidate",
+        "move old messages into memory now",
+        as_json=True,
+        keyed=True,
+    )
+    tree.verb("facts", "gateway.cli.memory:facts", "list the facts of a chat", as_json=True, keyed=True)
+    forget = tree.verb("forget", "gateway.cli.memory:forget", "remove a fact for good", keyed=True)
+    forget.add_argument("id", metavar="ID", help="as `memory facts` shows it")

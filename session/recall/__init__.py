@@ -1,0 +1,1 @@
+"""Finds what was said: an index of words for each scope, kept up with its files; what it finds, ranked."""

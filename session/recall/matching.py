@@ -1,0 +1,89 @@
+"""Looks words up in FTS5, in a time that does not grow with how common they are."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from math import log
+
+from session.recall.ranking import Row
+
+# Of each word so many rows are looked at, the best of them.
+MOST_ROWS = 400
+# Of all words together so many rows are ranked, which takes a few milliseconds.
+RANKED_ROWS = 1_500
+# A word is counted up to here; beyond it is as common as can be.
+COUNTED_ROWS = 20_000
+
+
+def matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[Row, float]]:
+    """Return for each word the rows that hold it, with how well, in a few milliseconds.
+
+    Words are ranked while their rows are few; a common one counts where a rare one stands, too.
+    """
+    (rows,) = file.execute("SELECT coalesce(sum(rows), 0) FROM sources").fetchone()
+    if rows <= RANKED_ROWS:
+        found = [_ranked(file, each) for each in expressions]
+    else:
+        found = _within_bounds(file, expressions, rows)
+    for number, of_word in enumerate(found):
+        # The best rows of a word alone may lack those in which it stands with another.
+        others = [
+            expressions[at] for at, each in enumerate(found) if at != number and 0 < len(each) < MOST_ROWS
+        ]
+        if len(of_word) == MOST_ROWS and others:
+            weight = _weight(rows, _count(file, expressions[number]))
+            for row in _beside(file, expressions[number], others):
+                of_word.setdefault(row, weight)
+    return found
+
+
+def _within_bounds(file: sqlite3.Connection, expressions: Sequence[str], rows: int) -> list[dict[Row, float]]:
+    counts = [_count(file, each) for each in expressions]
+    found: list[dict[Row, float]] = [{} for _ in expressions]
+    left, rare = RANKED_ROWS, list[str]()
+    for number in sorted(range(len(expressions)), key=counts.__getitem__):
+        each, count = expressions[number], counts[number]
+        if count <= left or not rare:
+            found[number] = _ranked(file, each, since=_newest(file, each) if count > left else 0)
+            rare += [each] if count else []
+            left -= min(count, left)
+        else:
+            found[number] = dict.fromkeys(_beside(file, each, rare), _weight(rows, count))
+    return found
+
+
+def _ranked(file: sqlite3.Connection, expression: str, *, since: Row = 0) -> dict[Row, float]:
+    found = file.execute(
+        "SELECT rowid, -bm25(texts) FROM texts WHERE texts MATCH ? AND rowid > ? ORDER BY rank LIMIT ?",
+        (expression, since, MOST_ROWS),
+    )
+    # A word that stands in more than half of all rows has a score below zero.
+    return {row: max(score, 1e-6) for row, score in found}
+
+
+def _beside(file: sqlite3.Connection, expression: str, rare: Sequence[str]) -> list[Row]:
+    both = f"{expression} AND ({' OR '.join(rare)})"
+    found = file.execute("SELECT rowid FROM texts WHERE texts MATCH ? LIMIT ?", (both, RANKED_ROWS))
+    return [row for (row,) in found]
+
+
+def _newest(file: sqlite3.Connection, expression: str) -> Row:
+    """Return the row behind which the newest stand that can be ranked in a moment."""
+    found = file.execute(
+        "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rowid DESC LIMIT 1 OFFSET ?",
+        (expression, RANKED_ROWS),
+    ).fetchone()
+    return int(found[0]) if found is not None else 0
+
+
+def _count(file: sqlite3.Connection, expression: str) -> int:
+    found = file.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)", (expression, COUNTED_ROWS)
+    ).fetchone()
+    return int(found[0])
+
+
+def _weight(rows: int, count: int) -> float:
+    """Return what a word is worth in a text of usual length, as BM25 has it."""
+    return max(log((rows - count + 0.5) / (count + 0.5)), 1e-6)

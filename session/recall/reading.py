@@ -1,0 +1,141 @@
+"""Reads what can be found out of the lines of transcripts, out of notes and out of facts; mostly pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import orjson
+
+from session.recall.index import Piece
+from session.transcript.history import is_record
+from session.transcript.line import decode
+from session.transcript.repair import plain_text
+
+Kind = Literal["message", "history", "memory", "fact"]
+FACTS: Final = "facts.jsonl"
+MAX_QUESTION_CHARS = 120
+# A longer text is found by its beginning.
+MAX_TEXT_CHARS = 100_000
+_MARK = re.compile(rb"^<!-- session ([0-9A-Z]{26}) messages .* -->\s*$", re.MULTILINE)
+_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)\]")
+_PARAGRAPH = re.compile(rb"[^\n]*\S[^\n]*(?:\n[^\n]*\S[^\n]*)*")
+_LINE = re.compile(rb"[^\n]*\S[^\n]*")
+
+
+def digest(raw: bytes) -> int:
+    """Return what tells one text from another, within SQLite's integers."""
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=7).digest(), "big")
+
+
+# -- transcripts -----------------------------------------------------------------------------------
+
+
+def of_line(raw: bytes, index: int, at: int) -> Piece | None:
+    """Read a message line; None for one that nobody said: results of tools, records, empty ones.
+
+    Args:
+        raw: its bytes.
+        index: its place among the session's messages, from 0.
+        at: where it begins behind the first of them.
+    """
+    line = decode(raw)
+    who = speaker(line)
+    text = plain_text(line.get("content")) if who else ""
+    if not text.strip():
+        return None
+    ends = text.rstrip()[-1]
+    return Piece(
+        text[:MAX_TEXT_CHARS],
+        index + 1,
+        at,
+        len(raw),
+        digest(raw),
+        who,
+        question=len(text) < MAX_QUESTION_CHARS and ends in "?？",
+    )
+
+
+def speaker(line: Mapping[str, Any]) -> str:
+    """Say who said a line: ``assistant``, a person by name, ``user`` without one; empty for nobody."""
+    role = line.get("role")
+    if role == "assistant":
+        return "assistant"
+    # The new text of a message that was edited is what was said.
+    if role != "user" and not (is_record(line) and line["kind"] == "note" and "edits" in line):
+        return ""
+    sender = line.get("sender")
+    name = sender.get("name") if isinstance(sender, Mapping) else None
+    return " ".join(name.split())[:100] or "user" if isinstance(name, str) else "user"
+
+
+def withdrawn(raw: bytes, index: int) -> tuple[int, int] | None:
+    """Return the first and the last ``seq`` that a record takes back; None where it takes none."""
+    if b'"undo"' not in raw:
+        return None
+    line = decode(raw)
+    since = line.get("from")
+    if not is_record(line) or line["kind"] != "undo" or type(since) is not int or not 0 <= since < index:
+        return None
+    return since + 1, index
+
+
+# -- notes and facts -------------------------------------------------------------------------------
+
+
+def of_notes(data: bytes, kind: Kind) -> list[Piece]:
+    """Take MEMORY.md apart by its lines, HISTORY.md by its paragraphs, facts by theirs."""
+    if kind == "fact":
+        return list(_facts(data))
+    pieces: list[Piece] = []
+    for found in (_PARAGRAPH if kind == "history" else _LINE).finditer(data):
+        raw = found[0]
+        said = _MARK.sub(b"", raw).strip()
+        if said and not said.startswith(b"#"):
+            text = said.decode("utf-8", "replace")[:MAX_TEXT_CHARS]
+            seq = data.count(b"\n", 0, found.start()) + 1 if kind == "memory" else len(pieces) + 1
+            pieces.append(Piece(text, seq, found.start(), len(raw), digest(raw)))
+    return pieces
+
+
+def _facts(data: bytes) -> Iterator[Piece]:
+    for number, found in enumerate(_LINE.finditer(data), 1):
+        fact = fact_of(found[0])
+        if fact is not None:
+            yield Piece(fact["text"], number, found.start(), len(found[0]), digest(found[0]))
+
+
+def fact_of(raw: bytes) -> dict[str, Any] | None:
+    """Read a fact that holds; None for one that was replaced, and for what is none."""
+    try:
+        fact = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(fact, dict) or fact.get("replaced_by"):
+        return None
+    return fact if isinstance(fact.get("text"), str) and fact["text"].strip() else None
+
+
+def note_of(raw: bytes) -> dict[str, Any]:
+    """Return text, time and session of a note, as far as it says them."""
+    mark = _MARK.search(raw)
+    text = _MARK.sub(b"", raw).strip().decode("utf-8", "replace")
+    at = _TIME.match(text)
+    return {
+        "text": text,
+        "at": f"{at[1]}T{at[2]}" if at is not None else None,
+        "session_id": mark[1].decode() if mark is not None else None,
+    }
+
+
+def excerpt(text: str, wanted: Sequence[str], *, chars: int) -> str:
+    """Return a text whole where it is short, else so many characters around the first word wanted."""
+    if len(text) <= chars:
+        return text
+    folded = text.casefold()
+    places = [at for word in wanted if (at := folded.find(word)) >= 0]
+    start = max(0, min(min(places, default=0) - chars // 3, len(text) - chars))
+    before, after = "…" if start else "", "…" if start + chars < len(text) else ""
+    return f"{before}{text[start : start + chars].strip()}{after}"

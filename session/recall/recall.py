@@ -1,0 +1,237 @@
+"""Searches what was said in a scope, and keeps the indexes of the scopes up in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from session.context.scopes import Scope
+from session.disk.layout import Layout, seen
+from session.disk.threads import start_thread
+from session.errors import SessionError, StoreError
+from session.memory.circles import Circles
+from session.recall.finding import Hit, Question, find
+from session.recall.index import WordIndex
+from session.recall.update import OutOfTime, ScopeFiles, Update
+from session.store.listing import key_at, transcripts
+from session.store.naming import resolve
+from session.store.recall_file import index_path
+from session.store.store import Store
+from session.transcript import archive
+from session.transcript.key import SessionKey, needs_mark, plain_stem
+
+log = structlog.get_logger("recall")
+
+# How long a search reads what is new before it answers from what is in the index.
+WITHIN_S = 1.5
+# How long a chat is left alone after a turn, and how many new bytes are worth reading before anybody asks.
+QUIET_S = 2.0
+WORTH_BYTES = 32 * 1024
+LARGE_BYTES = 256 * 1024
+# Between two transactions the thread rests so many times as long as it worked: turns go on beside it.
+RESTS = 1.0
+MAX_REST_S = 0.1
+MAX_OPEN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The hits, best first; ``all`` says that everything that was said has been searched."""
+
+    hits: list[Hit]
+    all: bool
+
+
+class _Open:
+    """An index in use; its lock lets one thread of this process at a time bring it up."""
+
+    def __init__(self, path: Path) -> None:
+        self.index = WordIndex(path)
+        self.lock = threading.Lock()
+
+
+class Recall:
+    """The searches of one process."""
+
+    def __init__(self, circles: Circles, *, store: Store, quiet_s: float = QUIET_S) -> None:
+        self._circles = circles
+        self._store = store
+        self._quiet_s = quiet_s
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._noted: set[str] = set()
+        self._forced: set[str] = set()
+        self._news = asyncio.Event()
+        self._read: dict[str, int] = {}
+        self._closing = threading.Event()
+
+    async def search(
+        self,
+        scope: Scope,
+        key: str,
+        text: str,
+        *,
+        limit: int,
+        neighbours: int = 0,
+        within_s: float | None = WITHIN_S,
+        asking: str = "",
+    ) -> Found:
+        """Find what holds words of ``text``, the best first.
+
+        Args:
+            scope: whose messages, notes and facts are searched.
+            key: the conversation that asks, one of that scope.
+            text: a question, or words.
+            limit: how many hits at most.
+            neighbours: so many messages before and after each come along.
+            within_s: how long what is new may be read first; None: to its end.
+            asking: the id of the message whose turn searches; its own lines are not found.
+
+        Raises:
+            StoreError: the index cannot be used.
+        """
+        question = Question(text, key, limit, neighbours, asking)
+        files = await self._files(scope, key)
+        opened = self._opened(scope)
+
+        def work() -> Found:
+            whole = self._bring_up(opened, files, within_s=within_s)
+            before = opened.index.inode()
+            hits = find(opened.index, question) if question.wanted else []
+            # A damaged index shows when it is searched, and was begun anew by that.
+            if opened.index.inode() != before:
+                whole = self._bring_up(opened, files, within_s=within_s)
+                hits = find(opened.index, question) if question.wanted else []
+            return Found(hits, whole)
+
+        found = await start_thread(work, name="recall")
+        if not found.all:
+            self._forced.add(key)
+            self._news.set()
+        return found
+
+    async def is_up(self, scope: Scope, key: str) -> bool:
+        """Say whether the index of a scope holds everything, without reading any of it."""
+        files, opened = await self._files(scope, key), self._opened(scope)
+        return await start_thread(lambda: Update(opened.index, files()).is_done(), name="recall")
+
+    def note(self, key: str) -> None:
+        """Take notice that something was said."""
+        self._noted.add(key)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Keep the indexes up until cancelled: a search then finds little that is new to read."""
+        self._noted |= set(await start_thread(self._large, name="recall"))
+        if self._noted:
+            self._news.set()
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(self._quiet_s)
+            self._news.clear()
+            noted, self._noted = self._noted, set()
+            forced, self._forced = self._forced, set()
+            for key in noted | forced:
+                try:
+                    await self._look_at(key, forced=key in forced)
+                except SessionError as error:
+                    log.warning("recall.not_kept_up", key=key, error=str(error))
+
+    async def aclose(self) -> None:
+        """End what runs; what was read stays in the indexes."""
+        self._closing.set()
+
+        def close() -> None:
+            for opened in self._open.values():
+                with opened.lock:
+                    opened.index.close()
+
+        await asyncio.to_thread(close)
+
+    # -- bringing up -------------------------------------------------------------------------------
+
+    async def _look_at(self, key: str, *, forced: bool) -> None:
+        stem = await self._store.stem(SessionKey(key))
+        layout = self._store.layout
+        size = await self._store.beside(lambda: _size(layout, stem))
+        if not forced and abs(size - self._read.get(stem, 0)) < WORTH_BYTES:
+            return
+        scope = await self._circles.of_key(key)
+        files = await self._files(scope, key)
+        opened = self._opened(scope)
+        if await start_thread(lambda: self._bring_up(opened, files, rest=self._rest), name="recall"):
+            self._read[stem] = size
+
+    def _bring_up(
+        self,
+        opened: _Open,
+        files: Callable[[], ScopeFiles],
+        *,
+        within_s: float | None = None,
+        rest: Callable[[float], None] | None = None,
+    ) -> bool:
+        """Read what is new; say whether the index holds everything."""
+        if not opened.lock.acquire(timeout=-1 if within_s is None else within_s):
+            return False
+        try:
+            until = None if within_s is None else time.monotonic() + within_s
+            return Update(opened.index, files(), rest=rest or self._on, until=until).run()
+        finally:
+            opened.lock.release()
+
+    def _on(self, took_s: float) -> None:
+        if self._closing.is_set():
+            raise OutOfTime
+
+    def _rest(self, took_s: float) -> None:
+        if self._closing.wait(min(RESTS * took_s, MAX_REST_S)):
+            raise OutOfTime
+
+    async def _files(self, scope: Scope, key: str) -> Callable[[], ScopeFiles]:
+        # One that has written nothing yet is on no disk.
+        keys = list(dict.fromkeys((key, *await self._circles.keys_of(scope))))
+        layout = self._store.layout
+
+        def files() -> ScopeFiles:
+            named = [(each, _stem(layout, SessionKey(each))) for each in keys]
+            return ScopeFiles(layout, scope.memory, named)
+
+        return files
+
+    def _opened(self, scope: Scope) -> _Open:
+        if self._closing.is_set():
+            raise StoreError("the daemon ends", hint="ask again once it runs")
+        opened = self._open.pop(scope.name, None)
+        if opened is None:
+            opened = _Open(index_path(self._store.layout.workspace, scope.name))
+        self._open[scope.name] = opened
+        if len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)[1].index.close()
+        return opened
+
+    def _large(self) -> list[str]:
+        """Name the conversations whose index would take a while to make."""
+        layout = self._store.layout
+        newest = {found.stem: found.path for found in archive.everywhere(layout)}
+        newest |= {path.stem: path for path in transcripts(layout)}
+        large = (stem for stem in newest if _size(layout, stem) >= LARGE_BYTES)
+        return [key for stem in large if (key := key_at(newest[stem], stem))]
+
+
+def _stem(layout: Layout, key: SessionKey) -> str:
+    """Return the name of a key's files, by the first line of one where that is enough."""
+    plain = plain_stem(key)
+    if not needs_mark(key) and key_at(layout.transcript(plain), plain) == key:
+        return plain
+    return resolve(layout, key)
+
+
+def _size(layout: Layout, stem: str) -> int:
+    paths = [layout.transcript(stem), *(found.path for found in archive.of_stem(layout, stem))]
+    return sum(found[1] for path in paths if (found := seen(path)) is not None)

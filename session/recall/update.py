@@ -1,0 +1,346 @@
+"""Brings the index of a scope up to its files: only what is new of each is read. Runs in threads."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from session.disk.layout import Layout, read_file, seen
+from session.errors import StoreError
+from session.recall.index import Piece, Source, WordIndex, stands
+from session.recall.reading import FACTS, Kind, of_line, of_notes, withdrawn
+from session.store.archived import read_beginning
+from session.transcript import archive
+from session.transcript.lines import pread, walk
+from session.transcript.loading import load
+from session.transcript.survey import blocks, sound
+
+if TYPE_CHECKING:
+    from session.transcript.transcript import Transcript
+
+log = structlog.get_logger("recall")
+
+# So many lines go into one transaction, which takes a few milliseconds.
+BATCH_LINES = 200
+# Words that lead nowhere: from so many on, and as many as others, the index is begun anew.
+MANY_GHOSTS = 2_000
+# After so many new ones the words of the index are put together.
+MANY_ROWS = 300
+# So much of a file that grew is compared with what is known of it, in a few milliseconds.
+COMPARED_BYTES = 2**22
+_TRIES = 3
+
+
+class Overtaken(Exception):
+    """Another process, or thread, has changed the index meanwhile."""
+
+
+class OutOfTime(Exception):
+    """There is more to read than there was time for; what was read stays in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeFiles:
+    """What a scope's index is made of: its notes, and each of its conversations as ``(key, stem)``."""
+
+    layout: Layout
+    memory: Path
+    conversations: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    kind: Kind
+    key: str
+    stem: str
+    path: Path
+    seen: tuple[int, int, int]
+    session: str = ""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        return (self.kind, self.stem, self.session)
+
+
+class Update:
+    """One pass over the files of a scope.
+
+    Args:
+        index: where their words go.
+        files: what is read.
+        rest: called after each transaction, with the seconds that the work before it took.
+        until: the moment (monotonic) at which it stops.
+    """
+
+    def __init__(
+        self,
+        index: WordIndex,
+        files: ScopeFiles,
+        *,
+        rest: Callable[[float], None] = lambda _: None,
+        until: float | None = None,
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._rest = rest
+        self._until = until
+        self._began = time.perf_counter()
+        self._added = 0
+
+    def run(self) -> bool:
+        """Read what is new; say whether the index holds everything now."""
+        for _ in range(_TRIES):
+            try:
+                return self._pass()
+            except Overtaken:
+                continue
+            except OutOfTime:
+                return False
+            except (OSError, StoreError) as error:
+                log.warning("recall.not_updated", file=self._index.path.name, error=str(error))
+                return False
+        return False
+
+    def is_done(self) -> bool:
+        """Say whether there is nothing to read."""
+        known = {source.path: source.seen for source in self._index.sources() or ()}
+        return {str(file.path): file.seen for file in self._there()} == known
+
+    def _pass(self) -> bool:
+        sources = self._index.sources()
+        if sources is None:
+            return False
+        known = {source.path: source for source in sources}
+        files = [self._named(file, known.get(str(file.path))) for file in self._there()]
+        wanted = {file.name for file in files if file.kind != "message" or file.session}
+        gone = [source for source in sources if source.name not in wanted]
+        if gone:
+            # First of all: what was deleted is found no more, whatever else there is to do.
+            self._let_go(gone)
+            if not self._index.inode():
+                raise Overtaken
+        by_name = {source.name: source for source in sources if source.name in wanted}
+        # Of a session that a crash left in two places the active one is read.
+        once = {file.name: file for file in reversed(files)}
+        for file in once.values():
+            source = by_name.get(file.name)
+            if source is None or source.seen != file.seen or source.path != str(file.path):
+                self._take_in(file, source)
+        if self._added >= MANY_ROWS:
+            self._merge()
+        return True
+
+    def _merge(self) -> None:
+        more = self._index.merge(first=True)
+        while more:
+            self._pause()
+            more = self._index.merge(first=False)
+        self._added = 0
+
+    def _let_go(self, gone: Sequence[Source]) -> None:
+        if not self._index.drop(gone):
+            raise Overtaken
+        # Their words would lie in the index for as long as it stands.
+        self._index.discard()
+
+    # -- the files ---------------------------------------------------------------------------------
+
+    def _there(self) -> Iterator[_File]:
+        layout, memory = self._files.layout, self._files.memory
+        notes: tuple[tuple[Kind, str], ...] = (
+            ("memory", "MEMORY.md"),
+            ("history", "HISTORY.md"),
+            ("fact", FACTS),
+        )
+        for kind, name in notes:
+            if (found := seen(memory / name)) is not None and (memory / name).is_file():
+                yield _File(kind, "", "", memory / name, found)
+        for key, stem in self._files.conversations:
+            path = layout.transcript(stem)
+            if (found := seen(path)) is not None:
+                yield _File("message", key, stem, path, found)
+            for archived in archive.of_stem(layout, stem):
+                if (found := seen(archived.path)) is not None:
+                    yield _File("message", key, stem, archived.path, found, archived.session_id)
+
+    def _named(self, file: _File, known: Source | None) -> _File:
+        """Find out which session an active transcript holds."""
+        if file.kind != "message" or file.session:
+            return file
+        if known is not None and known.seen == file.seen and known.key == file.key:
+            return replace(file, session=known.session)
+        transcript = read_beginning(file.path, file.stem)
+        ours = transcript is not None and transcript.key == file.key
+        return replace(file, session=transcript.session_id if transcript is not None and ours else "")
+
+    # -- taking in ---------------------------------------------------------------------------------
+
+    def _take_in(self, file: _File, source: Source | None) -> None:
+        if file.kind != "message":
+            self._take_notes(file, source)
+            return
+        if not file.session:
+            return
+        if source is not None and _only_grew(file, source):
+            lines = self._appended(file, source)
+            if lines is not None:
+                self._take_lines(file, source, lines)
+                return
+        read = load(file.path, file.stem)
+        if read is None:
+            raise Overtaken
+        transcript, now = read
+        file = replace(file, seen=now)
+        if transcript.key != file.key:
+            if source is not None:
+                self._let_go([source])
+                raise Overtaken
+            return
+        if source is not None and not _continues(transcript, source):
+            # It was edited by hand: what it held before is found no more.
+            self._let_go([source])
+            raise Overtaken
+        source = source or self._begin(file)
+        source = replace(source, base=transcript.body_at)
+        self._take_lines(file, source, walk(transcript.messages, source.lines))
+
+    def _begin(self, file: _File) -> Source:
+        new = self._index.begin(Source(0, file.kind, file.key, file.stem, file.session, str(file.path)))
+        if new is None:
+            raise Overtaken
+        return new
+
+    def _appended(self, file: _File, source: Source) -> list[bytes] | None:
+        """Read the lines that came since; None where the file must be looked at as a whole."""
+        lines: list[bytes] = []
+        with file.path.open("rb", buffering=0) as opened:
+            begin = source.base + source.next
+            if os.fstat(opened.fileno()).st_ino != source.inode:
+                return None
+            # An editor may have changed a line in its place; what is too big for this is only appended to.
+            if source.next <= COMPARED_BYTES:
+                known = pread(opened.fileno(), source.next, source.base)
+                if zlib.crc32(known) != source.chain:
+                    return None
+            elif pread(opened.fileno(), 1, begin - 1) != b"\n":
+                return None
+            for block in blocks(opened.fileno(), begin, file.seen[1]):
+                for raw in block.split(b"\n"):
+                    if b"\r" in raw or sound(raw) is None:
+                        return None
+                    lines.append(raw)
+        whole = begin + sum(len(raw) + 1 for raw in lines)
+        return lines if whole == file.seen[1] else None
+
+    def _take_lines(self, file: _File, before: Source, lines: Iterable[bytes]) -> None:
+        """Add lines behind those that are in the index, some at a time."""
+        batch: list[bytes] = []
+        for raw in lines:
+            batch.append(raw)
+            if len(batch) == BATCH_LINES:
+                before = self._add(file, before, batch)
+                batch = []
+                self._pause()
+        inode, size, mtime = file.seen
+        self._add(file, before, batch, after=replace(before, inode=inode, size=size, mtime=mtime))
+
+    def _add(
+        self, file: _File, before: Source, lines: Sequence[bytes], *, after: Source | None = None
+    ) -> Source:
+        pieces: list[Piece] = []
+        taken_back: list[tuple[int, int]] = []
+        index, at, chain = before.lines, before.next, before.chain
+        for raw in lines:
+            if (back := withdrawn(raw, index)) is not None:
+                taken_back.append(back)
+                pieces = [piece for piece in pieces if not back[0] <= piece.seq <= back[1]]
+            elif (piece := of_line(raw, index, at)) is not None:
+                pieces.append(piece)
+            chain = zlib.crc32(b"\n", zlib.crc32(raw, chain))
+            index, at = index + 1, at + len(raw) + 1
+        done = replace(
+            after or before,
+            path=str(file.path),
+            lines=index,
+            next=at,
+            chain=chain,
+            rows=before.rows + len(pieces),
+        )
+        path, inode = str(file.path), file.seen[0]
+        if not self._index.add(before, done, pieces, withdrawn=taken_back, still=lambda: stands(path, inode)):
+            raise Overtaken
+        self._added += len(pieces)
+        return done
+
+    def _take_notes(self, file: _File, source: Source | None) -> None:
+        """Compare what a file of notes holds with what is known of it, and take in the difference."""
+        read = read_file(file.path)
+        if read is None:
+            raise Overtaken
+        source = source or self._begin(file)
+        there = {piece.digest: piece for piece in of_notes(read[0], file.kind)}
+        known = {place.digest: place for place in self._index.places_of(source)}
+        new = [piece for number, piece in there.items() if number not in known]
+        gone = [place.row for number, place in known.items() if number not in there]
+        moved = [
+            replace(place, seq=piece.seq, at=piece.at, size=piece.size)
+            for number, place in known.items()
+            if (piece := there.get(number)) is not None and (piece.seq, piece.at) != (place.seq, place.at)
+        ]
+        inode, size, mtime = read[1]
+        after = replace(
+            source,
+            path=str(file.path),
+            inode=inode,
+            size=size,
+            mtime=mtime,
+            lines=source.lines + 1,
+            rows=source.rows + len(new),
+        )
+        if not self._index.add(source, after, new, gone=gone):
+            raise Overtaken
+        if moved:
+            self._index.move(moved)
+        if gone:
+            self._begin_anew_if_worn()
+
+    def _begin_anew_if_worn(self) -> None:
+        ghosts, others = self._index.ghosts()
+        if ghosts > max(MANY_GHOSTS, others):
+            self._index.discard()
+            raise Overtaken
+
+    def _pause(self) -> None:
+        now = time.perf_counter()
+        self._rest(now - self._began)
+        self._began = time.perf_counter()
+        if self._until is not None and time.monotonic() > self._until:
+            raise OutOfTime
+
+
+def _only_grew(file: _File, source: Source) -> bool:
+    return (
+        source.path == str(file.path)
+        and source.inode == file.seen[0]
+        and source.next > 0
+        and file.seen[1] > source.size
+    )
+
+
+def _continues(transcript: Transcript, source: Source) -> bool:
+    """Say whether a transcript still begins with the lines that were taken in."""
+    if len(transcript.messages) < source.lines:
+        return False
+    chain = 0
+    for number, raw in enumerate(walk(transcript.messages, 0)):
+        if number == source.lines:
+            break
+        chain = zlib.crc32(b"\n", zlib.crc32(raw, chain))
+    return chain == source.chain

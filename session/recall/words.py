@@ -1,0 +1,85 @@
+"""Words of a question and of a text, as the index has them; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+MAX_TERMS = 24
+_STOP_WORDS: Final = """
+    a about above after again all also am an and any are as at be because been before being below between both
+    but by can could did do does doing don down during each few for from further had has have having he her
+    here hers him his how i if in into is it its itself just ll me more most my no nor not now of off on once
+    only or other our out over own re s same she should so some such t than that the their them then there
+    these they this those through to too under until up ve very was we were what when where which while who
+    whom why will with would you your
+"""
+_STOP: Final = frozenset(_STOP_WORDS.split())
+# Forms that no stemmer joins: what is asked in one of them was said in another.
+_IRREGULAR: Final = """
+    go went gone/buy bought/see saw seen/take took taken/give gave given/get got gotten/make made/
+    write wrote written/run ran/meet met/find found/feel felt/think thought/teach taught/learn learnt/
+    win won/lose lost/begin began begun/speak spoke spoken/tell told/say said/sell sold/bring brought/
+    catch caught/choose chose chosen/come came/become became/drive drove driven/eat ate eaten/
+    fall fell fallen/fly flew flown/forget forgot forgotten/grow grew grown/hear heard/hold held/
+    keep kept/know knew known/leave left/lead led/pay paid/ride rode ridden/send sent/sing sang sung/
+    sit sat/sleep slept/spend spent/stand stood/swim swam/wear wore worn/break broke broken/build built/
+    draw drew drawn/drink drank drunk/fight fought/wake woke woken/understand understood/
+    child children kid kids/person people/man men/woman women/foot feet/good better best/bad worse worst/
+    mom mother/dad father
+"""
+_FORMS: Final = {
+    word: tuple(other for other in group.split() if other != word)
+    for group in _IRREGULAR.split("/")
+    for word in group.split()
+}
+# Scripts that put no space between words: each of their characters counts as one.
+_DENSE: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_DENSE_ONE = re.compile(f"[{_DENSE}]")
+_WORD = re.compile(f"[{_DENSE}]+|(?:(?![{_DENSE}])[^\\W_])+(?:['’](?:(?![{_DENSE}])[^\\W_])+)*")
+
+
+def indexed(text: str) -> str:
+    """Return a text as the index takes it in."""
+    return text if text.isascii() else _DENSE_ONE.sub(r" \g<0> ", text)
+
+
+def terms(question: str) -> list[str]:
+    """Return the words that a question is searched by, each once, at most ``MAX_TERMS``.
+
+    Words that say nothing are left out, unless there is no other.
+    """
+    found = [_plain(part) for word in _WORD.findall(question.casefold()) for part in _parts(word)]
+    telling = [word for word in found if word and word not in _STOP]
+    return list(dict.fromkeys(telling or [word for word in found if word]))[:MAX_TERMS]
+
+
+def names(question: str) -> set[str]:
+    """Return the words of a question that are written as names, the one that it begins with left out."""
+    found = [found[0] for found in _WORD.finditer(question) if question[: found.start()].strip()]
+    return {_plain(word.casefold()) for word in found if word[0].isupper()}
+
+
+def forms(term: str) -> tuple[str, ...]:
+    """Return other forms of a word that no stemmer would find."""
+    return _FORMS.get(term, ())
+
+
+def expression(term: str) -> str:
+    """Write a word as FTS5 searches it: quoted, so that nothing in it is an operator."""
+    return f'"{indexed(term).strip()}"'
+
+
+def _parts(word: str) -> Iterator[str]:
+    """Take a run of a dense script apart into pairs, which are about its words."""
+    if _DENSE_ONE.match(word) is None or len(word) < 3:
+        yield word
+        return
+    yield from (word[at : at + 2] for at in range(len(word) - 1))
+
+
+def _plain(word: str) -> str:
+    return word.replace("’", "'").removesuffix("'s").replace("'", "")

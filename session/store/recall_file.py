@@ -1,0 +1,52 @@
+"""Where the index of a scope's words lies, and how a conversation is taken out of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from sqlite3 import Connection
+
+from session.disk.derived import DerivedFile
+from session.disk.layout import Layout
+from session.errors import StoreError
+
+FOLDER = "recall"
+FORGET_S = 2.0
+
+
+def index_path(workspace: Path, scope: str) -> Path:
+    """Return the index of the scope that has this name."""
+    head, _, tail = scope.partition("/")
+    # A stem may fill a file name to its last byte, and SQLite puts its own suffixes behind it.
+    name = Path(head) / hashlib.sha256(tail.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return workspace / "state" / FOLDER / (f"{name}.db" if tail else f"{head}.db")
+
+
+def forget_index(layout: Layout, stem: str) -> None:
+    """Delete every index that holds words of a conversation; what others said is read again.
+
+    Raises:
+        StoreError: it could not be done.
+    """
+    for path in _of(layout, stem):
+        file = DerivedFile(path, lambda _: None, busy_s=FORGET_S, patient=True)
+        try:
+            if file.run(lambda opened: _holds(opened, stem)) is not False:
+                file.discard()
+        except OSError as error:
+            raise StoreError(
+                f"{path.name} could not be removed: {error.strerror}", hint=f"look at {path}"
+            ) from error
+        finally:
+            file.close()
+
+
+def _of(layout: Layout, stem: str) -> Iterator[Path]:
+    own = index_path(layout.workspace, f"chats/{stem}")
+    shared = (layout.workspace / "state" / FOLDER).glob("*.db"), (own.parent.parent / "people").glob("*.db")
+    yield from (path for path in (own, *shared[0], *shared[1]) if path.exists())
+
+
+def _holds(file: Connection, stem: str) -> bool:
+    return file.execute("SELECT 1 FROM sources WHERE stem = ? LIMIT 1", (stem,)).fetchone() is not None

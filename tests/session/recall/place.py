@@ -1,0 +1,94 @@
+"""A workspace whose conversations are searched as one process does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from session.context.scopes import Scopes
+from session.memory.circles import Circles, learn
+from session.recall.finding import Hit
+from session.recall.recall import Found, Recall
+from session.store.recall_file import index_path
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line, stamp
+
+ADA, BOB, GROUP = SessionKey("telegram:1"), SessionKey("telegram:2"), SessionKey("telegram:-3")
+START = datetime(2026, 3, 1, 10, tzinfo=UTC)
+
+
+@dataclass
+class Place:
+    """One process: its store, its searches."""
+
+    workspace: Path
+    store: Store
+    circles: Circles
+    recall: Recall
+
+    async def say(self, key: SessionKey, *texts: str, group: bool = False, **fields: Any) -> None:
+        """Append texts, by the person and the assistant in turn, each pair an exchange of its own."""
+        async with self.store.open(key) as session:
+            await learn(session, "group" if group else "direct")
+            count = len(session)
+            await session.append(
+                [
+                    make_line(
+                        "assistant" if number % 2 else "user",
+                        text,
+                        stamp(START + timedelta(minutes=count + number), UTC),
+                        message_id=f"m{(count + number) // 2}",
+                        **({"final": True} if number % 2 else fields),
+                    )
+                    for number, text in enumerate(texts)
+                ]
+            )
+
+    async def find(self, key: SessionKey, text: str, *, limit: int = 10, **more: Any) -> list[Hit]:
+        """Search as the chat itself does."""
+        return (await self.search(key, text, limit=limit, **more)).hits
+
+    async def search(self, key: SessionKey, text: str, *, limit: int = 10, **more: Any) -> Found:
+        scope = await self.circles.of_key(key)
+        return await self.recall.search(scope, key, text, limit=limit, **more)
+
+    async def texts(self, key: SessionKey, text: str) -> list[str]:
+        return [hit.text for hit in await self.find(key, text)]
+
+    def index(self, key: SessionKey = ADA) -> Path:
+        """Where the index of a chat of its own lies."""
+        return index_path(self.workspace, f"chats/{key.replace(':', '_')}")
+
+    def note(self, name: str, text: str, stem: str = "telegram_1") -> Path:
+        """Write a file of a chat's memory."""
+        path = self.workspace / "memory/chats" / stem / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+@asynccontextmanager
+async def place(
+    workspace: Path, *, kind: Literal["chat", "workspace"] = "chat", quiet_s: float = 0
+) -> AsyncIterator[Place]:
+    store = Store(workspace, zone=UTC)
+    circles = Circles(Scopes(workspace, kind=kind), store=store)
+    recall = Recall(circles, store=store, quiet_s=quiet_s)
+    try:
+        yield Place(workspace, store, circles, recall)
+    finally:
+        await recall.aclose()
+        await store.aclose()
+
+
+def fact(text: str, **more: Any) -> str:
+    """One line of facts.jsonl."""
+    return (
+        json.dumps({"id": "01", "text": text, "category": "preference", "replaced_by": None, **more}) + "\n"
+    )

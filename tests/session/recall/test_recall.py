@@ -1,0 +1,426 @@
+"""What was said is found by its words, in its own scope alone, and no longer once it is gone."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from session.errors import StoreError
+from session.store import archived
+from session.store.fence import Fence
+from session.transcript.line import make_line, stamp
+from tests.session.recall.place import ADA, BOB, GROUP, START, fact, place
+
+
+def inside(folder: Path, word: str) -> list[str]:
+    """Name the files below a folder that hold a word."""
+    return [
+        path.name
+        for path in folder.rglob("*")
+        if path.is_file() and word.encode() in path.read_bytes().lower()
+    ]
+
+
+async def test_what_was_said_a_moment_ago_is_found_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+    """Who said it, when, and where it stands; another form of the word finds it."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "My sister adopted two ferrets", "How lovely!", sender={"id": "1", "name": "Ada"})
+
+        (hit,) = await here.find(ADA, "Who adopts a ferret?")
+        session = (await here.store.look(ADA)).session_id
+
+    assert (hit.kind, hit.key, hit.session_id, hit.message_id) == ("message", ADA, session, "m0")
+    assert (hit.seq, hit.at, hit.speaker) == (1, stamp(START, UTC), "Ada")
+    assert hit.text == "My sister adopted two ferrets"
+
+
+async def test_a_new_message_is_found_by_the_next_search(tmp_path: Path) -> None:
+    """Only what came since is read, over an end of the session too."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        assert await here.texts(ADA, "apples") == ["apples"]
+        await here.say(ADA, "bananas", "yes")
+        assert await here.texts(ADA, "bananas") == ["bananas"]
+        async with here.store.open(ADA) as session:
+            await session.end()
+        await here.say(ADA, "cherries", "yes")
+
+        found = [await here.texts(ADA, word) for word in ("apples", "bananas", "cherries")]
+
+    assert found == [["apples"], ["bananas"], ["cherries"]]
+
+
+async def test_a_chat_finds_nothing_of_another(tmp_path: Path) -> None:
+    """Neither messages nor notes nor facts, and no word of it is in its index."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "the code is swordfish", "noted")
+        here.note("MEMORY.md", "- swordfish is the code\n")
+        here.note("facts.jsonl", fact("likes swordfish"))
+        await here.say(BOB, "hello", "hi")
+        assert len(await here.find(ADA, "swordfish")) == 3
+
+        assert await here.find(BOB, "swordfish code") == []
+        assert await here.find(BOB, "hello") != []
+
+
+async def test_direct_chats_of_a_workspace_share_and_a_group_does_not(tmp_path: Path) -> None:
+    """With scope ``workspace`` a group finds its own alone, and nobody finds what was said in it."""
+    async with place(tmp_path, kind="workspace") as here:
+        await here.say(ADA, "swordfish of ada", "ok")
+        await here.say(BOB, "swordfish of bob", "ok")
+        await here.say(GROUP, "swordfish of all", "ok", group=True)
+
+        assert sorted(await here.texts(ADA, "swordfish")) == ["swordfish of ada", "swordfish of bob"]
+        assert {hit.key for hit in await here.find(BOB, "swordfish")} == {ADA, BOB}
+        assert await here.texts(GROUP, "swordfish") == ["swordfish of all"]
+
+
+async def test_a_chat_that_turns_out_to_be_a_group_leaves_the_shared_index(tmp_path: Path) -> None:
+    async with place(tmp_path, kind="workspace") as here:
+        await here.say(ADA, "hello", "ok")
+        await here.say(BOB, "swordfish of bob", "ok")
+        assert await here.texts(ADA, "swordfish") == ["swordfish of bob"]
+
+        await here.say(BOB, "now a group", "ok", group=True)
+
+        assert await here.texts(ADA, "swordfish") == []
+        assert await here.texts(BOB, "swordfish") == ["swordfish of bob"]
+
+
+async def test_what_was_withdrawn_is_found_no_more(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes", "swordfish", "no")
+        assert await here.texts(ADA, "swordfish") == ["swordfish"]
+        async with here.store.open(ADA) as session:
+            at = stamp(START, UTC)
+            await session.append([{**make_line("system", "", at), "kind": "undo", "from": 2}])
+
+        assert await here.texts(ADA, "swordfish") == []
+        assert await here.texts(ADA, "apples") == ["apples"]
+        here.index().unlink()
+        assert await here.texts(ADA, "swordfish") == []
+
+
+async def test_what_was_cleared_leaves_no_word(tmp_path: Path) -> None:
+    """Neither in a hit nor in a byte of the index; ended sessions are found as before."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        async with here.store.open(ADA) as session:
+            await session.end()
+        await here.say(ADA, "swordfish", "no")
+        assert await here.texts(ADA, "swordfish") == ["swordfish"]
+        assert inside(tmp_path / "state" / "recall", "swordfish")
+
+        await here.store.clear(ADA)
+
+        assert not inside(tmp_path / "state", "swordfish")
+        assert await here.texts(ADA, "swordfish apples") == ["apples"]
+        assert not inside(tmp_path / "state", "swordfish")
+
+
+async def test_a_deleted_session_leaves_no_word(tmp_path: Path) -> None:
+    """As retention deletes it, and as somebody does with ``rm``."""
+    async with place(tmp_path) as here:
+        for word in ("swordfish", "tunafish", "catfish"):
+            await here.say(ADA, word, "no")
+            async with here.store.open(ADA) as session:
+                await session.end()
+        assert len(await here.find(ADA, "swordfish tunafish")) == 2
+        first, second, _ = sorted((tmp_path / "sessions/archive/telegram_1").iterdir())
+        fence = Fence(here.store.layout, "telegram_1", owner="x")
+
+        archived.delete(fence, here.store.layout, "telegram_1", first.name[17:43])
+        assert not inside(tmp_path / "state", "swordfish")
+        assert await here.texts(ADA, "tunafish") == ["tunafish"]
+        second.unlink()
+
+        assert await here.texts(ADA, "tunafish catfish") == ["catfish"]
+        assert not inside(tmp_path / "state", "tunafish")
+
+
+async def test_clearing_a_chat_takes_its_words_out_of_a_shared_index(tmp_path: Path) -> None:
+    async with place(tmp_path, kind="workspace") as here:
+        await here.say(ADA, "apples", "ok")
+        await here.say(BOB, "swordfish", "ok")
+        assert await here.texts(ADA, "swordfish") == ["swordfish"]
+
+        await here.store.clear(BOB, everything=True)
+
+        assert not inside(tmp_path / "state", "swordfish")
+        assert await here.texts(ADA, "swordfish apples") == ["apples"]
+
+
+DAMAGES = {
+    "deleted": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:3000]),
+    "overwritten": lambda path: path.write_bytes(
+        path.read_bytes()[:2048] + b"\x5a" * (path.stat().st_size - 2048)
+    ),
+    "no database": lambda path: path.write_bytes(b"what is this " * 1000),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "future", "past", "foreign"])
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str, is_open: bool) -> None:
+    """By the search that meets it, in this process or the next one."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, *(f"{word} {number}" for number in range(40) for word in ("apples", "pears")))
+        assert len(await here.find(ADA, "apples", limit=100)) == 40
+        path = here.index()
+        if is_open:
+            spoil(path, damage)
+            assert len(await here.find(ADA, "apples", limit=100)) == 40
+    if not is_open:
+        spoil(path, damage)
+
+    async with place(tmp_path) as here:
+        found = await here.search(ADA, "apples", limit=100)
+
+        assert (len(found.hits), found.all) == (40, True)
+    file = sqlite3.connect(path)
+    assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert file.execute("PRAGMA user_version").fetchone() == (1,)
+    file.close()
+
+
+def spoil(path: Path, damage: str) -> None:
+    if damage in DAMAGES:
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        DAMAGES[damage](path)
+        return
+    if damage == "foreign":
+        path.unlink()
+    with sqlite3.connect(path) as file:
+        if damage == "foreign":
+            file.execute("CREATE TABLE sources (what TEXT)")
+        else:
+            file.execute(f"PRAGMA user_version={99 if damage == 'future' else -1}")
+    file.close()
+
+
+async def test_an_index_that_cannot_be_made_is_said_and_not_raised_by_turns(tmp_path: Path) -> None:
+    """A folder in its place: a search says so; nothing else notices."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        here.index().mkdir(parents=True)
+
+        with pytest.raises(StoreError, match="cannot be used"):
+            await here.find(ADA, "apples")
+        await here.say(ADA, "pears", "yes")
+
+
+async def test_two_processes_keep_one_index(tmp_path: Path) -> None:
+    """Each finds what was said through the other, once."""
+    async with place(tmp_path) as one, place(tmp_path) as two:
+        await one.say(ADA, "apples", "yes")
+        assert await one.texts(ADA, "apples") == await two.texts(ADA, "apples") == ["apples"]
+        await two.say(ADA, "more apples", "yes")
+
+        for here in (one, two):
+            assert sorted(await here.texts(ADA, "apples")) == ["apples", "more apples"]
+
+
+async def test_what_was_edited_by_hand_is_found_as_it_stands(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "swordfish", "yes", "apples", "no")
+        assert await here.texts(ADA, "swordfish") == ["swordfish"]
+        path = tmp_path / "sessions/telegram_1.jsonl"
+        path.write_bytes(path.read_bytes().replace(b"swordfish", b"pineapple"))
+
+        assert await here.texts(ADA, "swordfish") == []
+        assert await here.texts(ADA, "pineapple") == ["pineapple"]
+
+
+@pytest.mark.parametrize("damage", ["bom", "garbage", "torn", "no head"])
+async def test_a_damaged_transcript_is_searched_as_far_as_it_can_be_read(tmp_path: Path, damage: str) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes", "pears", "no")
+        path = tmp_path / "sessions/telegram_1.jsonl"
+        data = path.read_bytes()
+        head, rest = data.split(b"\n", 1)
+        path.write_bytes(
+            {
+                "bom": b"\xef\xbb\xbf" + data,
+                "garbage": head + b"\n{{{\n" + rest,
+                "torn": data + b'{"role": "us',
+                "no head": rest,
+            }[damage]
+        )
+
+    async with place(tmp_path) as here:
+        assert await here.texts(ADA, "apples") == ["apples"]
+        assert await here.texts(ADA, "pears") == ["pears"]
+
+
+async def test_a_renewed_line_1_costs_no_new_reading_and_loses_nothing(tmp_path: Path) -> None:
+    """A checkpoint moves every line: they are found where they stand now."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        assert await here.texts(ADA, "apples") == ["apples"]
+        async with here.store.open(ADA) as session:
+            await session.checkpoint(metadata={"instructions": "be brief " * 50})
+        await here.say(ADA, "pears", "yes")
+
+        assert await here.texts(ADA, "apples") == ["apples"]
+        assert await here.texts(ADA, "pears") == ["pears"]
+        with sqlite3.connect(here.index()) as file:
+            assert file.execute("SELECT count(*), max(id) FROM sources").fetchone() == (1, 1)
+        file.close()
+
+
+async def test_notes_history_and_facts_are_found(tmp_path: Path) -> None:
+    """Each by its kind; a fact that was replaced is not, nor what was taken out of a note."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "hello", "yes")
+        session = "01KG9N3D3R6V4T1X8Y2Z5B7C9E"
+        mark = f"<!-- session {session} messages 0-49 3f9a11c2 -->"
+        here.note("MEMORY.md", "# Notes\n\n- Ada sails\n- Ada knits\n")
+        here.note("HISTORY.md", f"[2026-01-31 09:15] They sailed to Lisbon.\n{mark}\n\n")
+        old, new = fact("sailed alone", replaced_by="02"), fact("sails with Bo", key="web:x", message_id="m7")
+        here.note("facts.jsonl", old + "{no json\n" + new)
+
+        hits = {hit.kind: hit for hit in await here.find(ADA, "sail")}
+        here.note("MEMORY.md", "# Notes\n\n- Ada knits\n")
+
+        assert {kind: hit.text for kind, hit in hits.items()} == {
+            "memory": "- Ada sails",
+            "history": "[2026-01-31 09:15] They sailed to Lisbon.",
+            "fact": "sails with Bo",
+        }
+        assert (hits["history"].at, hits["history"].session_id) == ("2026-01-31T09:15", session)
+        assert (hits["fact"].key, hits["fact"].message_id) == ("web:x", "m7")
+        assert "- Ada sails" not in await here.texts(ADA, "sail")
+        assert await here.texts(ADA, "knits") == ["- Ada knits"]
+
+
+async def test_what_a_compaction_kept_is_found_once(tmp_path: Path) -> None:
+    """It stands in the archive and in the session that goes on."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        async with here.store.open(ADA) as session:
+            lines = [dict(line) for line in session.lines()]
+            await session.end()
+        async with here.store.open(ADA) as session:
+            await session.append(lines)
+
+        assert await here.texts(ADA, "apples") == ["apples"]
+
+
+async def test_neighbours_come_along_where_they_are_asked_for(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "one", "two", "apples", "four", "five")
+
+        (hit,) = await here.find(ADA, "apples", neighbours=1)
+        (plain,) = await here.find(ADA, "apples")
+
+    assert [each["text"] for each in hit.before] == ["two"]
+    assert [(each["seq"], each["speaker"], each["text"]) for each in hit.after] == [(4, "assistant", "four")]
+    assert "before" not in plain.as_dict()
+
+
+async def test_a_message_of_another_session_is_no_neighbour(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "one", "two")
+        async with here.store.open(ADA) as session:
+            await session.end()
+        await here.say(ADA, "apples", "yes")
+
+        (hit,) = await here.find(ADA, "apples", neighbours=5)
+
+    assert hit.before == []
+
+
+@pytest.mark.parametrize(
+    "text", ['"', "AND OR NOT", "a* NEAR(b)", "text:x", "\0", "'; DROP TABLE texts", "…", "-"]
+)
+async def test_no_question_is_an_operator(tmp_path: Path, text: str) -> None:
+    """Whatever is asked is looked for as words, and fails nothing."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples and near things", "yes")
+
+        await here.find(ADA, text)
+        assert await here.texts(ADA, "apples") == ["apples and near things"]
+
+
+async def test_scripts_without_spaces_are_found(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "我的狗叫小黑", "好的", "明日は東京へ行きます", "はい", "Мы купили лодку", "да")
+
+        assert (await here.texts(ADA, "狗叫什么"))[0] == "我的狗叫小黑"
+        assert await here.texts(ADA, "東京") == ["明日は東京へ行きます"]
+        assert await here.texts(ADA, "лодку") == ["Мы купили лодку"]
+
+
+async def test_a_long_message_shows_the_text_around_the_word(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "la " * 2000 + "swordfish" + " li" * 2000, "yes")
+
+        (hit,) = await here.find(ADA, "swordfish")
+
+    assert "swordfish" in hit.text
+    assert len(hit.text) < 700
+
+
+async def test_an_edit_is_found_by_its_new_text(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        async with here.store.open(ADA) as session:
+            at = stamp(START, UTC)
+            await session.append([{**make_line("system", "pears", at), "kind": "note", "edits": "m0"}])
+
+        (hit,) = await here.find(ADA, "pears")
+
+    assert (hit.message_id, hit.speaker) == ("m0", "user")
+
+
+async def test_a_big_scope_is_read_a_bit_at_a_time(tmp_path: Path) -> None:
+    """What there was no time for is said, and there the next time; deleted files show at once."""
+    async with place(tmp_path) as here:
+        for number in range(3):
+            await here.say(ADA, *(f"apples {number}.{each}" for each in range(600)))
+            async with here.store.open(ADA) as session:
+                await session.end()
+
+        first = await here.search(ADA, "apples", within_s=0.0)
+        last = first
+        for _ in range(100):
+            last = await here.search(ADA, "apples", limit=5000, within_s=0.0)
+            if last.all:
+                break
+
+    assert not first.all
+    assert last.all
+    with sqlite3.connect(here.index()) as file:
+        assert file.execute("SELECT count(*) FROM places").fetchone() == (1800,)
+    file.close()
+
+
+async def test_an_imported_workspace_without_ids_is_found(tmp_path: Path) -> None:
+    """Lines of another program, without ids, offsets or our fields."""
+    path = tmp_path / "sessions/telegram_1.jsonl"
+    path.parent.mkdir(parents=True)
+    lines = [
+        {"role": "user", "content": [{"type": "text", "text": "apples"}]},
+        {"role": "tool", "content": "pears"},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    async with place(tmp_path) as here:
+        (hit,) = await here.find(ADA, "apples pears")
+
+    assert (hit.text, hit.message_id, hit.at, hit.seq) == ("apples", None, None, 1)
+
+
+async def test_nothing_is_made_for_a_chat_that_is_not_there(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        assert await here.find(ADA, "apples") == []
+
+    assert not (tmp_path / "sessions").exists()

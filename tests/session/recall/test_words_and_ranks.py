@@ -1,0 +1,97 @@
+"""Words as the index has them, and the order of what they find; pure, but for one index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from session.recall.finding import Question, find
+from session.recall.index import Piece, Source, WordIndex
+from session.recall.ranking import Traits, rank
+from session.recall.reading import of_line
+from session.recall.words import expression, indexed, names, terms
+
+
+@pytest.mark.parametrize(
+    ("question", "wanted"),
+    [
+        ("What is the NAME of Ada's boat?", ["name", "ada", "boat"]),
+        ("who is it?", ["who", "is", "it"]),
+        ("boat, boat; boat!", ["boat"]),
+        ("don’t they've", ["dont", "theyve"]),
+        ("我的狗", ["我的", "的狗"]),
+        ("狗 a1", ["狗", "a1"]),
+        ("…", []),
+    ],
+)
+def test_a_question_is_its_telling_words(question: str, wanted: list[str]) -> None:
+    assert terms(question) == wanted
+
+
+def test_a_long_question_is_cut() -> None:
+    """So that no question costs more than another."""
+    assert len(terms(" ".join(f"w{number}" for number in range(10_000)))) == 24
+
+
+def test_a_name_is_written_as_one_and_does_not_begin_the_question() -> None:
+    assert names("Where did Ada's sister and Bo go?") == {"ada", "bo"}
+
+
+def test_nothing_in_a_word_is_an_operator() -> None:
+    assert expression("and") == '"and"'
+    assert expression("狗叫") == '"狗  叫"'
+    assert indexed("ein 狗x") == "ein  狗 x"
+
+
+def test_a_word_counts_for_what_stands_beside_it_too() -> None:
+    """An answer goes before a message alone; what is further away than two does not count."""
+    one = Traits(group=1)
+    scores = [{10: 2.0, 20: 2.0}, {11: 2.0}, {24: 2.0}]
+
+    ranked = [row for row, _ in rank(scores, {10: one, 11: one, 20: Traits(group=2), 24: Traits(group=2)})]
+
+    assert ranked[0] in (10, 11)
+    assert ranked.index(20) > ranked.index(10)
+
+
+def test_a_named_speaker_goes_first_and_a_short_question_last() -> None:
+    scores = [{10: 2.0, 20: 2.0, 30: 2.0}]
+    traits = {
+        10: Traits(group=1, speaker=2, question=True),
+        20: Traits(group=2, speaker=2),
+        30: Traits(group=3, speaker=3),
+    }
+
+    assert [row for row, _ in rank(scores, traits, {3})] == [30, 20, 10]
+    assert [row for row, _ in rank(scores, traits, {2, 3})] == [30, 20, 10]
+
+
+def test_in_a_big_index_a_common_word_counts_beside_a_rare_one(tmp_path: Path) -> None:
+    """Of thousands that hold one those with both come first; a common word alone finds the newest."""
+    index = WordIndex(tmp_path / "x.db")
+    file = tmp_path / "t.jsonl"
+    said = [f"{('common', 'usual', 'other', 'more')[number % 4]} {number}" for number in range(4000)]
+    said[4], said[900] = "common swordfish 4", "common swordfish 900"
+    said[2001] = "swordfish alone 2001"
+    lines = [b'{"role":"user","content":"%s"}' % text.encode() for text in said]
+    file.write_bytes(b"".join(line + b"\n" for line in lines))
+    pieces, at = [], 0
+    for number, raw in enumerate(lines):
+        piece = of_line(raw, number, at)
+        assert isinstance(piece, Piece)
+        pieces.append(piece)
+        at += len(raw) + 1
+    source = index.begin(Source(0, "message", "k", "k", "s", str(file)))
+    assert source is not None
+    after = Source(source.id, "message", "k", "k", "s", str(file), lines=4000, rows=4000)
+    assert index.add(source, after, pieces)
+    assert not index.add(source, after, pieces), "it was taken in already"
+
+    both = [hit.text for hit in find(index, Question("common swordfish", "k", 3))]
+    newest = [hit.seq for hit in find(index, Question("common", "k", 5))]
+    index.close()
+
+    assert set(both[:2]) == {"common swordfish 4", "common swordfish 900"}
+    assert both[2] == "swordfish alone 2001"
+    assert all(seq is not None and seq > 900 for seq in newest)

@@ -1,0 +1,94 @@
+"""What was said is found through a running gateway: by the model, over HTTP, and on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.harness import Daemon, ask, command
+from tests.support.model_server import ModelServer
+from tests.support.place import lines_of, with_model
+from tests.support.until import until
+
+KEY, OTHER = "web:a", "web:b"
+
+
+async def hits(daemon: Daemon, key: str, words: str, **more: Any) -> list[dict[str, Any]]:
+    """Search over HTTP."""
+    async with httpx.AsyncClient(base_url=daemon.url, timeout=30, trust_env=False) as client:
+        answer = await client.get("/v1/memory/search", params={"key": key, "q": words, **more})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["hits"]
+    return found
+
+
+async def test_the_model_finds_what_was_said_before_and_nothing_of_another_chat(tmp_path: Path) -> None:
+    """An ended session is searched too; ``/undo`` and ``/clear-session`` take out what they take away."""
+    call = '[[tool:memory_search {"query": "ferret", "neighbours": 1}]]'
+    async with ModelServer() as model:
+        config = with_model(model)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await ask(daemon, KEY, "1", "my ferret is called Biscuit")
+            await ask(daemon, KEY, "2", "/new")
+            await ask(daemon, OTHER, "3", "another ferret, called Waffle")
+            await ask(daemon, KEY, "4", f"what was it called? {call}")
+            first = await hits(daemon, KEY, "Biscuit")
+            _, listed = await command(tmp_path, "memory", "search", KEY, "biscuit", "--json", config=config)
+            await ask(daemon, KEY, "5", "my parrot is called Toast")
+            assert await hits(daemon, KEY, "parrot")
+            await ask(daemon, KEY, "6", "/undo")
+            undone = await hits(daemon, KEY, "parrot")
+            index = list((tmp_path / "state/recall").rglob("*.db"))
+            assert index
+            for path in index:
+                path.write_bytes(b"damaged" * 4096)
+            again = await hits(daemon, KEY, "Biscuit")
+            assert await daemon.stop() == 0
+        offered = model.seen[0].tools
+
+    (result,) = [line["content"] for line in lines_of(tmp_path, "web_a") if line["role"] == "tool"]
+    assert "memory_search" in offered
+    assert "> my ferret is called Biscuit" in result
+    assert "Waffle" not in result
+    assert "what was it called" not in result
+    user = next(hit for hit in first if hit["speaker"] == "user")
+    assert user.keys() == {
+        *("kind", "key", "session_id", "message_id", "seq", "at", "speaker", "text", "score"),
+    }
+    assert (user["kind"], user["key"], user["seq"]) == ("message", KEY, 1)
+    assert user["text"] == "my ferret is called Biscuit"
+    assert [hit["text"] for hit in json.loads(listed)] == [hit["text"] for hit in first]
+    assert undone == []
+    assert {hit["text"] for hit in again} >= {hit["text"] for hit in first}
+
+
+async def test_the_background_takes_in_what_nobody_searched_for(tmp_path: Path) -> None:
+    """A chat that grew is in its index before anybody asks."""
+    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
+        await ask(daemon, KEY, "1", "swordfish " + "la " * 12_000)
+
+        await until(lambda: list((tmp_path / "state/recall").rglob("*.db")))
+        assert await daemon.stop() == 0
+
+
+async def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
+    async with Daemon(tmp_path) as daemon:
+        async with httpx.AsyncClient(base_url=daemon.url, timeout=30, trust_env=False) as client:
+            answers = await asyncio.gather(
+                client.get("/v1/memory/search", params={"key": KEY}),
+                client.get("/v1/memory/search", params={"q": "x"}),
+                client.get("/v1/memory/search", params={"key": KEY, "q": "x", "limit": "0"}),
+                client.get("/v1/memory/search", params={"key": "nobody", "q": "x"}),
+                client.get("/v1/memory/search", params={"key": "web:nobody", "q": "x"}),
+                client.get("/v1/memory/search", params={"key": "web:../../x", "q": '"; --'}),
+            )
+        code, out = await command(tmp_path, "memory", "search", KEY, "x")
+        assert await daemon.stop() == 0
+
+    assert [answer.status_code for answer in answers[:4]] == [400, 400, 400, 400]
+    assert [answer.json()["hits"] for answer in answers[4:]] == [[], []]
+    assert (code, out) == (0, "")
