@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from session.context.request import Request
@@ -11,6 +12,7 @@ from session.store.view import View
 from session.transcript.history import is_record
 from session.transcript.index import Exchange
 from session.transcript.line import make_line
+from session.transcript.withdrawal import text_of
 
 Line = dict[str, Any]
 
@@ -62,6 +64,14 @@ def stopped_before(session: View, at: int) -> str | None:
         id_ = line.get("message_id")
         return id_ if line.get("interrupted") is True and isinstance(id_, str) else None
     return None
+
+
+def together(session: Session, request: Request, first: Sequence[Request]) -> Request:
+    """Return the request with the texts of all messages that its turn begins with: what it is about."""
+    texts = [text_of(parts_of(session, request.id)), *(part.text for part in first)]
+    if not any(texts):
+        return request
+    return replace(request, text="\n\n".join(filter(None, (request.text, *texts))))
 
 
 async def split(session: Session, message_id: str, now: str) -> bool:

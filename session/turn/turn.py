@@ -28,7 +28,7 @@ from session.transcript import transcript
 from session.transcript.history import SummaryRole
 from session.transcript.index import usage_of
 from session.transcript.withdrawal import text_of
-from session.turn.joining import Joins, parts_of, served, stopped_before
+from session.turn.joining import Joins, served, stopped_before, together
 from session.turn.reply import TOGETHER, Reply, Watcher
 from session.turn.stop import StopSwitch, TurnStopped
 from session.turn.turn_compaction import TurnCompaction
@@ -120,7 +120,7 @@ class Turns:
             ModelError, TurnTimeout: it will never be answered.
         """
         first = joins.take() if joins is not None else ()
-        context = await self.turn_context(session, _together(session, request, first))
+        context = await self.turn_context(session, together(session, request, first))
         turn = _Turn(self, session, request, context, watcher=watcher, meter=meter or Meter())
         turn.joins, turn.joining = joins, first
         try:
@@ -392,11 +392,3 @@ class _Turn:
             elif line.get("role") == "tool":
                 waiting.pop(str(line.get("tool_call_id")), None)
         return list(waiting.values())
-
-
-def _together(session: Session, request: Request, first: Sequence[Request]) -> Request:
-    """Return the request with the texts of all messages that its turn begins with: what it is about."""
-    texts = [text_of(parts_of(session, request.id)), *(part.text for part in first)]
-    if not any(texts):
-        return request
-    return replace(request, text="\n\n".join(filter(None, (request.text, *texts))))
