@@ -36,7 +36,7 @@ QUIET_S = 2.0
 WORTH_BYTES = 32 * 1024
 LARGE_BYTES = 256 * 1024
 # Between two transactions the thread rests so many times as long as it worked: turns go on beside it.
-RESTS = 1.0
+RESTS = 1.5
 MAX_REST_S = 0.1
 MAX_OPEN = 32
 
