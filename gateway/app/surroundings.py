@@ -70,7 +70,8 @@ class SurroundingsReader:
     def _standing(self) -> Sequence[ChannelStanding]:
         with self._lock:
             at, known = self._channels
-            if time.monotonic() - at >= CHANNELS_EVERY_S:
+            # One that comes up is told at once: the message may be the first that came by it.
+            if time.monotonic() - at >= CHANNELS_EVERY_S or not all(each.up for each in known):
                 known = [
                     ChannelStanding(kind.name, bool(found["up"]), _instant(found.get("last_round_trip")))
                     for kind, _ in enabled(self._settings)

@@ -109,6 +109,7 @@ def life(chat: int | str) -> tuple[Sequence[str], Sequence[str]]:
     calls: Sequence[tuple[str, Mapping[str, str]]] = (
         ("read", {"path": "notes.txt"}),
         ("grep", {"pattern": "sesame"}),
+        ("memory_search", {"query": "i am words sesame"}),
         ("read", {"path": "../../people/bob/notes.txt"}),
         ("ls", {"path": ".."}),
     )
@@ -194,7 +195,10 @@ async def settled(workspace: Path) -> None:
         ended = [path for chat in CHATS for path in archives(workspace, key_of(chat).replace(":", "_"))]
         done = [path for path in ended if head_of(path)["metadata"].get("summary")]
         return (
-            len(ended) >= len(CHATS) and done == ended and not list((workspace / "state/jobs").glob("*.json"))
+            len(ended) >= len(CHATS)
+            and done == ended
+            # What waits for a silence of minutes waits on.
+            and not [path for path in (workspace / "state/jobs").glob("*.json") if ".facts." not in path.name]
         )
 
     await until(so, 120)

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gateway.outbound.standing import standing
 from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer
 from tests.support.place import with_model
 from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
 from tests.system.platform_place import ADA, told, with_telegram
 
 CALL = json.dumps({"path": "plan.txt", "content": "x"})
@@ -20,6 +22,7 @@ async def test_what_goes_on_is_told_in_its_own_chat(tmp_path: Path) -> None:
     async with TelegramServer() as server, ModelServer() as model:
         config = with_model(model, **with_telegram(server, stream=False))
         async with Daemon(tmp_path, config=config) as daemon:
+            await until(lambda: standing(tmp_path / "state", "telegram").get("last_round_trip"))
             server.write(ADA, f"write [[tool:write {CALL}]]")
             await server.said(ADA, lambda sent: "write" in sent.text)
             to = ("--message", "tick", "--to", f"telegram:{ADA}")
