@@ -164,8 +164,8 @@ class Application:
     ) -> None:
         outcomes.ended(inbound, *how)
         # The embedded queue lists all of its boxes itself.
-        if not self.settings.broker.embedded:
-            group.create_task(self.replied.answered(inbound), name="note channel")
+        if not self.settings.broker.embedded and (channel := self.replied.news(inbound)) is not None:
+            group.create_task(self.replied.note(channel), name="note channel")
 
     def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         if enabled(self.settings):

@@ -31,13 +31,17 @@ class RepliedChannels:
         except FileNotFoundError:
             return []
 
-    async def answered(self, inbound: Inbound) -> None:
-        """Take note of the channel to which the answer of a letter goes."""
+    def news(self, inbound: Inbound) -> str | None:
+        """Return the channel to which the answer of a letter goes, once; None where it is noted already."""
         channel = target(inbound)[1]
         if channel in self._noted or not _NAME.fullmatch(channel):
-            return
+            return None
         # Before the write, so that letters that end meanwhile do not write it again.
         self._noted.add(channel)
+        return channel
+
+    async def note(self, channel: str) -> None:
+        """Take note of a channel that ``news`` returned."""
         try:
             await asyncio.to_thread(self._write, self._folder / channel)
         # The reply itself is safe; only who asks for unserved replies misses it, until the next one.

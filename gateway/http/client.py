@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import httpx
 import orjson
-from ulid import ULID
 
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.outcome import Outcome, ToldAway
@@ -239,11 +238,6 @@ class _Away(Exception):
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
-
-
-def new_id() -> str:
-    """Make the id of a message, so that sending it again is sending the same one."""
-    return str(ULID())
 
 
 def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> Exception:

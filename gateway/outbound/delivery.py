@@ -72,7 +72,6 @@ class Delivery:
         at_once: int = AT_ONCE,
     ) -> None:
         self.attached = asyncio.Event()
-        self.delivered = 0
         self.parked = 0
         self._channel = channel
         self._mailbox = mailbox
@@ -183,7 +182,6 @@ class Delivery:
                     return
                 await self._sleep(back_off_s(crashes))
             else:
-                self.delivered += 1
                 log.info("letter.delivered", key=out.key, id=out.id, pieces=count)
                 return
 

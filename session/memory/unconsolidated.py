@@ -208,9 +208,9 @@ def stems_on_disk(layout: Layout, of: Callable[[str], bool] = lambda stem: True)
         StoreError: a file cannot be read.
     """
     newest = {path.stem: path for path in transcripts(layout) if of(path.stem)}
-    for found in archive.everywhere(layout):
+    for found in archive.everywhere(layout, of):
         # Oldest first: of those without an active session the newest ended one stays.
-        if of(found.stem) and newest.get(found.stem, found.path).parent != layout.sessions:
+        if newest.get(found.stem, found.path).parent != layout.sessions:
             newest[found.stem] = found.path
     heads = ((stem, archived.read_beginning(path, stem)) for stem, path in newest.items())
     return {head.key: stem for stem, head in heads if head is not None}

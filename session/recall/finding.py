@@ -100,7 +100,7 @@ def find(index: WordIndex, question: Question) -> list[Hit]:
         for row, place in places.items()
         if place.source in sources
     }
-    reader = _Reader(index, sources, speakers, question)
+    reader = _Reader(index, sources, question)
     hits: list[Hit] = []
     told = set[int]()
     try:
@@ -158,12 +158,10 @@ class _Reader:
         self,
         index: WordIndex,
         sources: Mapping[int, Source],
-        speakers: Mapping[int, str],
         question: Question,
     ) -> None:
         self._index = index
         self._sources = sources
-        self._speakers = speakers
         self._question = question
         self._files: dict[str, int] = {}
 

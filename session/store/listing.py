@@ -166,13 +166,6 @@ def transcripts(layout: Layout) -> Iterator[Path]:
             yield path
 
 
-def keys_in(layout: Layout) -> list[str]:
-    """List the conversations of a workspace, active or ended, by the first line of one file of each."""
-    newest = {found.stem: found.path for found in archive.everywhere(layout)}
-    newest |= {path.stem: path for path in transcripts(layout)}
-    return [key for stem, path in newest.items() if (key := key_at(path, stem))]
-
-
 def key_at(path: Path, stem: str) -> str:
     """Read whose a transcript is; empty where it cannot be read."""
     try:

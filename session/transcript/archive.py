@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,14 +65,14 @@ def of_stem(layout: Layout, stem: str) -> list[Archived]:
     return sorted(_within(layout.archive(stem)), key=lambda found: (found.ended_at, found.session_id))
 
 
-def everywhere(layout: Layout) -> Iterator[Archived]:
-    """List the ended sessions of all conversations."""
+def everywhere(layout: Layout, of: Callable[[str], bool] = lambda stem: True) -> Iterator[Archived]:
+    """List the ended sessions of all conversations whose files have a name that ``of`` accepts."""
     try:
         folders = sorted((layout.sessions / "archive").iterdir())
     except FileNotFoundError:
         return
     for folder in folders:
-        if folder.is_dir():
+        if of(folder.name) and folder.is_dir():
             yield from of_stem(layout, folder.name)
 
 

@@ -22,6 +22,7 @@ from gateway.queue.mailbox import INBOUND, Mailbox, Post, Topic, outbound
 from session.transcript.key import slot_of
 from tests.gateway.delivery_place import Place
 from tests.support.foreign import inbound, slot
+from tests.support.until import until
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
@@ -127,13 +128,20 @@ class Gateway:
     async def _obeys(self, key: str) -> None:
         # A daemon told of a slot it was not told of before shows that its ear still hears.
         order = {"v": 1, "id": "w", "do": "watch", "slots": [slot_of(key)], "for_s": 30}
-        while not self.application.events.watched(key):
+
+        async def obeyed() -> bool:
             await self.mailbox.tell("control", slot_of(key), orjson.dumps(order))
-            await asyncio.sleep(0.02)
+            return self.application.events.watched(key)
+
+        await until(obeyed, DEADLINE_S)
 
     async def _are_empty(self) -> None:
-        while any(depth.count for box, depth in (await self.mailbox.depths()).items() if box in BOXES):
-            await asyncio.sleep(0.02)
+        async def are_empty() -> bool:
+            return not any(
+                depth.count for box, depth in (await self.mailbox.depths()).items() if box in BOXES
+            )
+
+        await until(are_empty, DEADLINE_S)
 
     async def parked(self) -> Counter[bytes]:
         """Count the bodies that are set aside."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.dying import die_at
+from tests.support.harness import ROOT
 
 CHANGES = ("rename", "link", "unlink", "fsync", "fdatasync", "pwrite", "write", "rmdir", "mkdir")
 SYNCS = ("fsync", "fdatasync")
@@ -29,6 +30,21 @@ def victims(module: str, folder: Path, *more: str) -> int:
     """
     command = [sys.executable, "-m", f"tests.session.{module}", str(folder), *more]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=120).stdout)
+
+
+async def victim(module: str, folder: Path, *more: str) -> int:
+    """Run a module of ``tests.session`` as a process that dies somewhere; return how it ended."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"tests.session.{module}", str(folder), *more),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(30):
+            return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
 
 
 def die_everywhere(

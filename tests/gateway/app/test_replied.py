@@ -51,9 +51,11 @@ async def test_a_name_that_is_no_channel_makes_no_file(tmp_path: Path) -> None:
     """Letters of other programs may name any channel, such as a path."""
     replied = RepliedChannels(tmp_path)
     for channel in ("../escape", "slack", "", "slack"):
-        await replied.answered(
-            Inbound.model_construct(id="x", key=f"{channel}:1", channel=channel, chat_id="1", answer_to=None)
+        letter = Inbound.model_construct(
+            id="x", key=f"{channel}:1", channel=channel, chat_id="1", answer_to=None
         )
+        if (news := replied.news(letter)) is not None:
+            await replied.note(news)
 
     assert replied.names() == ["slack"]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["slack"]

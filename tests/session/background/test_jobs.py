@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from session.errors import ModelAway, NewerFormat
 from session.memory.scope_state import ScopeStates
 from session.models.model import Answer, Prompt
+from tests.session import dying
 from tests.session.memory_place import ADA, BOB, Clock, jobs_in, open_workspace, saved, talk
 from tests.session.memory_victim import lines_of
 
@@ -232,17 +232,7 @@ ENDED = ["end.after", "job.before", "job.after", *LIVE, "strike.before", "strike
 
 
 async def victim(workspace: Path, task: str, point: str, number: int = 1) -> int:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.session.memory_victim", str(workspace), task, point, str(number)),
-        cwd=ROOT,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(30):
-            return await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
+    return await dying.victim("memory_victim", workspace, task, point, str(number))
 
 
 def calls(workspace: Path) -> int:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from session.memory.extraction import FactRules
 from session.memory.facts import active
+from tests.session.dying import victim
 from tests.session.facts_victim import Counting, main
 from tests.session.memory.test_extraction import exchange
 from tests.session.memory_place import ADA, open_workspace, timers_in
-from tests.support.harness import ROOT
-
-
-async def victim(workspace: Path, point: str) -> int:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.session.facts_victim", str(workspace), point),
-        cwd=ROOT,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(30):
-            return await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
 
 
 @pytest.mark.parametrize(("point", "asked"), [("ask.after", 2), ("facts.after", 1), ("strike.before", 1)])
@@ -40,7 +24,7 @@ async def test_killed_at_any_step_it_loses_and_repeats_nothing(
         await house.turn(ADA, [*exchange(0, minute=0), *exchange(1, minute=1)])
         await house.jobs.aclose()
 
-    assert await victim(tmp_path, point) == -signal.SIGKILL
+    assert await victim("facts_victim", tmp_path, point) == -signal.SIGKILL
     await main(tmp_path, "none")
 
     async with open_workspace(tmp_path) as house:
