@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
 
-.PHONY: help install run test test-fast check bench chaos lock clean
+.PHONY: help install extras run test test-fast check bench chaos lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
@@ -24,6 +24,9 @@ $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
 # A service that may not write into this folder would compile the packages anew at each start.
 install: $(VENV)/.runtime ## creates .venv with the locked dependencies
 	@$(BIN)/python -m compileall -q gateway channels session durable
+
+extras: $(VENV)/.runtime ## adds what MCP servers and the tool web_fetch need
+	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/extras.txt
 
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
@@ -57,7 +60,8 @@ COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)
 	echo "setuptools>=77" | $(COMPILE) - --output-file $(LOCKS)/build.txt
 	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
-	$(COMPILE) pyproject.toml --extra dev --output-file $(LOCKS)/dev.txt
+	$(COMPILE) pyproject.toml --extra mcp --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
+	$(COMPILE) pyproject.toml --extra dev --constraints $(LOCKS)/extras.txt --output-file $(LOCKS)/dev.txt
 
 clean: ## removes what the targets made
 	rm -rf $(VENV) build *.egg-info

@@ -149,7 +149,7 @@ class SessionServices:
         tools = self._tools.groups if scope.group else self._tools.direct
         notes = await self.memory.text(scope)
         facts = await self.facts.told(scope, session, request)
-        place = place_of(session, request, files=scope.files, scope=scope.name)
+        place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._context_parts.parts(
             session,
@@ -160,7 +160,7 @@ class SessionServices:
             others=await self.circles.alike(scope, request.key),
             facts=facts,
         )
-        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name)
+        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the conversation's scope that an answer links to."""

@@ -65,13 +65,15 @@ class Request:
 class TurnContext:
     """What a turn works with: what the model is told besides the history, its files, the tools on offer.
 
-    ``scope`` is the name of the scope that was drawn for it.
+    ``scope`` is the name of the scope that was drawn for it, ``group`` whether several
+    people read the answer.
     """
 
     parts: Sequence[context.Part]
     files: Path
     tools: Collection[str]
     scope: str = ""
+    group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,8 @@ class Asking:
 
     def place(self) -> ToolPlace:
         """Say where a tool acts; a compaction within the turn leaves an archive behind."""
-        session = self._session
-        return place_of(
-            session, self._request, files=self._turn_context.files, scope=self._turn_context.scope
-        )
+        drawn = self._turn_context
+        return place_of(self._session, self._request, files=drawn.files, scope=drawn.scope, group=drawn.group)
 
     def summary_as_user(self) -> bool:
         """Send summaries as messages of the person from now on; False where that changes nothing."""
@@ -199,7 +199,7 @@ class Asking:
         return bool(self._request.attachments) or any(b'"attachments"' in raw for raw in lines)
 
 
-def place_of(session: Session, request: Request, *, files: Path, scope: str) -> ToolPlace:
+def place_of(session: Session, request: Request, *, files: Path, scope: str, group: bool) -> ToolPlace:
     """Say where the tools of a message act."""
     return ToolPlace(
         files,
@@ -209,6 +209,9 @@ def place_of(session: Session, request: Request, *, files: Path, scope: str) -> 
         scope=scope,
         session_id=session.session_id,
         message_id=request.id,
+        sender=request.sender,
+        source=request.source,
+        group=group,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,7 +36,8 @@ class ToolPlace:
     ``stem`` names the files of the conversation; ``previous`` is the archive that a compaction left behind,
     by the name in the session's ``compact`` line, None without one. ``scope`` is the name of the scope, empty
     where none was drawn, ``session_id`` the ULID of the session, ``message_id`` that of the message being
-    answered.
+    answered, ``sender`` who wrote it (``id``, ``name``, ``username``; empty for a job), ``source`` whether a
+    person or the clock did. ``group`` says whether several people read the answer.
     """
 
     folder: Path
@@ -46,6 +47,9 @@ class ToolPlace:
     scope: str = ""
     session_id: str = ""
     message_id: str = ""
+    sender: Mapping[str, str] = field(default_factory=dict)
+    source: str = "interactive"
+    group: bool = False
 
 
 def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
