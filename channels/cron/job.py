@@ -218,33 +218,7 @@ def new_row(
     """
     ms, job_id = ms_of(at), job_id or uuid4().hex[:8]
     message = message or (HEARTBEAT_MESSAGE if heartbeat else "")
-    channel, chat_id = chat_of(to) if to else (None, None)
-    if in_chat and not to:
-        raise BadJob(
-            "there is no chat in whose session it could run", hint="name one: --to telegram:12345678"
-        )
-    payload: Row = {
-        "kind": "agent_turn",
-        "message": message,
-        "deliver": bool(to),
-        "channel": channel,
-        "to": chat_id,
-    }
-    # A newer nanobot runs no job without a chat: this one is bound to its own session.
-    if not to:
-        payload |= {
-            "sessionKey": f"{CHANNEL}:{job_id}",
-            "originChannel": CHANNEL,
-            "originChatId": job_id,
-        }
-    elif in_chat:
-        # The field is ours; the others bind it to the same session in newer nanobots.
-        payload |= {
-            "session": "chat",
-            "sessionKey": to,
-            "originChannel": channel,
-            "originChatId": chat_id,
-        }
+    payload: Row = {"kind": "agent_turn", "message": message, **_answers_row(job_id, to, in_chat=in_chat)}
     if heartbeat:
         payload["heartbeat"] = True
     if owner is not None:
@@ -268,6 +242,25 @@ def new_row(
         "updatedAtMs": ms,
         "deleteAfterRun": owner is not None and isinstance(schedule, At),
     }
+
+
+def _answers_row(job_id: str, to: str, *, in_chat: bool) -> Row:
+    """Say where a job runs and where its answers go, in the fields of old nanobots and of newer ones."""
+    if in_chat and not to:
+        raise BadJob(
+            "there is no chat in whose session it could run", hint="name one: --to telegram:12345678"
+        )
+    channel, chat_id = chat_of(to) if to else (None, None)
+    row: Row = {"deliver": bool(to), "channel": channel, "to": chat_id}
+    if not to:
+        # A newer nanobot runs no job without a chat: this one is bound to its own session.
+        bound: Row = {"sessionKey": f"{CHANNEL}:{job_id}", "originChannel": CHANNEL, "originChatId": job_id}
+    elif in_chat:
+        # The field is ours; the others bind it to the same session in newer nanobots.
+        bound = {"session": "chat", "sessionKey": to, "originChannel": channel, "originChatId": chat_id}
+    else:
+        bound = {}
+    return row | bound
 
 
 def _schedule_row(schedule: Schedule, policy: Policy) -> Row:

@@ -73,9 +73,8 @@ class SendFile:
             raise ToolError(f"{path}: it has {found} bytes, and {most}")
         said = f"{relative} ({found} bytes) goes out with your answer"
         if split(place.key)[0] in _ON_THE_MACHINE:
-            said += (
-                f"; people read this chat on the machine itself, where it lies at {place.folder / relative}"
-            )
+            lies = place.folder / relative
+            said += f"; this chat shows no files, so say in it where this one lies: {lies}"
         return said
 
 
