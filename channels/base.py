@@ -89,6 +89,7 @@ class Piece:
         nonce: at most 25 characters, the same whenever this very piece is sent again.
         reply_to: the platform's id of the message that it answers; only the first piece has one.
         meta: the ``meta`` of the message that it answers.
+        caption: what is to be shown beside a file, as plain text; it has at most 1,024 characters.
     """
 
     chat_id: str
@@ -96,6 +97,7 @@ class Piece:
     nonce: str
     reply_to: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    caption: str = ""
 
 
 class Channel(Protocol):

@@ -39,13 +39,17 @@ class Sender(_Body):
 
 
 class Attachment(_Body):
-    """A file that came along; ``ref`` is its path in the workspace, ``size`` in bytes."""
+    """A file that comes along; ``ref`` is its path in the workspace, ``size`` in bytes.
+
+    ``caption`` is shown beside a file that is sent.
+    """
 
     kind: str = "file"
     name: str = ""
     mime: str = ""
     size: int = Field(default=0, ge=-_INT64, lt=_INT64)
     ref: str = ""
+    caption: str = ""
 
 
 class Inbound(_Body):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from ulid import ULID
 
+from channels.cron.heartbeat import NOTHING, TextOf, message_of
 from channels.cron.job import BadJob, Ran, letter
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
@@ -18,20 +19,24 @@ from channels.message import Inbound
 Put = Callable[[Inbound], Awaitable[None]]
 
 
-async def run_now(file: CronFile, job_id: str, put: Put) -> dict[str, str]:
+async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = message_of) -> dict[str, str]:
     """Put the letter of a job at once, beside its schedule, and note it.
 
     Returns:
         ``id`` and ``key`` of the letter, which is durable.
 
     Raises:
-        NoJob, BadJob: there is none of this id that can run; and whatever ``put`` raises.
+        NoJob, BadJob: there is none of this id that can run, or it asks nothing now; and whatever ``put``
+            and ``text_of`` raise.
     """
     job = await asyncio.to_thread(file.job, job_id)
     if not job.asks:
         raise BadJob(f"the job {job_id} is nanobot's own", hint="it has no message to ask")
+    text = await text_of(job)
+    if text is None:
+        raise BadJob(NOTHING, hint="write a task into it")
     at, began = datetime.now(UTC), time.monotonic()
-    inbound = letter(job, None, at=at, run_id=str(ULID()))
+    inbound = letter(job, None, at=at, run_id=str(ULID()), text=text)
     await put(inbound)
     took_ms = round((time.monotonic() - began) * 1000)
     # The job runs all the same; a damaged file or a full disk is told elsewhere.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, Literal
 from uuid import uuid4
 
+from channels.cron.owner import Owner, read_owner
 from channels.cron.schedule import (
     POLICIES,
     At,
@@ -28,7 +29,16 @@ from channels.message import MAX_TEXT_BYTES, Inbound, key_fault, now_text
 Row = dict[str, Any]
 Status = Literal["ok", "error", "skipped"]
 CHANNEL: Final = "cron"
+# Under this name the ``meta`` of a letter says of which job it is.
+ABOUT: Final = "job"
 MAX_HISTORY: Final = 20
+# The answer of a beat at which nothing is to be told.
+HEARTBEAT_WORD: Final = "HEARTBEAT_OK"
+HEARTBEAT_MESSAGE: Final = (
+    "This is a heartbeat: nobody has written. Look at the tasks below, which stand in HEARTBEAT.md, and do "
+    "what is due now. If nothing needs to be told to anybody, answer with the one word "
+    f"{HEARTBEAT_WORD}."
+)
 # With what stands around it, the id of a letter stays within its 200.
 MAX_ID_BYTES: Final = 160
 # A run dated further ahead than this is not believed.
@@ -48,6 +58,9 @@ class CronJob:
         policy: what becomes of slots that passed while nobody looked.
         answer_to: key of the chat that gets the answers; None: they stay in the job's own session.
         asks: False for what nanobot schedules for itself; such a job is kept and never run here.
+        in_chat: it runs in the session of the chat that it answers, not in its own.
+        heartbeat: what it asks stands in ``HEARTBEAT.md``, which is read anew at each beat.
+        owner: who made it in a chat; None: the command line.
         row: as it stands in the file, unknown fields included.
     """
 
@@ -60,10 +73,18 @@ class CronJob:
     answer_to: str | None
     asks: bool
     row: Mapping[str, Any]
+    in_chat: bool = False
+    heartbeat: bool = False
+    owner: Owner | None = None
 
     @property
     def key(self) -> str:
         """The conversation in which it runs."""
+        return self.answer_to if self.in_chat and self.answer_to else self.own_key
+
+    @property
+    def own_key(self) -> str:
+        """The conversation that is the job's own."""
         return f"{CHANNEL}:{self.id}"
 
     def state_ms(self, name: str) -> int | None:
@@ -105,16 +126,20 @@ def read_job(row: object, zone: tzinfo) -> CronJob:
     if policy not in POLICIES:
         raise BadJob(f"schedule.missed is {policy!r}", hint="skip, once or all")
     asks = payload.get("kind") != "system_event" or bool(payload.get("message"))
+    answer_to = _answer_to(payload)
     return CronJob(
         id=job_id,
         name=row["name"] if isinstance(row.get("name"), str) else job_id,
         enabled=enabled,
-        schedule=read(schedule, anchor_ms=_whole(row.get("createdAtMs")), zone=zone),
+        schedule=read(schedule, anchor_ms=whole(row.get("createdAtMs")), zone=zone),
         policy=policy,
         message=_message_of(payload) if asks else "",
-        answer_to=_answer_to(payload),
+        answer_to=answer_to,
         asks=asks,
         row=row,
+        in_chat=answer_to is not None and payload.get("session") == "chat",
+        heartbeat=payload.get("heartbeat") is True,
+        owner=read_owner(payload.get("owner")),
     )
 
 
@@ -169,34 +194,40 @@ def chat_of(key: str) -> tuple[str, str]:
 
 
 def new_row(
-    schedule: Schedule, message: str, *, at: datetime, to: str = "", name: str = "", policy: Policy = "once"
+    schedule: Schedule,
+    message: str,
+    *,
+    at: datetime,
+    to: str = "",
+    name: str = "",
+    policy: Policy = "once",
+    in_chat: bool = False,
+    heartbeat: bool = False,
+    owner: Owner | None = None,
+    job_id: str = "",
 ) -> Row:
     """Make a job as it is to stand in the file; it runs in every nanobot, too.
 
+    It is made ``at`` an instant, UTC, from which intervals count; ``to`` is the key of the chat that gets the
+    answers (empty: they stay in the job's own session), ``in_chat`` lets it run in that chat's session.
+    ``owner`` makes it in a chat: one of theirs that runs once is gone afterwards. Without ``job_id`` it gets
+    a new one. A ``heartbeat`` without a message asks the usual one.
+
     Raises:
-        BadJob: the message is empty or too long, or ``to`` names no chat.
+        BadJob: the message is empty or too long, ``to`` names no chat, or ``in_chat`` has none.
     """
-    ms, job_id = ms_of(at), uuid4().hex[:8]
-    channel, chat_id = chat_of(to) if to else (None, None)
-    payload: Row = {
-        "kind": "agent_turn",
-        "message": message,
-        "deliver": bool(to),
-        "channel": channel,
-        "to": chat_id,
-    }
-    # A newer nanobot runs no job without a chat: this one is bound to its own session.
-    if not to:
-        payload |= {
-            "sessionKey": f"{CHANNEL}:{job_id}",
-            "originChannel": CHANNEL,
-            "originChatId": job_id,
-        }
+    ms, job_id = ms_of(at), job_id or uuid4().hex[:8]
+    message = message or (HEARTBEAT_MESSAGE if heartbeat else "")
+    payload: Row = {"kind": "agent_turn", "message": message, **_answers_row(job_id, to, in_chat=in_chat)}
+    if heartbeat:
+        payload["heartbeat"] = True
+    if owner is not None:
+        payload["owner"] = owner.as_row()
     _message_of(payload)
     following = next_after(schedule, at)
     return {
         "id": job_id,
-        "name": name or " ".join(message.split())[:30],
+        "name": name or ("heartbeat" if heartbeat else " ".join(message.split())[:30]),
         "enabled": True,
         "schedule": _schedule_row(schedule, policy),
         "payload": payload,
@@ -209,8 +240,27 @@ def new_row(
         },
         "createdAtMs": ms,
         "updatedAtMs": ms,
-        "deleteAfterRun": False,
+        "deleteAfterRun": owner is not None and isinstance(schedule, At),
     }
+
+
+def _answers_row(job_id: str, to: str, *, in_chat: bool) -> Row:
+    """Say where a job runs and where its answers go, in the fields of old nanobots and of newer ones."""
+    if in_chat and not to:
+        raise BadJob(
+            "there is no chat in whose session it could run", hint="name one: --to telegram:12345678"
+        )
+    channel, chat_id = chat_of(to) if to else (None, None)
+    row: Row = {"deliver": bool(to), "channel": channel, "to": chat_id}
+    if not to:
+        # A newer nanobot runs no job without a chat: this one is bound to its own session.
+        bound: Row = {"sessionKey": f"{CHANNEL}:{job_id}", "originChannel": CHANNEL, "originChatId": job_id}
+    elif in_chat:
+        # The field is ours; the others bind it to the same session in newer nanobots.
+        bound = {"session": "chat", "sessionKey": to, "originChannel": channel, "originChatId": chat_id}
+    else:
+        bound = {}
+    return row | bound
 
 
 def _schedule_row(schedule: Schedule, policy: Policy) -> Row:
@@ -261,21 +311,30 @@ def _last_slot(job: CronJob, now: datetime, last: datetime | None) -> datetime |
     return max((one for one in (stored, last) if one is not None), default=None)
 
 
-def letter(job: CronJob, slot: datetime | None, *, at: datetime, run_id: str = "") -> Inbound:
-    """Make the letter of a slot, the same id whoever makes it; without a slot, of a run by hand."""
+def letter(
+    job: CronJob, slot: datetime | None, *, at: datetime, run_id: str = "", text: str | None = None
+) -> Inbound:
+    """Make the letter of a slot, the same id whoever makes it; without a slot, of a run by hand.
+
+    ``text`` is what it asks where that is not the job's message. A letter for the chat's own session has no
+    sender: it is the clock that asks, and not the person.
+    """
     name = slot_name(slot) if slot is not None else f"run:{run_id}"
+    channel, _, chat_id = job.key.partition(":")
+    about = {"name": job.name} | ({"heartbeat": True} if job.heartbeat else {})
     return Inbound(
         v=1,
-        id=f"{job.key}@{name}",
+        id=f"{job.own_key}@{name}",
         key=job.key,
-        channel=CHANNEL,
-        chat_id=job.id,
-        text=job.message,
-        answer_to=job.answer_to,
+        channel=channel,
+        chat_id=chat_id,
+        text=job.message if text is None else text,
+        answer_to=job.answer_to if job.key == job.own_key else None,
         sent_at=now_text(slot or at),
         received_at=now_text(at),
         source="cron",
         cron_job_id=job.id,
+        meta={ABOUT: about},
     )
 
 
@@ -287,86 +346,14 @@ def letter_slot(inbound_id: str) -> datetime | None:
         return None
 
 
-def after_failure(row: Row, slot: datetime | None, error: str) -> Row:
-    """Return the job with its run marked as failed: the letter was put, and its turn came to nothing."""
-    state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
-    history = [*state["runHistory"]] if isinstance(state.get("runHistory"), list) else []
-    since = ms_of(slot) if slot is not None else None
-    fits = [
-        place
-        for place, entry in enumerate(history)
-        if isinstance(entry, dict) and (since is None or _whole(entry.get("runAtMs")) >= since)
-    ]
-    if fits:
-        place = fits[0] if since is not None else fits[-1]
-        history[place] = {**history[place], "status": "error", "error": error}
-        state["runHistory"] = history
-    elif slot is not None:
-        # The turn was quicker than the note of its run.
-        early = state.get("failedSlots")
-        state["failedSlots"] = {**(early if isinstance(early, dict) else {}), slot_name(slot): error}
-    if not fits or place == len(history) - 1:
-        state |= {"lastStatus": "error", "lastError": error}
-    return {**row, "state": state}
-
-
-def after_run(row: Row, schedule: Schedule, ran: Ran) -> Row | None:
-    """Return the job as it stands after a run; None where it was to be deleted after it.
-
-    The slot counts for the schedule as it stands now: one that was changed meanwhile goes on unhindered.
-    """
-    state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
-    history = state.get("runHistory")
-    early = state.pop("failedSlots", None)
-    if ran.slot is not None and isinstance(early, dict) and slot_name(ran.slot) in early:
-        ran = replace(ran, status="error", error=str(early[slot_name(ran.slot)]))
-    entry = {
-        "runAtMs": ms_of(ran.at),
-        "status": ran.status,
-        "durationMs": ran.duration_ms,
-        "error": ran.error,
-    }
-    state |= {"lastRunAtMs": ms_of(ran.at), "lastStatus": ran.status, "lastError": ran.error}
-    state["runHistory"] = [*(history if isinstance(history, list) else []), entry][-MAX_HISTORY:]
-    job = {**row, "state": state}
-    if ran.slot is None:
-        return job
-    state["lastSlotMs"] = max(ms_of(ran.slot), _whole(state.get("lastSlotMs")))
-    if isinstance(schedule, At):
-        if schedule.at == ran.slot:
-            if row.get("deleteAfterRun") is True and ran.status == "ok":
-                return None
-            job["enabled"], state["nextRunAtMs"] = False, None
-    elif row.get("enabled", True):
-        following = next_after(schedule, ran.slot)
-        state["nextRunAtMs"] = ms_of(following) if following is not None else None
-    return job
-
-
-def switched(row: Row, schedule: Schedule, enabled: bool, at: datetime) -> Row:
-    """Return the job switched on or off; slots that passed while it was off are not made up."""
-    state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
-    following = next_after(schedule, at) if enabled else None
-    state["nextRunAtMs"] = ms_of(following) if following is not None else None
-    return {**row, "enabled": enabled, "state": state, "updatedAtMs": ms_of(at)}
-
-
-def planned(row: Row, next_ms: int | None) -> Row:
-    """Return the job with its next slot noted; the same object where it was noted already."""
-    state = row.get("state") if isinstance(row.get("state"), dict) else {}
-    assert isinstance(state, dict)
-    if state.get("nextRunAtMs") == next_ms and "state" in row:
-        return row
-    return {**row, "state": {**state, "nextRunAtMs": next_ms}}
-
-
 def shown(job: CronJob, now: datetime) -> Row:
     """Return the job as it is listed: nanobot's fields, and ``next_run_at``."""
     slot = due(job, now)
     return {**job.row, "next_run_at": slot_name(slot) if slot is not None else None}
 
 
-def _whole(value: object) -> int:
+def whole(value: object) -> int:
+    """Return a number as the file may hold it; 0 for whatever else stands there."""
     return value if type(value) is int and 0 <= value < 2**53 else 0
 
 

@@ -13,21 +13,19 @@ from ulid import ULID
 
 import durable
 from channels import state_file
-from channels.cron import jobs_text
+from channels.cron import chat_jobs, jobs_text
 from channels.cron.actions_file import Left, merged
 from channels.cron.job import (
     BadJob,
     CronJob,
     Ran,
     Row,
-    after_failure,
-    after_run,
-    planned,
     read_job,
     shown,
-    switched,
 )
+from channels.cron.job_state import after_failure, after_run, planned, switched
 from channels.cron.jobs_text import Document, Fault
+from channels.cron.owner import Asker
 from channels.errors import ChannelError
 
 # Inode, size, mtime_ns: another value means that somebody wrote.
@@ -177,6 +175,32 @@ class CronFile:
             if bad.id == job_id:
                 raise BadJob(f"the job {job_id} cannot run: {bad.problem}", hint=bad.cure)
         raise _no_job(job_id)
+
+    # -- what is changed in a chat -----------------------------------------------------------------
+
+    def add_in_chat(self, row: Row) -> CronJob:
+        """Add a job that somebody makes in a chat; one of this id that stands there already is returned.
+
+        Raises:
+            BadJob, BadSchedule: it could not run, or the chat has too many; nothing was written.
+            Damaged, ChannelError: as ``note``.
+        """
+        read_job(row, self._zone)
+        return self._edit(lambda rows: chat_jobs.added(rows, row), by_hand=False).jobs[row["id"]]
+
+    def remove_in_chat(self, job_id: str, asker: Asker) -> None:
+        """Remove a job of the chat in which it is asked.
+
+        Raises:
+            BadJob: the chat has none of this id, or whoever asks may not change it; nothing was written.
+            Damaged, ChannelError: as ``note``.
+        """
+
+        def change(rows: list[Any]) -> list[Any]:
+            found = [row for row in rows if isinstance(row, dict) and row.get("id") == job_id]
+            return chat_jobs.removed(rows, job_id, asker, self._job(found[0]) if found else None)
+
+        self._edit(change, by_hand=False)
 
     # -- what a scheduler notes --------------------------------------------------------------------
 

@@ -189,18 +189,21 @@ def asked(
     expr: str | None = None,
     tz: str | None = None,
     at: str | None = None,
+    heartbeat: str | None = None,
     zone: tzinfo,
     now: datetime,
 ) -> Schedule:
-    """Read what a person asks for: one of an interval, an expression, a date and time.
+    """Read what a person asks for: one of an interval, that of a heartbeat, an expression, a date and time.
 
-    An expression, and a date without an offset, are on the clocks of ``tz``, else of ``zone``.
+    An expression, and a date without an offset, are on the clocks of ``tz``, else of ``zone``. A time that
+    these clocks leap over is the moment right after the leap; one that comes twice is the first of the two.
 
     Raises:
         BadSchedule: it cannot be read, or is past.
     """
-    if sum(one is not None for one in (every, expr, at)) != 1:
-        raise BadSchedule("not one schedule", hint="one of every, cron and at")
+    if sum(one is not None for one in (every, expr, at, heartbeat)) != 1:
+        raise BadSchedule("not one schedule", hint="one of every, cron, at and heartbeat")
+    every = every if heartbeat is None else heartbeat
     if tz is not None and every is not None:
         raise BadSchedule("an interval has no zone", hint="a zone goes with a cron expression or a date")
     if tz is not None:
@@ -214,13 +217,30 @@ def asked(
         local = datetime.fromisoformat(at.strip())
         if tz is not None and local.tzinfo is not None:
             raise BadSchedule(f"{at} has an offset and a zone", hint="either the offset or the zone")
-        moment = (local if local.tzinfo is not None else local.replace(tzinfo=zone)).astimezone(UTC)
+        moment = local.astimezone(UTC) if local.tzinfo is not None else _on_clocks(local, zone)
     except (ValueError, OverflowError):
         raise BadSchedule(f"{at!r} is no date and time", hint="2027-01-01T09:00, or with an offset") from None
     if moment <= now:
         here = now.astimezone(zone)
         raise BadSchedule(f"{at} is past", hint=f"a time after {here:%Y-%m-%dT%H:%M} ({zone})")
     return At(instant_of(ms_of(moment)))
+
+
+def _on_clocks(local: datetime, zone: tzinfo) -> datetime:
+    """Return when the clocks of a zone show this: the first time, or right after a leap over it; UTC."""
+    early, late = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if early.astimezone(zone).replace(tzinfo=None) == local:
+        return early
+    # The leap lies between what the offsets after it and before it make of the time: found by halving.
+    before, after = min(early, late), max(early, late)
+    offset = before.astimezone(zone).utcoffset()
+    while after - before > _SECOND:
+        middle = before + (after - before) / 2
+        if middle.astimezone(zone).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return after.replace(microsecond=0)
 
 
 def _whole(fields: Mapping[str, Any], name: str) -> int:

@@ -15,6 +15,7 @@ import structlog
 
 import durable
 from channels.base import Piece, Pulse, Rendered
+from channels.cron.heartbeat import NOTHING, TextOf, message_of
 from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, CronJob, Ran, due, letter
 from channels.cron.jobs_file import Contents, CronFile, Damaged
 from channels.cron.schedule import missed, ms_of, newest, next_after, slot_name
@@ -51,6 +52,7 @@ def build(
     zone: tzinfo,
     clock: Callable[[], datetime],
     put: Put,
+    text_of: TextOf,
 ) -> CronScheduler:
     """Make the clock of a workspace.
 
@@ -61,9 +63,10 @@ def build(
         zone: of expressions that name none.
         clock: UTC; it may jump.
         put: returns once the letter is durable, however long that takes.
+        text_of: says what a job asks now; None: nothing, no letter is put.
     """
     file = CronFile(workspace, zone=zone, clock=clock)
-    return CronScheduler(file, state, pulse=pulse, clock=clock, put=put)
+    return CronScheduler(file, state, pulse=pulse, clock=clock, put=put, text_of=text_of)
 
 
 class CronScheduler:
@@ -88,6 +91,7 @@ class CronScheduler:
         pulse: Pulse,
         clock: Callable[[], datetime],
         put: Put,
+        text_of: TextOf = message_of,
         pause: Pause = pause,
         access: asyncio.Lock | None = None,
     ) -> None:
@@ -96,6 +100,7 @@ class CronScheduler:
         self._pulse = pulse
         self._clock = clock
         self._put = put
+        self._text_of = text_of
         self._pause = pause
         self._due: deque[tuple[CronJob, datetime, datetime]] = deque()
         # How many tasks put what is due.
@@ -290,7 +295,11 @@ class CronScheduler:
         at, began = self._clock(), time.monotonic()
         error = None
         try:
-            await self._put(letter(job, slot, at=at))
+            text = await self._text_of(job)
+            if text is None:
+                self._note(Ran(job.id, slot, "skipped", at, NOTHING))
+                return
+            await self._put(letter(job, slot, at=at, text=text))
         except Exception as refused:
             # One letter ends here; the others of the clock go on.
             error = f"{type(refused).__name__}: {refused}"

@@ -127,8 +127,12 @@ class Rest:
             lambda http: http.request(Route(method, path, **values), **body), by_token=by_token
         )
 
-    async def post(self, channel: int, content: str | Path, *, nonce: str, quote: str | None) -> object:
-        """Write a text or a file into a channel, pinging who is quoted alone; return what Discord answers.
+    async def post(
+        self, channel: int, content: str | Path, *, nonce: str, quote: str | None, caption: str = ""
+    ) -> object:
+        """Write a text, or a file with its caption, into a channel; return what Discord answers.
+
+        Who is quoted is pinged, and nobody else.
 
         Raises:
             SendNever: the file cannot be read; and whatever ``call`` raises.
@@ -136,6 +140,8 @@ class Rest:
         more: dict[str, Any] = {}
         if isinstance(content, Path):
             more["file"] = await asyncio.to_thread(_open, content)
+            if caption:
+                more["content"] = caption
         else:
             more["content"] = content
         if quote is not None and quote.isdecimal():

@@ -111,7 +111,8 @@ class Egress:
 
     async def _post(self, piece: Piece, channel: int, *, quote: str | None) -> str:
         content = piece.content if isinstance(piece.content, Path) else piece.content.plain
-        return _sent_id(await self._rest.post(channel, content, nonce=piece.nonce, quote=quote))
+        sending = self._rest.post(channel, content, nonce=piece.nonce, quote=quote, caption=piece.caption)
+        return _sent_id(await sending)
 
     async def _answer(self, text: str, meta: Mapping[str, Any]) -> str:
         """Answer through the interaction: fill in what was promised; return "" where that is over.

@@ -93,7 +93,9 @@ class Telegram:
             }
         try:
             if isinstance(piece.content, Path):
-                message = await self._send_file(piece.content, fields)
+                # Without entities it is plain text, whatever it looks like.
+                beside = {"caption": piece.caption} if piece.caption else {}
+                message = await self._send_file(piece.content, fields | beside)
             else:
                 message = await self._say("sendMessage", piece.content, fields)
             return str(int(message["message_id"]))

@@ -35,6 +35,7 @@ from gateway.turns.collect import QueueRules
 from gateway.turns.confidants import Confidants
 from gateway.turns.events import Events
 from gateway.turns.held import cause_of_lanes
+from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lane
 from gateway.turns.model_standing import ModelStanding, standing_of
 from gateway.turns.worker import LetterRules, Worker
@@ -148,6 +149,7 @@ class Application:
             group=group,
             quota=services.quota,
             enclosures=services.enclosures,
+            jobs=Jobs(self.settings.state),
             turn_ended=services.turn_ended,
             letter_ended=partial(self._letter_ended, Outcomes(self.settings, group), group),
             confides=Confidants(self.settings),

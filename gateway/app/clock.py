@@ -14,6 +14,7 @@ from channels.cron.jobs_file import CronFile
 from channels.cron.scheduler import build
 from channels.errors import ChannelError
 from channels.message import Inbound
+from gateway.app.heartbeat import Texts
 from gateway.config.settings import Settings
 from gateway.inbound.intake import Intake
 from gateway.queue.retry import back_off_s, until_durable
@@ -63,6 +64,7 @@ class Clock:
                     zone=self._settings.zone,
                     clock=lambda: datetime.now(UTC),
                     put=self._put,
+                    text_of=Texts(self._settings),
                 ).run()
             # The clock ends here, and is begun anew.
             except Exception as error:

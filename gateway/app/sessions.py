@@ -11,6 +11,7 @@ from typing import Any
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
 from gateway.app.model import build_model
+from gateway.app.schedules import ChatSchedules
 from gateway.app.surroundings import SurroundingsReader
 from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
@@ -22,7 +23,7 @@ from session.background.passing import Passing
 from session.background.retention import Retention
 from session.context.context_parts import ContextParts
 from session.context.embeddings import LIMIT_S, Embeddings
-from session.context.links import linked_files
+from session.context.enclosures import enclosed
 from session.context.recent import RecentSessions
 from session.context.relevance import Relevance
 from session.context.request import place_of
@@ -38,10 +39,12 @@ from session.models.spending import Spending
 from session.recall.recall import Recall
 from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
-from session.tools import Toolbox
+from session.tools import Tool, Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
+from session.tools.schedule import Schedule
+from session.tools.send_file import SendFile
 from session.tools.skills import SkillRead
 from session.transcript.attachments import Attachment
 from session.transcript.history import HistoryWindow
@@ -138,6 +141,8 @@ class SessionServices:
             self.store.layout,
             self.memory,
             MemorySearch(self.recall, self.scopes, zone=settings.zone),
+            Schedule(ChatSchedules(settings, self.scopes)),
+            SendFile(max_bytes=settings.media.max_mb * 2**20),
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -163,10 +168,17 @@ class SessionServices:
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
-        """List the files of the conversation's scope that an answer links to."""
+        """List the files of the scope that a turn sends, then those that its answer links to."""
         scope = await self.circles.of(session, request)
+        exchange = session.find(request.id)
+        lines = session.lines(exchange.start, exchange.stop) if exchange is not None else []
         return await asyncio.to_thread(
-            linked_files, text, scope.files, workspace=self.scopes.workspace, max_bytes=self._max_file_bytes
+            enclosed,
+            text,
+            lines,
+            scope.files,
+            workspace=self.scopes.workspace,
+            max_bytes=self._max_file_bytes,
         )
 
     def turn_ended(self, session: Session, reply: Reply) -> None:
@@ -269,12 +281,16 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
 
 
 def build_toolbox(
-    settings: Settings, library: Library, layout: Layout, memory: MemoryNotes, search: MemorySearch
+    settings: Settings,
+    library: Library,
+    layout: Layout,
+    memory: MemoryNotes,
+    *more: Tool,
 ) -> Toolbox:
     """Put together the tools that come with the daemon."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
     profile = Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives, search])
+    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives, *more])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

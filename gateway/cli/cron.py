@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from channels.cron.job import BadJob, Row, new_row
+from channels.cron.job import BadJob, CronJob, Row, new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import BadSchedule, asked, in_words
 from gateway.app.served import served
@@ -18,7 +18,7 @@ from gateway.outbound.unserved import cure_of
 from gateway.service.zones import zone_for
 
 USAGE = 2
-COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "to")
+COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "to", "session", "owner")
 
 
 def list_(args: argparse.Namespace) -> int:
@@ -32,8 +32,7 @@ def list_(args: argparse.Namespace) -> int:
     sound = [row for row in rows if "problem" not in row]
     bad = [row for row in rows if "problem" in row]
     words = {job.id: in_words(job.schedule, settings.zone) for job in contents.jobs.values()}
-    chats = {job.id: job.answer_to for job in contents.jobs.values()}
-    output.rows([_shown(row, settings.zone, words, chats) for row in sound], COLUMNS)
+    output.rows([_shown(row, settings.zone, words, contents.jobs[row["id"]]) for row in sound], COLUMNS)
     if bad:
         output.words(f"{len(bad)} cannot run:")
         output.rows(bad, ("id", "problem"))
@@ -48,9 +47,24 @@ def add(args: argparse.Namespace) -> int:
     now = datetime.now(UTC)
     zone = attach.complete(zone_for(settings, args.to or ""))
     try:
-        schedule = asked(every=args.every, expr=args.cron, tz=args.tz, at=args.at, zone=zone, now=now)
+        schedule = asked(
+            every=args.every,
+            expr=args.cron,
+            tz=args.tz,
+            at=args.at,
+            heartbeat=args.heartbeat,
+            zone=zone,
+            now=now,
+        )
         row = new_row(
-            schedule, args.message, at=now, to=args.to or "", name=args.name or "", policy=args.missed
+            schedule,
+            args.message or "",
+            at=now,
+            to=args.to or "",
+            name=args.name or "",
+            policy=args.missed,
+            in_chat=args.session == "chat",
+            heartbeat=args.heartbeat is not None,
         )
     except (BadSchedule, BadJob) as error:
         output.error(str(error), error.hint)
@@ -64,6 +78,8 @@ def add(args: argparse.Namespace) -> int:
         return 0
     output.data(job.id)
     chat = f", answers go to {job.answer_to}" if job.answer_to else f", answers stay in {job.key}"
+    if job.in_chat:
+        chat = f", it runs in the session of {job.key}"
     output.words(f"{in_words(job.schedule, zone)}, next {_next(job.row, zone)}{chat}")
     return 0
 
@@ -105,11 +121,12 @@ def run(args: argparse.Namespace) -> int:
                 return await client.run_job(args.id)
         # `cron` starts sooner without the scheduler where a daemon answers, or for another verb.
         from channels.cron.by_hand import run_now
+        from gateway.app.heartbeat import Texts
         from gateway.inbound.intake import Intake
 
         async with attach.queue(settings) as mailbox:
             try:
-                return await run_now(_file(settings), args.id, Intake(mailbox).accept)
+                return await run_now(_file(settings), args.id, Intake(mailbox).accept, Texts(settings))
             except MailboxDown as error:
                 raise Unreachable(f"the queue: {error}", hint="chat-gateway doctor") from None
 
@@ -138,7 +155,7 @@ def _say_unserved(settings: Settings, answer_to: str | None) -> None:
         output.words(f"nothing here serves {channel}, its answers will wait: {cure_of(channel)}")
 
 
-def _shown(row: Row, zone: tzinfo, words: dict[str, str], chats: dict[str, str | None]) -> Row:
+def _shown(row: Row, zone: tzinfo, words: dict[str, str], job: CronJob) -> Row:
     state = row["state"] if isinstance(row.get("state"), dict) else {}
     status = state.get("lastStatus") or ""
     if state.get("lastError"):
@@ -152,7 +169,9 @@ def _shown(row: Row, zone: tzinfo, words: dict[str, str], chats: dict[str, str |
         "next_run": _local(row["next_run_at"], zone),
         "last_run": _local(state.get("lastRunAtMs"), zone),
         "status": status,
-        "to": chats[row["id"]],
+        "to": job.answer_to,
+        "session": "chat" if job.in_chat else "job",
+        "owner": (job.owner.name or job.owner.id or job.owner.chat) if job.owner is not None else "",
     }
 
 

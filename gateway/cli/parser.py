@@ -353,9 +353,16 @@ def _add_cron(tree: _Tree) -> None:
     when.add_argument("--every", metavar="INTERVAL", help="such as 90s, 2h, 1h30m")
     when.add_argument("--cron", metavar="EXPR", help='five fields, such as "0 9 * * 1-5"')
     when.add_argument("--at", metavar="TIME", help="once, such as 2027-01-01T09:00")
+    when.add_argument("--heartbeat", metavar="INTERVAL", help="asks what HEARTBEAT.md holds, such as 30m")
     add.add_argument("--tz", metavar="ZONE", help="zone of --cron or --at (default: the configured one)")
-    add.add_argument("--message", metavar="TEXT", required=True, help="what is asked each time")
+    add.add_argument("--message", metavar="TEXT", help="what is asked each time (a heartbeat needs none)")
     add.add_argument("--to", metavar="KEY", help="chat that gets the answers, such as telegram:12345678")
+    add.add_argument(
+        "--session",
+        choices=("job", "chat"),
+        default="job",
+        help="whose conversation it runs in: its own, or that of the chat (default: %(default)s)",
+    )
     add.add_argument("--name", help="how lists show it (default: the beginning of the message)")
     add.add_argument(
         "--missed",

@@ -222,6 +222,8 @@ class Tools(ConfigTable):
         "profile",
         "skill_read",
         "memory_search",
+        "schedule",
+        "send_file",
         "session_archive_read",
     )
     groups: Strings = ("skill_read", "memory_search", "session_archive_read")

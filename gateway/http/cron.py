@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from channels.cron.by_hand import run_now
@@ -16,6 +16,7 @@ from channels.cron.job import BadJob, new_row, shown
 from channels.cron.jobs_file import CronFile, NoJob
 from channels.cron.schedule import BadSchedule, asked
 from channels.errors import ChannelError
+from gateway.app.heartbeat import Texts
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.service.chats import ChatService
 from gateway.service.zones import zone_for
@@ -24,7 +25,10 @@ T = TypeVar("T")
 
 
 class JobIn(BaseModel):
-    """A job: one of ``every``, ``cron`` (perhaps with ``tz``) and ``at``; answers go ``to`` a chat."""
+    """A job: one of ``every``, ``cron``, ``at`` (the last two perhaps with ``tz``) and ``heartbeat``.
+
+    Answers go ``to`` a chat, in whose ``session`` it runs, or in its own. A heartbeat needs no ``message``.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,8 +36,10 @@ class JobIn(BaseModel):
     cron: str | None = None
     tz: str | None = None
     at: str | None = None
-    message: str = Field(min_length=1)
+    heartbeat: str | None = None
+    message: str = ""
     to: str = ""
+    session: Literal["job", "chat"] = "job"
     name: str = ""
     missed: Literal["skip", "once", "all"] = "once"
 
@@ -57,8 +63,17 @@ def routes(chats: ChatService) -> APIRouter:
         zone = await zone_for(settings, body.to)
         wanted = {"every": body.every, "expr": body.cron, "tz": body.tz, "at": body.at}
         try:
-            schedule = asked(**wanted, zone=zone, now=now)
-            row = new_row(schedule, body.message, at=now, to=body.to, name=body.name, policy=body.missed)
+            schedule = asked(**wanted, heartbeat=body.heartbeat, zone=zone, now=now)
+            row = new_row(
+                schedule,
+                body.message,
+                at=now,
+                to=body.to,
+                name=body.name,
+                policy=body.missed,
+                in_chat=body.session == "chat",
+                heartbeat=body.heartbeat is not None,
+            )
         except (BadSchedule, BadJob) as error:
             raise HttpError(400, str(error), hint=error.hint) from None
         job = await _done(asyncio.to_thread(file().add, row))
@@ -71,7 +86,9 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.post("/{job_id:path}/run", status_code=202, summary="Run a job now, beside its schedule")
     async def post_run(job_id: str) -> Response:
-        return json_response(await _done(run_now(file(), job_id, chats.application.intake.accept)), 202)
+        return json_response(
+            await _done(run_now(file(), job_id, chats.application.intake.accept, Texts(settings))), 202
+        )
 
     return router
 

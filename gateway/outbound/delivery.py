@@ -209,6 +209,7 @@ class Delivery:
                 unknown=progress.unknown.get(number, 0),
                 last=number == missing[-1],
                 ours=lambda: not (entry.letter.lost or self._closing),
+                caption=out.attachments[number - files].caption if number >= files else "",
             )
             try:
                 await self._hand_over(errand, progress)

@@ -64,7 +64,7 @@ async def pieces(
 
 async def instead(channel: Channel, attachment: Attachment, *, why: str) -> Rendered:
     """Say in the chat that a file could not be sent."""
-    line = f"[{_shown(attachment)}: {why}]"
+    line = "\n".join(filter(None, (f"[{_shown(attachment)}: {why}]", attachment.caption)))
     return next(iter(await render(channel, line)), Rendered(line))
 
 

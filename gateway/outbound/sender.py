@@ -62,6 +62,7 @@ class Errand:
         unknown: how many sends of it have an unknown outcome.
         last: nothing of the letter follows.
         ours: whether its letter can still be settled here.
+        caption: what is shown beside it, where it is a file.
     """
 
     out: Outbound
@@ -70,6 +71,7 @@ class Errand:
     unknown: int
     last: bool
     ours: Callable[[], bool]
+    caption: str = ""
 
 
 class PieceSender:
@@ -159,6 +161,7 @@ class PieceSender:
             nonce=nonce(out.id, number),
             reply_to=out.reply_to if number == 0 and chat_id == out.chat_id else None,
             meta=out.meta,
+            caption=errand.caption if isinstance(errand.content, Path) else "",
         )
         async with self._call_of(errand, chat_id):
             # If the process dies from here on, nobody can know whether the platform took it.

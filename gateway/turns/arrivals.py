@@ -13,6 +13,7 @@ from gateway.turns import chat_migration, edits, outcomes, unreadable
 from gateway.turns.collect import Collecting
 from gateway.turns.events import Events, Spawn
 from gateway.turns.flood import Refusals
+from gateway.turns.jobs import is_shown
 from gateway.turns.lanes import Lane, Lanes
 from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
@@ -89,7 +90,7 @@ class Arrivals:
         self._collecting.arrived(inbound)
         if lane is not None and len(lane.entries) > 1:
             self._crowd(lane, inbound)
-            if self._events.watched(inbound.key):
+            if is_shown(inbound) and self._events.watched(inbound.key):
                 self._spawn(self._events.tell("queued", inbound.key, inbound.id), "event queued")
 
     def _is_too_many(self, lane: Lane, inbound: Inbound) -> bool:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from channels.cron.job import ABOUT
 from channels.message import Inbound
 from session.context.audience import told
+from session.context.enclosures import sends_files
+from session.context.links import may_link
+from session.context.quiet import QUIET
 from session.context.scopes import Chat
 from session.store.store import Session
 from session.transcript.attachments import Attachment
@@ -33,8 +38,22 @@ def request(inbound: Inbound) -> Request:
         answer_to=inbound.answer_to or "",
         source=inbound.source,
         cron_job_id=inbound.cron_job_id,
+        job_name=job_name(inbound),
+        heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
     )
+
+
+def job_name(inbound: Inbound) -> str:
+    """Return the name of the job that asks; empty where none does."""
+    name = _about(inbound).get("name")
+    return name if isinstance(name, str) else inbound.cron_job_id or ""
+
+
+def _about(inbound: Inbound) -> Mapping[str, Any]:
+    """Return what a letter of the clock says of its job; nothing else is believed to."""
+    about = inbound.meta.get(ABOUT) if inbound.source == "cron" else None
+    return about if isinstance(about, dict) else {}
 
 
 def chat(inbound: Inbound) -> Chat | None:
@@ -42,9 +61,23 @@ def chat(inbound: Inbound) -> Chat | None:
     return told(inbound.key, inbound.id, group=inbound.group)
 
 
+def may_enclose(session: Session, inbound: Inbound, reply: Reply) -> bool:
+    """Say whether files may go out with what a letter ended in: an answer of the model, told or not."""
+    if (reply.silent and not is_quiet(reply)) or reply.kind != "reply" or not asks_model(inbound):
+        return False
+    exchange = session.find(inbound.id)
+    final = exchange.final if exchange is not None else None
+    return may_link(reply.text) or (final is not None and sends_files(session.line(final)))
+
+
 def command(inbound: Inbound) -> commands.Command | None:
     """Read the command that a message is; an edit is none, whatever its text."""
     return None if inbound.kind == "edit" else commands.parse(inbound.text)
+
+
+def is_quiet(reply: Reply) -> bool:
+    """Say whether a letter has its answer, and that is not to be sent."""
+    return reply.silent and reply.reason == QUIET
 
 
 def asks_model(inbound: Inbound) -> bool:
@@ -72,6 +105,8 @@ def stored(session: Session, inbound: Inbound) -> Reply | None:
             return Reply(silent=True)
         if line.get("message_id") != inbound.id:
             return _TOGETHER
+        if line.get("unsent") is True:
+            return Reply(text=str(line.get("content") or ""), silent=True, reason=QUIET, repeated=True)
         return Reply(text=str(line.get("content") or ""), repeated=True, seq=session.seq_of(inbound.id))
     known = session.journal.known(inbound.id)
     return None if known is None else _remembered(known)

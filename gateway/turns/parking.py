@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from gateway.queue.mailbox import Mailbox, ParkedAs
+from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
 from gateway.turns.policy import Verdict
@@ -20,11 +21,17 @@ CRASHES_MAX = 4
 
 
 class Parking:
-    """Moves letters to the parked ones; ``ended`` hears of each, with the class of its reason."""
+    """Moves letters to the parked ones; ``ended`` hears of each, with the class of its reason.
 
-    def __init__(self, *, mailbox: Mailbox, notices: Notices, ended: Callable[[Entry, str], None]) -> None:
+    ``jobs`` says what is told of those that the clock sent; None: the same as of all others.
+    """
+
+    def __init__(
+        self, *, mailbox: Mailbox, notices: Notices, jobs: Jobs | None, ended: Callable[[Entry, str], None]
+    ) -> None:
         self._mailbox = mailbox
         self._notices = notices
+        self._jobs = jobs
         self._ended = ended
 
     def is_given_up(self, entry: Entry) -> bool:
@@ -53,10 +60,11 @@ class Parking:
         journal = session.journal if session is not None else None
         attempts = max(journal.attempts(inbound.id) if journal else 0, entry.tries.crashes, 1)
         try:
-            if session is not None:
-                await self._notices.tell(session, inbound, reason, verdict.said)
-            else:
-                await self._notices.put(inbound, reason, verdict.said)
+            said = verdict.said if self._jobs is None else await self._jobs.said(inbound, verdict.said)
+            if said is not None and session is not None:
+                await self._notices.tell(session, inbound, reason, said)
+            elif said is not None:
+                await self._notices.put(inbound, reason, said)
             await self._mailbox.park(
                 letter,
                 ParkedAs(inbound.key, verdict.shown, attempts),

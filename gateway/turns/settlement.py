@@ -17,6 +17,7 @@ from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.notices import Notices
+from session.context.quiet import QUIET
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply
 
@@ -84,8 +85,9 @@ class Settlement:
         inbound = entry.inbound
         if reply.silent:
             together = reply.reason == TOGETHER
-            await self._settle(entry, [], error="" if together else reply.reason)
-            if reply.reason:
+            await self._settle(entry, [], error="" if reply.reason in (TOGETHER, QUIET) else reply.reason)
+            # Nobody waits for what a job has to say, and a chat that was told once is not told again.
+            if reply.reason and reply.reason != QUIET and reply.kind != "notice":
                 text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
                 event_id = f"{inbound.id}#notice.{reply.reason}"
                 await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)

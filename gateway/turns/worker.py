@@ -15,13 +15,14 @@ from channels.message import Inbound
 from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import INBOUND, Mailbox
 from gateway.queue.retry import back_off_s
-from gateway.turns import chat_migration, edits, outcomes
+from gateway.turns import chat_migration, edits, jobs, outcomes
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempt, Attempts
 from gateway.turns.collect import Collecting, QueueRules
 from gateway.turns.events import Events
 from gateway.turns.flood import Refusals
 from gateway.turns.idle import IdleBoundary
+from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
@@ -38,7 +39,6 @@ from gateway.turns.policy import (
 )
 from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
-from session.context.links import may_link
 from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, OverCap, SessionError, StoreError
 from session.memory.circles import learn
 from session.models.model import Meter, Usage
@@ -83,6 +83,7 @@ class Worker:
         group: asyncio.TaskGroup,
         quota: Quota | None = None,
         enclosures: Enclosures | None = None,
+        jobs: Jobs | None = None,
         turn_ended: Callable[[Session, Reply], None] = lambda session, reply: None,
         letter_ended: LetterEnded = lambda inbound, status, error, duration_ms: None,
         confides: Callable[[Inbound], bool] = lambda inbound: False,
@@ -99,6 +100,7 @@ class Worker:
         self._group = group
         self._quota = quota
         self._enclosures = enclosures
+        self._jobs = jobs
         self._turn_ended = turn_ended
         self._draining = False
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
@@ -106,7 +108,7 @@ class Worker:
         self._settlement = Settlement(
             mailbox=mailbox, events=events, notices=notices, letter_ended=letter_ended, clock=clock
         )
-        self._parking = Parking(mailbox=mailbox, notices=notices, ended=self._settlement.ended)
+        self._parking = Parking(mailbox=mailbox, notices=notices, jobs=jobs, ended=self._settlement.ended)
         self.orders = Orders(self.lanes, store, mailbox, chat_commands, clock=clock, spawn=self._spawn)
         self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices)
@@ -216,17 +218,20 @@ class Worker:
                 return None
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
-                return await self._settlement.send(
-                    entry, await self._with_files(entry.inbound, session, reply)
-                )
+                reply = await self._with_files(inbound, session, reply)
+                if self._jobs is not None:
+                    reply = await self._jobs.settled(inbound, reply)
+                return await self._settlement.send(entry, reply)
             return reply
 
     async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
-        """Add the files that a model's answer links to."""
-        answered = not reply.silent and reply.kind == "reply" and outcomes.asks_model(inbound)
-        if self._enclosures is None or not answered or not may_link(reply.text):
+        """Add the files that a model's answer links to, or its turn sends."""
+        if self._enclosures is None or not outcomes.may_enclose(session, inbound, reply):
             return reply
         files = await self._enclosures(session, outcomes.request(inbound), reply.text)
+        if files and outcomes.is_quiet(reply):
+            # A job that has nothing to say may still have something to show.
+            return replace(reply, text="", silent=False, reason="", files=files)
         return replace(reply, files=files)
 
     async def _outcome(self, entry: Entry, session: Session) -> Reply | RetryAfter | None:
@@ -327,13 +332,14 @@ class Worker:
 
     async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
         entry, inbound = attempt.entry, attempt.entry.inbound
-        if self._events.watched(inbound.key):
+        shown = jobs.is_shown(inbound)
+        if shown and self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
         with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
             return await self._turns.run(
                 attempt.session,
                 request,
-                watcher=watcher,
+                watcher=watcher if shown else None,
                 stop=entry.stop,
                 careful=entry.disk_told,
                 meter=meter,

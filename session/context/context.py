@@ -152,13 +152,15 @@ def date_and_time(now: datetime, zone: str) -> Part:
     return Part("Date and time", f"{now:%A, %Y-%m-%d %H:%M} {zone} (UTC{now:%z})", TIME)
 
 
-def chat(key: str, *, group: bool, sender: Mapping[str, str]) -> Part:
-    """Say where the message came from."""
+def chat(key: str, *, group: bool, sender: Mapping[str, str], job: str = "", silence: str = "") -> Part:
+    """Say where the message came from: of the clock, for which job, and its word for nothing to tell."""
     rows = {
         "chat": key,
         "channel": key.partition(":")[0],
         "kind": "group" if group else "direct",
         "sender": _who(sender),
+        "asked by": f"the clock, for the job “{job}”; nobody has just written" if job else "",
+        "where nobody needs to be told": f"answer with the one word {silence}" if silence else "",
     }
     lines = [f"{name}: {text}" for name, value in rows.items() if (text := _one_line(value))]
     return Part("Chat", "\n".join(lines), CHAT)

@@ -11,6 +11,7 @@ import structlog
 from session.context import context
 from session.context.context import Part, Recent
 from session.context.profile import PROFILE_FILE, demoted, zone_in
+from session.context.quiet import silence_of
 from session.context.recent import RecentSessions
 from session.context.request import Request
 from session.context.scopes import Scope
@@ -86,7 +87,7 @@ class ContextParts:
                 context.profile(demoted(profile, below=2)),
                 context.memory(notes),
                 context.date_and_time(now.astimezone(zone), zone_name),
-                context.chat(request.key, group=scope.group, sender=request.sender),
+                self._chat(request, scope),
                 context.recent_sessions(self._ended(request.key, stem, active, now, others)),
                 *context.working(self._working(surroundings), now.astimezone(zone)),
                 context.playbooks(
@@ -97,6 +98,11 @@ class ContextParts:
             ]
 
         return await self._threads.start(gather)
+
+    def _chat(self, request: Request, scope: Scope) -> Part:
+        silence = silence_of(request)
+        job = request.job_name
+        return context.chat(request.key, group=scope.group, sender=request.sender, job=job, silence=silence)
 
     def _working(self, surroundings: Surroundings) -> WorkingMemory:
         return self._look_around(surroundings) if self._look_around is not None else WorkingMemory()

@@ -34,7 +34,7 @@ def linked_files(text: str, folder: Path, *, workspace: Path, max_bytes: int) ->
     """
     found: dict[str, Attachment] = {}
     for target in targets(text):
-        file = _file(target, folder, workspace, max_bytes)
+        file = file_at(target, folder, workspace=workspace, max_bytes=max_bytes)
         if file is not None:
             found.setdefault(file.ref, file)
         if len(found) == MAX_FILES:
@@ -66,7 +66,10 @@ def _unfenced(text: str) -> str:
     return "\n".join(kept)
 
 
-def _file(target: str, folder: Path, workspace: Path, max_bytes: int) -> Attachment | None:
+def file_at(
+    target: str, folder: Path, *, workspace: Path, max_bytes: int, caption: str = ""
+) -> Attachment | None:
+    """Return the file that lies at a relative path, as ``linked_files`` says; None where none counts."""
     path = "/".join(name for name in target.split("/") if name not in ("", "."))
     try:
         fd = open_beneath(folder, path)
@@ -80,7 +83,7 @@ def _file(target: str, folder: Path, workspace: Path, max_bytes: int) -> Attachm
         return None
     mime = mimetypes.guess_type(path)[0] or "application/octet-stream"
     ref = (folder / path).relative_to(workspace).as_posix()
-    return Attachment(_kind(mime), path.rpartition("/")[2], mime, size, ref)
+    return Attachment(_kind(mime), path.rpartition("/")[2], mime, size, ref, caption)
 
 
 def _kind(mime: str) -> str:

@@ -44,7 +44,8 @@ class Request:
 
     ``id`` is the inbound id, ``platform_id`` the platform's own, ``sender`` its stored form. ``chat`` is what
     the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
-    the person typed where ``text`` is something else.
+    the person typed where ``text`` is something else. ``job_name`` is that of the job which asks,
+    ``heartbeat`` says that it is one.
     """
 
     id: str
@@ -59,6 +60,8 @@ class Request:
     attachments: Sequence[Attachment] = ()
     received_at: datetime | None = None
     typed: str = ""
+    job_name: str = ""
+    heartbeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,9 @@ class View:
             if seq is None or seq <= after:
                 break
             line = decode(transcript.messages[finals[number - 1]])
+            # The answer of a job that was to be told to nobody.
+            if line.get("unsent") is True:
+                continue
             text = line.get("content")
             at = read_time(line.get("timestamp"))
             id_ = str(line.get("message_id", ""))

@@ -23,17 +23,18 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file; ``ref`` is its path in the workspace, ``size`` in bytes."""
+    """A file; ``ref`` is its path in the workspace, ``size`` in bytes; ``caption`` is shown beside it."""
 
     kind: str = "file"
     name: str = ""
     mime: str = ""
     size: int = 0
     ref: str = ""
+    caption: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return its fields as a line stores them."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value or name != "caption"}
 
 
 def attachments_of(line: Mapping[str, Any]) -> list[Attachment]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
+from session.context.quiet import QUIET, is_quiet
 from session.context.request import Asking, Request, TurnContext, TurnLimits
 from session.errors import (
     BadAnswer,
@@ -141,7 +142,9 @@ class Turns:
             text = stored
         if turn.compaction is not None:
             turn.compaction.ended()
-        return Reply(text=text, seq=session.seq_of(request.id), usage=turn.meter.usage)
+        quiet = QUIET if is_quiet(request, text) else ""
+        seq, usage = session.seq_of(request.id), turn.meter.usage
+        return Reply(text=text, silent=bool(quiet), reason=quiet, seq=seq, usage=usage)
 
     async def close(self, session: Session, request: Request) -> None:
         """Close a turn that ends without an answer by a line that says so; twice does no harm."""
@@ -347,10 +350,13 @@ class _Turn:
     async def _finish(self, answer: Answer) -> str:
         if not answer.text.strip():
             raise BadAnswer("the model answered nothing")
-        used = list(dict.fromkeys(self._tools_used)) or None
         self._answer = answer.text
-        answers = self._answers or None
-        await self._store(self._lines.assistant(answer, final=True, answers=answers, tools_used=used))
+        fields = {
+            "answers": self._answers or None,
+            "tools_used": list(dict.fromkeys(self._tools_used)) or None,
+            "unsent": is_quiet(self._request, answer.text) or None,
+        }
+        await self._store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 
     # -- tools -------------------------------------------------------------------------------------

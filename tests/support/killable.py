@@ -13,6 +13,7 @@ rename         a rename of what messages change
 checkpoint     the rename that puts a transcript in its place: line 1 renewed, a session archived or begun
 history        the rename of HISTORY.md
 notes          the rename of MEMORY.md
+jobs           the rename of cron/jobs.json
 state_file     the rename of a state file of messages: what memory was answered, jobs, budget
 ask            a request to the model
 tool           the run of a tool
@@ -52,6 +53,7 @@ POINTS: dict[str, list[str]] = {
     "checkpoint": ["os:rename?.jsonl"],
     "history": ["os:rename?HISTORY.md"],
     "notes": ["os:rename?MEMORY.md"],
+    "jobs": ["os:rename?jobs.json"],
     "state_file": ["os:rename?.json"],
     "memory": ["session.memory.notes:Notes.write_memory", "session.memory.notes:Notes.add_history"],
 }

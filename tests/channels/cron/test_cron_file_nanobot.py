@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from channels.cron.job import due, letter, new_row
 from channels.cron.jobs_file import CronFile
+from channels.cron.owner import Owner
 from channels.cron.schedule import At, Every, cron
 from tests.channels.cron.cron_file_place import NOON, Theirs, job, put
 from tests.support import peers
@@ -106,6 +108,33 @@ def test_our_jobs_run_there(theirs: Theirs) -> None:
     assert here.jobs[alone.id].answer_to is None
     assert here.jobs[alone.id].row["state"]["lastStatus"] == "ok"
     assert [row["state"]["last_status"] for row in there["jobs"]] == ["ok", "ok", None]
+
+
+@pytest.mark.slow
+@BOTH
+def test_jobs_that_were_made_in_a_chat_run_there(theirs: Theirs) -> None:
+    """Bound to the chat, with an owner, a heartbeat: theirs loads and fires them, and they are read again.
+
+    What it forgets when it writes leaves a job that runs in its own session and belongs to nobody.
+    """
+    file = CronFile(theirs.workspace)
+    now = datetime.now(UTC)
+    owner = Owner("telegram:1", "1", "Ada", "telegram:9:1")
+    to: dict[str, Any] = {"at": now, "to": "telegram:1"}
+    made = file.add_in_chat(new_row(Every(1_000, now), WEIRD, in_chat=True, owner=owner, **to))
+    beat = file.add(new_row(Every(1_000, now), "", heartbeat=True, **to))
+    for one in (made, beat):
+        file.ran(one.id, now, "ok")
+
+    there = theirs.do("cron_run", count=2, within_s=20)
+
+    assert there["warnings"] == []
+    assert {one["id"]: one["message"] for one in there["fired"]} == {made.id: WEIRD, beat.id: beat.message}
+    here = file.read()
+    assert here.bad == ()
+    assert {job.answer_to for job in here.jobs.values()} == {"telegram:1"}
+    assert {job.key for job in here.jobs.values()} <= {"telegram:1", f"cron:{made.id}", f"cron:{beat.id}"}
+    assert here.jobs[made.id].owner in (owner, None)
 
 
 @pytest.mark.slow

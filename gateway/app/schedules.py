@@ -1,0 +1,156 @@
+"""The jobs of chats: what the tool ``schedule`` does, written where the clock looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, tzinfo
+from typing import TypeVar
+
+import structlog
+
+from channels import pairing
+from channels.cron import chat_jobs
+from channels.cron.job import CronJob, new_row
+from channels.cron.jobs_file import CronFile
+from channels.cron.owner import Asker, Owner
+from channels.cron.schedule import asked, in_words, instant_of
+from channels.errors import ChannelError
+from channels.tables import Platform
+from gateway.config.settings import Settings
+from session.context.profile import zone_in
+from session.context.scopes import Scopes, is_job
+from session.errors import ToolError
+from session.memory.notes import Notes
+from session.tools import ToolPlace
+from session.tools.schedule import Wish
+from session.transcript.key import split
+
+log = structlog.get_logger("schedules")
+
+T = TypeVar("T")
+# Nobody but the operator writes there.
+_OWN_CLIENTS = frozenset({"cli", "web"})
+MAX_NAME_CHARS = 60
+
+
+class ChatSchedules:
+    """Keeps the jobs that are made in chats, with who made them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        scopes: Scopes,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._settings = settings
+        self._scopes = scopes
+        self._clock = clock
+
+    async def add(self, wish: Wish, place: ToolPlace) -> str:
+        """Make a job; it survives a power cut on return, and belongs to who asks."""
+        if place.source != "interactive" or is_job(place.key):
+            raise ToolError("a job makes no jobs; ask the person to say it in the chat")
+        now, zone = self._clock(), await self._zone(place)
+        owner = Owner(place.key, place.sender.get("id", ""), place.sender.get("name", ""), place.message_id)
+
+        def write() -> CronJob:
+            schedule = asked(
+                every=wish.every or None,
+                expr=wish.cron or None,
+                at=wish.at or None,
+                tz=wish.tz or None,
+                zone=zone,
+                now=now,
+            )
+            chat_jobs.check_wish(schedule, wish.message)
+            said = (wish.message, wish.every, wish.cron, wish.at, wish.tz, str(wish.own_session))
+            row = new_row(
+                schedule,
+                wish.message,
+                at=now,
+                to=place.key,
+                name=" ".join(wish.name.split())[:MAX_NAME_CHARS],
+                in_chat=not wish.own_session,
+                owner=owner,
+                job_id=chat_jobs.job_id_of(place.key, place.message_id, *said),
+            )
+            return self._file().add_in_chat(row)
+
+        job = await _done(asyncio.to_thread(write))
+        log.info("job.added", job=job.id, key=place.key)
+        return f"the job {job.id} is made: {in_words(job.schedule, zone)}, next {_next(job, zone)}"
+
+    async def listed(self, place: ToolPlace) -> str:
+        """Tell of the chat's jobs: id, name, schedule, next run, who made it, how the last run ended."""
+        zone, asker = await self._zone(place), self._asker(place)
+        contents = await _done(asyncio.to_thread(self._file().read))
+        found = chat_jobs.of_chat(contents.jobs.values(), asker)
+        return "\n".join(_told(job, zone) for job in found) or "this chat has no jobs"
+
+    async def remove(self, job_id: str, place: ToolPlace) -> str:
+        """Remove a job of the chat for good; what it said stays in its conversation."""
+        asker = self._asker(place)
+        await _done(asyncio.to_thread(self._file().remove_in_chat, job_id, asker))
+        log.info("job.removed", job=job_id, key=place.key)
+        return f"the job {job_id} is removed"
+
+    def _file(self) -> CronFile:
+        return CronFile(self._settings.workspace, zone=self._settings.zone, clock=self._clock)
+
+    async def _zone(self, place: ToolPlace) -> tzinfo:
+        """Return the zone of the conversation: that of its profile, else the configured one."""
+        if not place.scope:
+            return self._settings.zone
+        notes = Notes(self._scopes.named(place.scope).memory)
+        found = zone_in((await asyncio.to_thread(notes.profile)).decode("utf-8", "replace"))
+        return self._settings.zone if found is None else found[0]
+
+    def _asker(self, place: ToolPlace) -> Asker:
+        """Say who asks; of a job's turn, which job it is."""
+        person = place.sender.get("id", "")
+        if place.source != "interactive" or is_job(place.key):
+            # A turn of the clock that names no job changes none.
+            return Asker(place.key, group=place.group, job=chat_jobs.own_job(place.message_id) or "-")
+        return Asker(place.key, person, group=place.group, trusted=self._trusts(place.key, person))
+
+    def _trusts(self, key: str, person: str) -> bool:
+        """Say whether the operator let this very person in; that everyone may talk makes nobody trusted."""
+        channel = split(key)[0]
+        if channel in _OWN_CLIENTS:
+            return True
+        table = getattr(self._settings.channels, channel, None)
+        if not isinstance(table, Platform) or not person:
+            return False
+        try:
+            approved = pairing.approved(self._settings.state, channel)
+        except ChannelError as error:
+            # Who was let in cannot be read now: whoever made a job may change it all the same.
+            log.warning("people.unread", error=str(error), hint=error.hint)
+            return person in table.allow_from
+        return person in table.allow_from or person in approved.people
+
+
+async def _done(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except ChannelError as error:
+        raise ToolError(f"{error}; {error.hint}" if error.hint else str(error)) from error
+
+
+def _told(job: CronJob, zone: tzinfo) -> str:
+    state = job.row.get("state")
+    status = state.get("lastStatus") if isinstance(state, dict) else None
+    words = [f"{job.id} “{job.name}”: {in_words(job.schedule, zone)}"]
+    words.append(f"next {_next(job, zone)}" if job.enabled else "switched off")
+    if job.owner is not None and (job.owner.name or job.owner.id):
+        words.append(f"made by {job.owner.name or job.owner.id}")
+    if status:
+        words.append("its last run came to nothing" if status == "error" else f"last run: {status}")
+    return ", ".join(words)
+
+
+def _next(job: CronJob, zone: tzinfo) -> str:
+    ms = job.state_ms("nextRunAtMs")
+    return f"{instant_of(ms).astimezone(zone):%Y-%m-%d %H:%M %Z}" if ms is not None else "soon"
