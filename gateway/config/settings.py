@@ -223,6 +223,7 @@ class Tools(ConfigTable):
         "skill_read",
         "memory_search",
         "session_archive_read",
+        "spawn",
     )
     groups: Strings = ("skill_read", "memory_search", "session_archive_read")
     policy: Policy = Policy()

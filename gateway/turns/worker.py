@@ -38,6 +38,8 @@ from gateway.turns.policy import (
 )
 from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
+from gateway.turns.spawning import is_of_subagent
+from gateway.turns.subagents import Subagents
 from session.context.links import may_link
 from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, OverCap, SessionError, StoreError
 from session.memory.circles import learn
@@ -86,6 +88,7 @@ class Worker:
         turn_ended: Callable[[Session, Reply], None] = lambda session, reply: None,
         letter_ended: LetterEnded = lambda inbound, status, error, duration_ms: None,
         confides: Callable[[Inbound], bool] = lambda inbound: False,
+        subagents: Subagents | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
@@ -100,14 +103,22 @@ class Worker:
         self._quota = quota
         self._enclosures = enclosures
         self._turn_ended = turn_ended
+        self._subagents = subagents
         self._draining = False
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
-        self._settlement = Settlement(
-            mailbox=mailbox, events=events, notices=notices, letter_ended=letter_ended, clock=clock
+        self._settlement = settlement = Settlement(
+            mailbox=mailbox,
+            events=events,
+            notices=notices,
+            letter_ended=letter_ended,
+            clock=clock,
+            subagents=subagents,
         )
-        self._parking = Parking(mailbox=mailbox, notices=notices, ended=self._settlement.ended)
-        self.orders = Orders(self.lanes, store, mailbox, chat_commands, clock=clock, spawn=self._spawn)
+        self._parking = Parking(
+            mailbox=mailbox, notices=notices, ended=settlement.ended, told=settlement.failed
+        )
+        self.orders = self._open_orders(store, clock)
         self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices)
         self._outages = Outages(
@@ -122,6 +133,14 @@ class Worker:
         )
         self.outage = self._outages.outage
         self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=chat_commands.ended, clock=clock)
+
+    def _open_orders(self, store: Store, clock: Callable[[], datetime]) -> Orders:
+        return Orders(
+            *(self.lanes, store, self._mailbox, self._commands),
+            clock=clock,
+            spawn=self._spawn,
+            subagents=self._subagents,
+        )
 
     def _open_arrivals(self, store: Store, notices: Notices) -> Arrivals:
         refusals = Refusals(
@@ -210,10 +229,16 @@ class Worker:
         if entry.verdict is not None and entry.tries.fenced >= self._rules.fenced_tries:
             await self._parking.park(entry, None, entry.verdict)
             return None
-        async with self._store.open(SessionKey(inbound.key)) as session:
+        agents = self._subagents_of(inbound)
+        if agents is not None and await agents.turned_away(entry):
+            return None
+        store = agents.store if agents is not None else self._store
+        async with store.open(SessionKey(inbound.key)) as session:
             if entry.verdict is not None:
                 await self._parking.park(entry, session, entry.verdict)
                 return None
+            if agents is not None:
+                await agents.opened(session, entry.inbound)
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
                 return await self._settlement.send(
@@ -221,10 +246,14 @@ class Worker:
                 )
             return reply
 
+    def _subagents_of(self, inbound: Inbound) -> Subagents | None:
+        """Return the subagents where a letter is one's task; None for every other letter."""
+        return self._subagents if is_of_subagent(inbound) else None
+
     async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
         """Add the files that a model's answer links to."""
         answered = not reply.silent and reply.kind == "reply" and outcomes.asks_model(inbound)
-        if self._enclosures is None or not answered or not may_link(reply.text):
+        if self._enclosures is None or is_of_subagent(inbound) or not answered or not may_link(reply.text):
             return reply
         files = await self._enclosures(session, outcomes.request(inbound), reply.text)
         return replace(reply, files=files)
@@ -242,6 +271,12 @@ class Worker:
         stored = outcomes.stored(session, inbound)
         if stored is None:
             stored = await edits.taken_back(session, inbound) if entry.deleted else None
+        if stored is None and inbound.kind == "result" and self._subagents is not None:
+            met = await self._subagents.met(session, inbound)
+            if isinstance(met, Verdict):
+                await self._parking.park(entry, session, met)
+                return None
+            stored = met
         return stored if stored is not None else await self._answer(entry, session, command)
 
     async def _answer(
@@ -257,10 +292,11 @@ class Worker:
         with ExitStack() as held:
             if outcomes.asks_model(inbound) and self._quota is not None:
                 asked = entry.admitted or session.find(inbound.id) is not None
-                if not asked and (refusal := await self._quota.refusal(session, inbound)) is not None:
+                payer = self._payer(inbound)
+                if not asked and (refusal := await self._quota.refusal(session, payer)) is not None:
                     return refusal
                 entry.admitted = True
-                held.enter_context(self._quota.running(inbound))
+                held.enter_context(self._quota.running(payer))
             attempt = self._attempts.at(entry, session)
             if attempt.spent:
                 verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
@@ -290,7 +326,7 @@ class Worker:
         """Run the turn; None when the letter was parked."""
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
-        meter = self._quota.meter(inbound) if self._quota is not None else Meter()
+        meter = self._quota.meter(self._payer(inbound)) if self._quota is not None else Meter()
         try:
             async with attempt:
                 reply = await self._run(attempt, request, meter)
@@ -322,15 +358,21 @@ class Worker:
             return None
         self._outages.model_answers()
         self._count(inbound, meter)
-        self._turn_ended(session, reply)
+        if not is_of_subagent(inbound):
+            self._turn_ended(session, reply)
         return reply
+
+    def _payer(self, inbound: Inbound) -> Inbound:
+        """Return a letter that says who pays for the turn of this one."""
+        return self._subagents.payer(inbound) if self._subagents is not None else inbound
 
     async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
         entry, inbound = attempt.entry, attempt.entry.inbound
+        agents = self._subagents_of(inbound)
         if self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
         with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
-            return await self._turns.run(
+            return await (agents.turns if agents is not None else self._turns).run(
                 attempt.session,
                 request,
                 watcher=watcher,
@@ -345,13 +387,14 @@ class Worker:
         assert self._quota is not None
         inbound, begun = attempt.entry.inbound, meter.usage != Usage()
         # Known first: after a crash the notice is sent again, and the model is not asked.
-        reply = await self._quota.broken_off(attempt.session, inbound, error, begun=begun)
+        payer = self._payer(inbound)
+        reply = await self._quota.broken_off(attempt.session, payer, error, begun=begun)
         await self._turns.close(attempt.session, request)
         if begun:
-            self._quota.record(inbound, meter.usage, answered=False)
+            self._quota.record(payer, meter.usage, answered=False)
         log.info("turn.broken_off", limit=error.name, begun=begun)
         return reply
 
     def _count(self, inbound: Inbound, meter: Meter) -> None:
         if self._quota is not None:
-            self._quota.record(inbound, meter.usage)
+            self._quota.record(self._payer(inbound), meter.usage)
