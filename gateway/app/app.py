@@ -80,6 +80,7 @@ class Application:
         self.replied = RepliedChannels(settings.state)
         self.services: SessionServices | None = None
         self.worker: Worker | None = None
+        self.subagents: Subagents | None = None
         self.ready = asyncio.Event()
         self.depths_within_s = DEPTHS_WITHIN_S
         self.adapters: list[Adapter] = []
@@ -137,7 +138,7 @@ class Application:
         services = self.services = build_session_services(
             self.settings, status=self._status_lines, spawning=spawning
         )
-        subagents = Subagents(
+        subagents = self.subagents = Subagents(
             files,
             spawning,
             store=services.subagent_store,

@@ -231,7 +231,7 @@ class Subagents:
             elif each.state == "answered" and await self._was_told(each):
                 await self._do(partial(self._files.told, each))
                 continue
-            if not records.may_be_cleaned(each, now):
+            if records.is_needed(each, now):
                 kept.add(each.key)
         await self._do(partial(records.remove_all_but, self.store.layout, left, kept))
 

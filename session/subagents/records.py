@@ -31,8 +31,6 @@ AN_HOUR: Final = 20
 # letter, or the one with its result, may wait somewhere.
 KEPT: Final = timedelta(hours=48)
 FORGOTTEN: Final = timedelta(days=7)
-# A turn that was told to stop may not have heard of it yet.
-_RUNS_ON: Final = timedelta(hours=1)
 _STOPS_KEPT: Final = 50
 _LIVE: Final = ("waiting", "queued")
 _OVER: Final = ("told", "ended")
@@ -279,11 +277,12 @@ def shown(state: Path) -> list[dict[str, str]]:
     ]
 
 
-def may_be_cleaned(subagent: Subagent, now: datetime) -> bool:
-    """Say whether nobody needs the conversation of a subagent any more, nor works on it."""
-    if subagent.state == "ended":
-        return subagent.changed_at is None or now - subagent.changed_at > _RUNS_ON
-    return subagent.state == "told" or _is_forgotten(subagent, now)
+def is_needed(subagent: Subagent, now: datetime) -> bool:
+    """Say whether the conversation of a subagent may still be gone on with, or hold its result.
+
+    A turn that has not heard yet that it was ended cleans up behind itself.
+    """
+    return subagent.state not in _OVER and not _is_forgotten(subagent, now)
 
 
 def goes_on(layout: Layout, stem: str, active: str, session_id: str) -> bool:

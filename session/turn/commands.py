@@ -159,12 +159,12 @@ class Commands:
         """
         match command.name:
             case "new":
-                await self._subagents_ended(session, request, results=True)
+                await self._subagents_ended(session, request.id, results=True)
                 await session.end()
                 return BEGUN if await self.ended(session) else BEGUN_EMPTY
             case "stop":
                 # A running turn was stopped out of line, before this letter's turn; subagents mostly, too.
-                ended = await self._subagents_ended(session, request)
+                ended = await self._subagents_ended(session, request.id)
                 return SUBAGENTS_STOPPED if ended else NOTHING_RUNS
             case "status":
                 left = await self._limits(request) if self._limits is not None else []
@@ -187,10 +187,10 @@ class Commands:
             case _:
                 return _unknown(command.name)
 
-    async def _subagents_ended(self, session: Session, request: Request, *, results: bool = False) -> int:
+    async def _subagents_ended(self, session: Session, id_: str, *, results: bool = False) -> int:
         if self._end_subagents is None:
             return 0
-        return await self._end_subagents(session.key, request.id, results=results)
+        return await self._end_subagents(session.key, id_, results=results)
 
     async def _take_out(self, session: Session, request: Request, number: str) -> str:
         if self._forget is None:
@@ -224,6 +224,7 @@ class Commands:
             # It was there when it was chosen: retention or a person may have deleted it since.
             return NO_SUCH_ONE
         if swap.left:
+            await self._subagents_ended(session, id_, results=True)
             await self._left(session.key, swap.left)
         name = session.metadata.get("name")
         return REOPENED.format(f" ({name})" if name else "", message_count(session.transcript))
