@@ -61,7 +61,7 @@ class Inbound(_Body):
     channel: str
     chat_id: str
     text: str
-    kind: Literal["message", "edit", "command", "action"] = "message"
+    kind: Literal["message", "edit", "command", "action", "result"] = "message"
     platform_id: str | None = None
     sender: Sender = Field(default_factory=Sender)
     attachments: list[Attachment] = Field(default_factory=list)

@@ -38,9 +38,13 @@ from gateway.turns.held import cause_of_lanes
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lane
 from gateway.turns.model_standing import ModelStanding, standing_of
+from gateway.turns.spawning import Spawning
+from gateway.turns.subagents import Subagents
 from gateway.turns.worker import LetterRules, Worker
 from session.disk.layout import Layout
 from session.store.unnamed import media_bytes
+from session.subagents.records import SubagentFiles
+from session.subagents.records import shown as subagents_shown
 from session.turn.commands import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -77,6 +81,7 @@ class Application:
         self.replied = RepliedChannels(settings.state)
         self.services: SessionServices | None = None
         self.worker: Worker | None = None
+        self.subagents: Subagents | None = None
         self.ready = asyncio.Event()
         self.depths_within_s = DEPTHS_WITHIN_S
         self.adapters: list[Adapter] = []
@@ -129,7 +134,19 @@ class Application:
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         limits = self.settings.limits
-        services = self.services = build_session_services(self.settings, status=self._status_lines)
+        files = SubagentFiles(self.settings.state)
+        spawning = Spawning(files, self.mailbox, self._asking)
+        services = self.services = build_session_services(
+            self.settings, status=self._status_lines, spawning=spawning
+        )
+        subagents = self.subagents = Subagents(
+            files,
+            spawning,
+            store=services.subagent_store,
+            parents=services.store,
+            turns=services.subagent_turns,
+            mailbox=self.mailbox,
+        )
         services.retention.awaited = partial(awaited_files, self.mailbox)
         self.worker = Worker(
             mailbox=self.mailbox,
@@ -153,6 +170,7 @@ class Application:
             turn_ended=services.turn_ended,
             letter_ended=partial(self._letter_ended, Outcomes(self.settings, group), group),
             confides=Confidants(self.settings),
+            subagents=subagents,
         )
         self._deliveries = [
             LocalDelivery(channel, mailbox=self.mailbox, events=self.events, group=group)
@@ -160,6 +178,10 @@ class Application:
         ]
         tasks.append(group.create_task(services.background(self.ready), name="background"))
         tasks.append(group.create_task(services.retention.run(), name="retention"))
+        tasks.append(group.create_task(subagents.keep_clean(self.ready.wait()), name="subagents"))
+
+    def _asking(self, key: str, message_id: str) -> Inbound | None:
+        return self.worker.lanes.asking(key, message_id) if self.worker is not None else None
 
     def _letter_ended(
         self, outcomes: Outcomes, group: asyncio.TaskGroup, inbound: Inbound, *how: Any
@@ -275,6 +297,7 @@ class Application:
             "parts": parts,
             "model": self.settings.model.name,
             "lanes": lanes,
+            "subagents": await asyncio.to_thread(subagents_shown, self.settings.state),
             "queues": queues,
             "in_memory": self.mailbox.in_memory().as_dict(),
             "unserved": self._unserved,

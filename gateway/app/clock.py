@@ -31,7 +31,8 @@ class Outcomes:
 
     def ended(self, inbound: Inbound, status: str, error: str, duration_ms: int) -> None:
         """Take note of how a letter ended; returns at once."""
-        if status == "error" and inbound.cron_job_id and inbound.source == "cron":
+        is_run = inbound.source == "cron" and inbound.kind != "result"
+        if status == "error" and inbound.cron_job_id and is_run:
             note = self._note(inbound.cron_job_id, inbound.id, error)
             self._group.create_task(note, name="note failed run")
 

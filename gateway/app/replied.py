@@ -11,6 +11,7 @@ import structlog
 import durable
 from channels.message import Inbound
 from gateway.turns.replies import target
+from session.transcript.key import SUBAGENTS
 
 log = structlog.get_logger("replied")
 
@@ -34,7 +35,7 @@ class RepliedChannels:
     def news(self, inbound: Inbound) -> str | None:
         """Return the channel to which the answer of a letter goes, once; None where it is noted already."""
         channel = target(inbound)[1]
-        if channel in self._noted or not _NAME.fullmatch(channel):
+        if channel in self._noted or channel == SUBAGENTS or not _NAME.fullmatch(channel):
             return None
         # Before the write, so that letters that end meanwhile do not write it again.
         self._noted.add(channel)

@@ -12,11 +12,13 @@ from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
 from gateway.app.model import build_model
 from gateway.app.schedules import ChatSchedules
+from gateway.app.subagents import SubagentContext, build_store, status_lines, turns_like
 from gateway.app.surroundings import SurroundingsReader
 from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota, payer_of
+from gateway.turns.spawning import Spawning
 from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.background.passing import Passing
@@ -39,6 +41,7 @@ from session.models.spending import Spending
 from session.recall.recall import Recall
 from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
+from session.subagents.tool import Spawn
 from session.tools import Tool, Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
@@ -56,9 +59,16 @@ HELD_BEYOND_S = 30.0
 
 
 class SessionServices:
-    """The session side of an application."""
+    """The session side of an application; ``spawning`` starts subagents where there are turns."""
 
-    def __init__(self, settings: Settings, *, status: Callable[[str], list[str]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        status: Callable[[str], list[str]],
+        spawning: Spawning | None = None,
+    ) -> None:
+        self._status, self._spawning = status, spawning
         self.store = Store(
             settings.workspace, zone=settings.zone, cache_bytes=settings.session.cache_mb * 2**20
         )
@@ -100,20 +110,37 @@ class SessionServices:
             compactions=self.compactions,
             embeddings=embeddings,
         )
-        self.commands = Commands(
-            status=status,
+        self.commands = self._commands()
+        self.subagent_store = build_store(settings)
+        self.subagent_turns = self._subagent_turns(settings)
+        self.retention = self._retention(settings)
+        self._tools = settings.tools
+        self._max_file_bytes = settings.media.max_mb * 2**20
+        self._files = settings.workspace / "files"
+
+    def _commands(self) -> Commands:
+        spawning = self._spawning
+        return Commands(
+            status=self._status,
             memory=self.facts.remembered.show,
             forget=self.facts.remembered.forget,
             ended=self.jobs.ended,
             left=self.jobs.left,
             compact=self.compactions,
-            limits=self.quota.left,
+            limits=self._left,
+            end_subagents=spawning.end if spawning is not None else None,
             now=self.turns.now,
         )
-        self.retention = self._retention(settings)
-        self._tools = settings.tools
-        self._max_file_bytes = settings.media.max_mb * 2**20
-        self._files = settings.workspace / "files"
+
+    def _subagent_turns(self, settings: Settings) -> Turns:
+        context = SubagentContext(
+            settings, circles=self.circles, facts=self.facts.told, context_parts=self._context_parts
+        )
+        return turns_like(self.turns, context)
+
+    async def _left(self, request: Request) -> list[str]:
+        """Say what of the limits is left to whoever asks, and which subagents work for the chat."""
+        return [*await self.quota.left(request), *await status_lines(self._spawning, request.key)]
 
     def _notes(self, settings: Settings) -> MemoryNotes:
         return MemoryNotes(
@@ -143,6 +170,7 @@ class SessionServices:
             MemorySearch(self.recall, self.scopes, zone=settings.zone),
             Schedule(ChatSchedules(settings, self.scopes)),
             SendFile(max_bytes=settings.media.max_mb * 2**20),
+            *([Spawn(self._spawning)] if self._spawning is not None else []),
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -221,6 +249,7 @@ class SessionServices:
         await self.recall.aclose()
         self._context_parts.close()
         await self._spending.aclose()
+        await self.subagent_store.aclose()
         await self.store.aclose()
 
 
@@ -281,13 +310,9 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
 
 
 def build_toolbox(
-    settings: Settings,
-    library: Library,
-    layout: Layout,
-    memory: MemoryNotes,
-    *more: Tool,
+    settings: Settings, library: Library, layout: Layout, memory: MemoryNotes, *more: Tool
 ) -> Toolbox:
-    """Put together the tools that come with the daemon."""
+    """Put together the tools that come with the daemon, ``more`` at the end."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
     profile = Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024)
     return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives, *more])
@@ -353,6 +378,8 @@ def build_embeddings(settings: Settings) -> Embeddings | None:
     return Embeddings(embedder, settings.state)
 
 
-def build_session_services(settings: Settings, *, status: Callable[[str], list[str]]) -> SessionServices:
+def build_session_services(
+    settings: Settings, *, status: Callable[[str], list[str]], spawning: Spawning | None = None
+) -> SessionServices:
     """Open the workspace and build its session side."""
-    return SessionServices(settings, status=status)
+    return SessionServices(settings, status=status, spawning=spawning)

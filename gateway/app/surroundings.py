@@ -20,7 +20,9 @@ from gateway.config.settings import Settings
 from gateway.outbound.standing import standing
 from session.context.profile import PROFILE_FILE
 from session.context.working import ChannelStanding, Event, OpenWork, Surroundings, WorkingMemory
+from session.errors import StoreError
 from session.memory.notes import MEMORY
+from session.subagents.records import SubagentFiles
 from session.transcript.key import mark_of
 
 log = structlog.get_logger("surroundings")
@@ -38,6 +40,7 @@ class SurroundingsReader:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._subagent_files = SubagentFiles(settings.state)
         self._cron = CronFile(settings.workspace, zone=settings.zone)
         self._jobs: tuple[Seen | None, Sequence[CronJob]] = (None, ())
         self._channels: tuple[float, Sequence[ChannelStanding]] = (-CHANNELS_EVERY_S, ())
@@ -50,7 +53,11 @@ class SurroundingsReader:
         answering = [job for job in jobs if here & {job.answer_to, job.key}]
         return WorkingMemory(
             events=[*_runs(answering), *_notes(around.scope.memory), *_files(around.scope.files)],
-            open_work=[*self._background(around.key), *_schedules(answering, around.key)],
+            open_work=[
+                *self._subagents(around.key),
+                *self._background(around.key),
+                *_schedules(answering, around.key),
+            ],
             channels=() if around.scope.group else self._standing(),
         )
 
@@ -79,6 +86,17 @@ class SurroundingsReader:
                 ]
                 self._channels = (time.monotonic(), known)
             return known
+
+    def _subagents(self, key: str) -> Iterator[OpenWork]:
+        """Name the subagents of a chat that work."""
+        try:
+            found = self._subagent_files.of(key)
+        except StoreError as error:
+            log.warning("subagents.unreadable", error=str(error))
+            return
+        for each in found:
+            if each.live:
+                yield OpenWork(f"the subagent “{each.label}” ({each.key}) works")
 
     def _background(self, key: str) -> Iterator[OpenWork]:
         """Name what the background still has to do for a chat, by the names of its files alone."""

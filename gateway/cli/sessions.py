@@ -25,6 +25,7 @@ from session.store.search import SearchResult
 from session.store.search import search as search_in
 from session.store.store import Store, View
 from session.store.switch_session import Swap
+from session.subagents.records import SubagentFiles
 from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def new(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> bool:
         async with _services(settings) as services, services.store.open(SessionKey(args.key)) as session:
             archived = await session.end()
+            _end_subagents(settings, args.key)
             await services.jobs.ended(session)
             created = archived is None and not session.path.exists()
             if created:
@@ -97,6 +99,7 @@ def close(args: argparse.Namespace) -> int:
             async with services.store.open(SessionKey(args.key)) as session:
                 closed = await session.change(lambda *hands: switch_session.close(*hands, of=None))
             if closed is not None:
+                _end_subagents(settings, args.key)
                 await services.jobs.left(args.key, closed)
             return closed
 
@@ -117,6 +120,7 @@ def resume(args: argparse.Namespace) -> int:
                     lambda *hands: switch_session.reopen(*hands, session_id=args.ulid)
                 )
             if swap.left:
+                _end_subagents(settings, args.key)
                 await services.jobs.left(args.key, swap.left)
             return swap
 
@@ -244,7 +248,14 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key, everything=everything)
-    return await store.clear(key, everything=everything, awaited=partial(_awaited, settings))
+    cleared = await store.clear(key, everything=everything, awaited=partial(_awaited, settings))
+    _end_subagents(settings, key)
+    return cleared
+
+
+def _end_subagents(settings: Settings, key: str) -> None:
+    """End those that a conversation has started which ends; one that works is not heard of any more."""
+    SubagentFiles(settings.state).end(key, results=True)
 
 
 def _can_be_sent(key: str) -> bool:

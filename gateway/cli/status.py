@@ -17,6 +17,7 @@ from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.mailbox import INBOUND
 from session.disk.layout import Layout
 from session.store.unnamed import media_bytes
+from session.subagents.records import shown as subagents_shown
 
 
 def status(args: argparse.Namespace) -> int:
@@ -50,6 +51,7 @@ async def _status(settings: Settings) -> dict[str, Any]:
         "ready": False,
         "model": settings.model.name,
         "lanes": [],
+        "subagents": subagents_shown(settings.state),
         **await _queues(settings),
         "parts": {},
         **await _usage_today(settings),
@@ -101,6 +103,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for lane in found["lanes"]:
         running = f"running for {lane['running_s']} s" if lane["running_s"] is not None else "not running"
         yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting"
+    for row in found.get("subagents") or ():
+        yield f"subagent {row['key']}: of {row['parent']}, since {row['since'][:19]}Z"
     if found.get("media_bytes"):
         yield f"media: {found['media_bytes'] / 2**20:.1f} MB of files that people sent"
     usage = found["usage_today"]

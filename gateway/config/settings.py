@@ -225,6 +225,7 @@ class Tools(ConfigTable):
         "schedule",
         "send_file",
         "session_archive_read",
+        "spawn",
     )
     groups: Strings = ("skill_read", "memory_search", "session_archive_read")
     policy: Policy = Policy()

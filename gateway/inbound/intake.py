@@ -6,8 +6,7 @@ from ulid import ULID
 
 from channels.message import Inbound
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
-from gateway.turns.control_order import StatusOrder, StopOrder
-from gateway.turns.stops import OWN
+from gateway.turns.control_order import OWN, StatusOrder, StopOrder
 from session.transcript.key import slot_of
 from session.turn import commands
 

@@ -9,7 +9,7 @@ from ulid import ULID
 from channels.errors import Unreadable
 from channels.message import MAX_ID_BYTES, MAX_KEY_BYTES, Inbound, key_fault, now_text, read_inbound
 from gateway.errors import GatewayError
-from session.transcript.key import SessionKey, split
+from session.transcript.key import SUBAGENTS, SessionKey, split
 
 if TYPE_CHECKING:
     from session.store.store import Store
@@ -42,6 +42,10 @@ def inbound(key: str, text: str, message_id: str | None = None, *, kept: bool = 
         NoAddress: the key is not ``channel:chat_id``, or key or id is too long.
     """
     channel, chat_id = split(key)
+    if channel == SUBAGENTS:
+        raise NoAddress(
+            f"{key} is a subagent's, which takes no messages", hint="write to the chat that started it"
+        )
     if kept and not channel:
         channel = "cli"
     prefix = "cli:" if channel == "cli" else "web:"

@@ -169,12 +169,20 @@ class SessionService:
         )
         if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
             worker.lanes.stop(key)
+        if cleared or of is None:
+            await self._end_subagents(key)
         services = self._chats.application.services
         if cleared and services is not None:
             await services.compactions.settled(key, cancel=True)
         return cleared
 
+    async def _end_subagents(self, key: str) -> None:
+        """End those that a conversation has started which ends: nobody waits for them."""
+        if self._chats.application.subagents is not None:
+            await self._chats.application.subagents.end(key, results=True)
+
     async def _left(self, key: str, session_id: str) -> None:
+        await self._end_subagents(key)
         services = self._chats.application.services
         if services is not None:
             await services.jobs.left(key, session_id)

@@ -18,6 +18,7 @@ from gateway.turns.lanes import Lane, Lanes
 from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
 from gateway.turns.policy import UNANSWERED, Verdict, broken
+from gateway.turns.spawning import is_of_subagent
 
 log = structlog.get_logger("worker")
 
@@ -94,7 +95,9 @@ class Arrivals:
                 self._spawn(self._events.tell("queued", inbound.key, inbound.id), "event queued")
 
     def _is_too_many(self, lane: Lane, inbound: Inbound) -> bool:
-        """Say whether it is refused; one that waits already, or moves the whole chat, never is."""
+        """Say whether it is refused; one that waits already, moves the chat or is a subagent's never is."""
+        if is_of_subagent(inbound):
+            return False
         if lane.find(inbound.id) is not None or chat_migration.target(inbound) is not None:
             return False
         return self._refusals.meets(inbound.key, len(lane.entries) - 1)

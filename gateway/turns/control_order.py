@@ -11,6 +11,9 @@ from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
 from session.transcript.key import SLOTS
 
+# How the ids of stops begin that no message asked for.
+OWN: Final = "stop:"
+
 
 class _Order(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)

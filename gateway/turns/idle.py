@@ -50,13 +50,16 @@ class IdleBoundary:
     async def before(self, entry: Entry, session: Session) -> None:
         """Draw the boundary before a message that the model is asked; what a crash cut short is finished.
 
-        A message of a cron job draws none, nor does one of which the session holds a line.
+        A message of a cron job draws none, nor does a subagent's result, nor one of which the session holds a
+        line.
 
         Raises:
             Fenced, StoreError, MailboxDown: call it again.
         """
         inbound = entry.inbound
-        if not self._limit or inbound.source == "cron" or session.find(inbound.id) is not None:
+        if not self._limit or inbound.source == "cron" or inbound.kind == "result":
+            return
+        if session.find(inbound.id) is not None:
             return
 
         def due(transcript: Transcript) -> bool:

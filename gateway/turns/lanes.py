@@ -186,6 +186,12 @@ class Lanes:
             return None
         return lane.entries[0] if lane.nudge is not None and lane.entries else lane.running
 
+    def asking(self, key: str, message_id: str) -> Inbound | None:
+        """Return the message whose turn runs for a key, by its id; None where it does not run here."""
+        lane = self._lanes.get(key)
+        entry = lane.running if lane is not None else None
+        return entry.inbound if entry is not None and entry.inbound.id == message_id else None
+
     async def parked_whole(self, message_id: str, key: str | None) -> None:
         """Return when no letter of this id, of ``key`` or of any chat, is in the midst of being parked."""
         for lane in self:

@@ -12,6 +12,7 @@ from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
 from session.store.store import Session
 from session.transcript.journal import Told
+from session.transcript.key import is_subagent
 
 
 class Notices:
@@ -24,6 +25,9 @@ class Notices:
 
     async def put(self, to: Inbound | Address, reason: str, text: str, *, seq: int = 0) -> None:
         """Return when the notice is durable; the same reason for the same message is the same notice."""
+        if is_subagent(to.key):
+            # Nobody reads along: how it ends is told to its parent.
+            return
         post = replies.notice(to, reason, text, self._clock(), seq=seq)
         await self._mailbox.put(post)
         await self.show("notice", to, post, text, seq)

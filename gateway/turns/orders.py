@@ -12,7 +12,9 @@ from gateway.turns.events import Spawn
 from gateway.turns.lanes import Lanes
 from gateway.turns.statuses import Statuses
 from gateway.turns.stops import Stops
+from gateway.turns.subagents import Subagents
 from session.store.store import Store
+from session.transcript.key import is_subagent
 from session.turn.commands import OUT_OF_LINE, Command, Commands
 
 
@@ -28,10 +30,22 @@ class Orders:
         *,
         clock: Callable[[], datetime],
         spawn: Spawn,
+        subagents: Subagents | None = None,
     ) -> None:
+        self._spawn = spawn
+        self._subagents = subagents
         self._aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
-        self.stop = Stops(lanes=lanes, aside=self._aside).stop
+        self._stops = Stops(lanes=lanes, aside=self._aside)
         self.look = Statuses(lanes=lanes, aside=self._aside, chat_commands=chat_commands).look
+
+    def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
+        """Stop the turn of ``key`` that runs here, as ``Stops.stop``, and its subagents wherever they run."""
+        if self._subagents is not None and not is_subagent(key) and not self._aside.is_past(key, asked_id):
+            self._spawn(self._end(self._subagents, key, asked_id), "end subagents")
+        return self._stops.stop(key, asked_id, asked=asked)
+
+    async def _end(self, subagents: Subagents, key: str, by: str) -> None:
+        await subagents.end(key, by)
 
     def received(self, inbound: Inbound, command: Command | None) -> None:
         """Act on a letter that has come into its lane, whatever stands before it there."""

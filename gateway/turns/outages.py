@@ -19,7 +19,7 @@ from gateway.turns.notices import Notices
 from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
 from session.errors import Fenced, ModelAway, SessionError, StoreError
 from session.store.store import Session, Store
-from session.transcript.key import SessionKey
+from session.transcript.key import SessionKey, is_subagent
 
 log = structlog.get_logger("outages")
 
@@ -117,7 +117,9 @@ class Outages:
         while self.outage.since is not None and not self.draining:
             for lane in self._lanes:
                 entry = lane.entries[0] if lane.entries else None
-                if entry is None or lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
+                if entry is None or is_subagent(lane.key):
+                    continue
+                if lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
                     continue
                 await self._tell(entry, error)
             # A chat may begin to wait at any moment of the outage: it is looked for until the outage is over.

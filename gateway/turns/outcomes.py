@@ -15,7 +15,7 @@ from session.context.scopes import Chat
 from session.store.store import Session
 from session.transcript.attachments import Attachment
 from session.transcript.journal import Known
-from session.transcript.key import SessionKey
+from session.transcript.key import SUBAGENTS, SessionKey
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply, Request
 
@@ -71,8 +71,10 @@ def may_enclose(session: Session, inbound: Inbound, reply: Reply) -> bool:
 
 
 def command(inbound: Inbound) -> commands.Command | None:
-    """Read the command that a message is; an edit is none, whatever its text."""
-    return None if inbound.kind == "edit" else commands.parse(inbound.text)
+    """Read the command that a message is; an edit is none, nor what a subagent is told or tells."""
+    if inbound.kind in ("edit", "result") or inbound.channel == SUBAGENTS:
+        return None
+    return commands.parse(inbound.text)
 
 
 def is_quiet(reply: Reply) -> bool:

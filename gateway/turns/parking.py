@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -21,18 +21,28 @@ CRASHES_MAX = 4
 
 
 class Parking:
-    """Moves letters to the parked ones; ``ended`` hears of each, with the class of its reason.
+    """Moves letters to the parked ones.
 
-    ``jobs`` says what is told of those that the clock sent; None: the same as of all others.
+    Args:
+        jobs: says what is told of those that the clock sent; None: the same as of all others.
+        ended: hears of each, with the class of its reason.
+        told: tells who waits for a letter that is not parked but fails (a subagent's); False: it is parked.
     """
 
     def __init__(
-        self, *, mailbox: Mailbox, notices: Notices, jobs: Jobs | None, ended: Callable[[Entry, str], None]
+        self,
+        *,
+        mailbox: Mailbox,
+        notices: Notices,
+        jobs: Jobs | None,
+        ended: Callable[[Entry, str], None],
+        told: Callable[[Entry, Verdict], Awaitable[bool]] | None = None,
     ) -> None:
         self._mailbox = mailbox
         self._notices = notices
         self._jobs = jobs
         self._ended = ended
+        self._told = told
 
     def is_given_up(self, entry: Entry) -> bool:
         """Say, after an error nobody foresaw, whether a letter stays in its queue, to come again much later.
@@ -54,6 +64,8 @@ class Parking:
             LetterLost: it is parked, and comes again all the same.
         """
         inbound, letter, reason = entry.inbound, entry.letter, verdict.reason
+        if self._told is not None and await self._told(entry, verdict):
+            return
         # Whoever puts the letter back waits for this: its mark in the journal must not come after that.
         entry.verdict, entry.parking = verdict, asyncio.Event()
         entry.tries.parkings += 1

@@ -104,7 +104,8 @@ class Quota:
         if not self._turns_per_hour and not self._spending.limited:
             return None
         await self._spending.refresh()
-        over = self._over(self.payer(inbound))
+        # The message for which a subagent works was counted before, and was within the limit.
+        over = self._over(self.payer(inbound), turns=inbound.kind != "result")
         return await self._conclude(session, inbound, over) if over is not None else None
 
     async def broken_off(self, session: Session, inbound: Inbound, error: OverCap, *, begun: bool) -> Reply:
@@ -171,14 +172,16 @@ class Quota:
             lines.append(f"left this hour: {left} of {self._turns_per_hour} messages")
         return lines
 
-    def _over(self, payer: Payer) -> Over | None:
+    def _over(self, payer: Payer, *, turns: bool) -> Over | None:
         now, person = self._clock(), payer.person
         cap = self._spending.reached(payer)
         if cap is not None:
             text = SPENT_SAID.format(_upper(_WHOLE[cap.name]), AGAIN_SAID)
             return Over(cap.about, text, next_day(now) - DAY)
-        ends = self._spending.within_hour(person) if self._turns_per_hour else []
-        if not self._turns_per_hour or len(ends) + self._running[person] < self._turns_per_hour:
+        if not self._turns_per_hour or not turns:
+            return None
+        ends = self._spending.within_hour(person)
+        if len(ends) + self._running[person] < self._turns_per_hour:
             return None
         free = ends[-self._turns_per_hour] if len(ends) >= self._turns_per_hour else now
         minutes = max(math.ceil((free + HOUR - now).total_seconds() / 60), 1)

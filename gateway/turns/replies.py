@@ -14,7 +14,7 @@ from channels.errors import Address
 from channels.message import Attachment, Inbound, Outbound, now_text
 from gateway.queue.mailbox import Post, outbound
 from gateway.turns.events import LOCAL_CHANNELS
-from session.transcript.key import split
+from session.transcript.key import SUBAGENTS, split
 from session.turn.turn import Reply
 
 # In an Outbound's meta: its number among what the chat was told.
@@ -39,7 +39,8 @@ def target(inbound: Inbound | Address) -> tuple[str, str, str]:
     answer_to = getattr(inbound, "answer_to", None)
     if answer_to:
         channel, chat_id = split(answer_to)
-        if channel:
+        # A subagent is no chat: nobody would ever take the answer.
+        if channel and channel != SUBAGENTS:
             return answer_to, channel, chat_id
     return inbound.key, inbound.channel, inbound.chat_id
 

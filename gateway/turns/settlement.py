@@ -17,6 +17,9 @@ from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.notices import Notices
+from gateway.turns.policy import Verdict
+from gateway.turns.spawning import is_of_subagent
+from gateway.turns.subagents import Subagents
 from session.context.quiet import QUIET
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply
@@ -35,6 +38,7 @@ class Settlement:
 
     Args:
         letter_ended: hears of each letter how it ended, with its milliseconds from the first try on.
+        subagents: what their letters end in; None: there are none.
     """
 
     def __init__(
@@ -45,7 +49,9 @@ class Settlement:
         notices: Notices,
         letter_ended: LetterEnded,
         clock: Callable[[], datetime],
+        subagents: Subagents | None = None,
     ) -> None:
+        self._subagents = subagents
         self._mailbox = mailbox
         self._events = events
         self._notices = notices
@@ -83,6 +89,18 @@ class Settlement:
             # It comes again, perhaps by then, and the stored reply is sent.
             return RetryAfter(SOON_S)
         inbound = entry.inbound
+        if self._subagents is not None and is_of_subagent(inbound):
+            post = await self._subagents.result(inbound, reply)
+            await self._settle(entry, [] if post is None else [post], error=reply.reason)
+            await self._subagents.settled(inbound)
+            return None
+        await self._send(entry, reply)
+        if self._subagents is not None and inbound.kind == "result":
+            await self._subagents.settled(inbound)
+        return None
+
+    async def _send(self, entry: Entry, reply: Reply) -> None:
+        inbound = entry.inbound
         if reply.silent:
             together = reply.reason == TOGETHER
             await self._settle(entry, [], error="" if reply.reason in (TOGETHER, QUIET) else reply.reason)
@@ -91,7 +109,7 @@ class Settlement:
                 text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
                 event_id = f"{inbound.id}#notice.{reply.reason}"
                 await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
-            return None
+            return
         post = replies.reply(inbound, reply, self._clock())
         await self._settle(entry, [post], error=reply.reason if reply.kind == "notice" else "")
         # The acknowledgement may yet be lost with its connection.
@@ -99,7 +117,19 @@ class Settlement:
         log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
         kind: EventKind = "notice" if reply.kind == "notice" else "reply"
         await self._notices.show(kind, inbound, post, reply.text, reply.seq)
-        return None
+
+    async def failed(self, entry: Entry, verdict: Verdict) -> bool:
+        """Let a subagent's letter that fails for good end in a result that says so; False: it is none.
+
+        Raises:
+            LetterLost, MailboxDown, StoreError: as ``send``.
+        """
+        if self._subagents is None or not is_of_subagent(entry.inbound):
+            return False
+        entry.verdict = verdict
+        entry.tries.parkings += 1
+        await self.send(entry, Reply(verdict.said, kind="notice", reason=verdict.reason))
+        return True
 
     def ended(self, entry: Entry, error: str) -> None:
         """Say how a letter ended to whoever keeps count of it; ``error`` is the class of its reason."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from channels.message import Inbound
 from gateway.turns.aside import Aside
+from gateway.turns.control_order import OWN
 from gateway.turns.lanes import Lanes
 from session.store.store import Session
 from session.turn import commands
-
-# Ids of stops that no message asked for.
-OWN = "stop:"
 
 
 class Stops:

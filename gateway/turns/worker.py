@@ -15,9 +15,9 @@ from channels.message import Inbound
 from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import INBOUND, Mailbox
 from gateway.queue.retry import back_off_s
-from gateway.turns import chat_migration, edits, jobs, outcomes
+from gateway.turns import chat_migration, edits, outcomes
 from gateway.turns.arrivals import Arrivals
-from gateway.turns.attempts import Attempt, Attempts
+from gateway.turns.attempts import Attempts
 from gateway.turns.collect import Collecting, QueueRules
 from gateway.turns.events import Events
 from gateway.turns.flood import Refusals
@@ -31,17 +31,15 @@ from gateway.turns.parking import Parking
 from gateway.turns.policy import (
     ATTEMPTS_SAID,
     FENCED_TRIES,
-    OUTAGE_SAID,
-    TOO_LARGE_SAID,
     Verdict,
-    cause_of,
-    park_verdict,
 )
 from gateway.turns.quota import Quota
+from gateway.turns.running import TurnRuns
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
-from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, OverCap, SessionError, StoreError
+from gateway.turns.spawning import is_of_subagent
+from gateway.turns.subagents import Subagents
+from session.errors import Fenced, NewerFormat, SessionError, StoreError
 from session.memory.circles import learn
-from session.models.model import Meter, Usage
 from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
 from session.transcript.key import SessionKey
@@ -87,6 +85,7 @@ class Worker:
         turn_ended: Callable[[Session, Reply], None] = lambda session, reply: None,
         letter_ended: LetterEnded = lambda inbound, status, error, duration_ms: None,
         confides: Callable[[Inbound], bool] = lambda inbound: False,
+        subagents: Subagents | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
@@ -101,29 +100,64 @@ class Worker:
         self._quota = quota
         self._enclosures = enclosures
         self._jobs = jobs
-        self._turn_ended = turn_ended
+        self._subagents = subagents
         self._draining = False
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
-        self._settlement = Settlement(
-            mailbox=mailbox, events=events, notices=notices, letter_ended=letter_ended, clock=clock
+        self._settlement = settlement = Settlement(
+            mailbox=mailbox,
+            events=events,
+            notices=notices,
+            letter_ended=letter_ended,
+            clock=clock,
+            subagents=subagents,
         )
-        self._parking = Parking(mailbox=mailbox, notices=notices, jobs=jobs, ended=self._settlement.ended)
-        self.orders = Orders(self.lanes, store, mailbox, chat_commands, clock=clock, spawn=self._spawn)
+        self._parking = Parking(
+            mailbox=mailbox, notices=notices, jobs=jobs, ended=settlement.ended, told=settlement.failed
+        )
+        self.orders = self._open_orders(store, clock)
         self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices)
-        self._outages = Outages(
+        self._outages = self._open_outages(notices, clock, confides)
+        self.outage = self._outages.outage
+        self._runs = self._open_runs(turn_ended)
+        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=chat_commands.ended, clock=clock)
+
+    def _open_orders(self, store: Store, clock: Callable[[], datetime]) -> Orders:
+        return Orders(
+            *(self.lanes, store, self._mailbox, self._commands),
+            clock=clock,
+            spawn=self._spawn,
+            subagents=self._subagents,
+        )
+
+    def _open_outages(
+        self, notices: Notices, clock: Callable[[], datetime], confides: Callable[[Inbound], bool]
+    ) -> Outages:
+        return Outages(
             lanes=self.lanes,
-            store=store,
+            store=self._store,
             notices=notices,
-            outage_hours=rules.outage_hours,
-            fenced_tries=rules.fenced_tries,
+            outage_hours=self._rules.outage_hours,
+            fenced_tries=self._rules.fenced_tries,
             clock=clock,
             spawn=self._spawn,
             confides=confides,
         )
-        self.outage = self._outages.outage
-        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=chat_commands.ended, clock=clock)
+
+    def _open_runs(self, turn_ended: Callable[[Session, Reply], None]) -> TurnRuns:
+        return TurnRuns(
+            self._turns,
+            events=self._events,
+            quota=self._quota,
+            outages=self._outages,
+            outage_hours=self._rules.outage_hours,
+            parking=self._parking,
+            collecting=self._collecting,
+            subagents=self._subagents,
+            turn_ended=turn_ended,
+            spawn=self._spawn,
+        )
 
     def _open_arrivals(self, store: Store, notices: Notices) -> Arrivals:
         refusals = Refusals(
@@ -212,10 +246,16 @@ class Worker:
         if entry.verdict is not None and entry.tries.fenced >= self._rules.fenced_tries:
             await self._parking.park(entry, None, entry.verdict)
             return None
-        async with self._store.open(SessionKey(inbound.key)) as session:
+        agents = self._subagents_of(inbound)
+        if agents is not None and await agents.turned_away(entry):
+            return None
+        store = agents.store if agents is not None else self._store
+        async with store.open(SessionKey(inbound.key)) as session:
             if entry.verdict is not None:
                 await self._parking.park(entry, session, entry.verdict)
                 return None
+            if agents is not None:
+                await agents.opened(session, entry.inbound)
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
                 reply = await self._with_files(inbound, session, reply)
@@ -224,9 +264,15 @@ class Worker:
                 return await self._settlement.send(entry, reply)
             return reply
 
+    def _subagents_of(self, inbound: Inbound) -> Subagents | None:
+        """Return the subagents where a letter is one's task; None for every other letter."""
+        return self._subagents if is_of_subagent(inbound) else None
+
     async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
         """Add the files that a model's answer links to, or its turn sends."""
-        if self._enclosures is None or not outcomes.may_enclose(session, inbound, reply):
+        if self._enclosures is None or is_of_subagent(inbound):
+            return reply
+        if not outcomes.may_enclose(session, inbound, reply):
             return reply
         files = await self._enclosures(session, outcomes.request(inbound), reply.text)
         if files and outcomes.is_quiet(reply):
@@ -247,6 +293,12 @@ class Worker:
         stored = outcomes.stored(session, inbound)
         if stored is None:
             stored = await edits.taken_back(session, inbound) if entry.deleted else None
+        if stored is None and inbound.kind == "result" and self._subagents is not None:
+            met = await self._subagents.met(session, inbound)
+            if isinstance(met, Verdict):
+                await self._parking.park(entry, session, met)
+                return None
+            stored = met
         return stored if stored is not None else await self._answer(entry, session, command)
 
     async def _answer(
@@ -262,10 +314,11 @@ class Worker:
         with ExitStack() as held:
             if outcomes.asks_model(inbound) and self._quota is not None:
                 asked = entry.admitted or session.find(inbound.id) is not None
-                if not asked and (refusal := await self._quota.refusal(session, inbound)) is not None:
+                payer = self._runs.payer(inbound)
+                if not asked and (refusal := await self._quota.refusal(session, payer)) is not None:
                     return refusal
                 entry.admitted = True
-                held.enter_context(self._quota.running(inbound))
+                held.enter_context(self._quota.running(payer))
             attempt = self._attempts.at(entry, session)
             if attempt.spent:
                 verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
@@ -287,77 +340,6 @@ class Worker:
                 if isinstance(answer, str):
                     known = await session.journal.conclude(inbound.id, "command", text=answer)
                     return Reply(text=answer, seq=known.seq or 0)
-                return await self._turn(attempt, answer)
+                return await self._runs.run(attempt, answer)
             await self._idle.before(entry, session)
-            return await self._turn(attempt, outcomes.request(inbound))
-
-    async def _turn(self, attempt: Attempt, request: Request) -> Reply | RetryAfter | None:
-        """Run the turn; None when the letter was parked."""
-        entry, session = attempt.entry, attempt.session
-        inbound = entry.inbound
-        meter = self._quota.meter(inbound) if self._quota is not None else Meter()
-        try:
-            async with attempt:
-                reply = await self._run(attempt, request, meter)
-        except ModelAway as error:
-            # An outage is no fault of the letter: its lane waits, in order, until the model is back.
-            again = await self._outages.wait(entry, session, error)
-            if again is None:
-                said = OUTAGE_SAID.format(self._rules.outage_hours)
-                await self._parking.park(entry, session, Verdict("outage", said, cause_of(error)))
-            return again
-        except LineTooLong as error:
-            self._count(inbound, meter)
-            await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
-            return None
-        except OverCap as error:
-            return await self._broken_off(attempt, request, error, meter)
-        # It is a SessionError, but of the disk and not of the letter: the lane waits.
-        except StoreError:
-            raise
-        except SessionError as error:
-            self._outages.model_answers()
-            self._count(inbound, meter)
-            # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
-            if await self._collecting.part(entry, session, self._turns.now()):
-                return RetryAfter(SOON_S)
-            verdict = park_verdict(error)
-            log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
-            await self._parking.park(entry, session, verdict)
-            return None
-        self._outages.model_answers()
-        self._count(inbound, meter)
-        self._turn_ended(session, reply)
-        return reply
-
-    async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
-        entry, inbound = attempt.entry, attempt.entry.inbound
-        shown = jobs.is_shown(inbound)
-        if shown and self._events.watched(inbound.key):
-            await self._events.tell("started", inbound.key, inbound.id)
-        with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
-            return await self._turns.run(
-                attempt.session,
-                request,
-                watcher=watcher if shown else None,
-                stop=entry.stop,
-                careful=entry.disk_told,
-                meter=meter,
-                joins=self._collecting.joins(attempt),
-            )
-
-    async def _broken_off(self, attempt: Attempt, request: Request, error: OverCap, meter: Meter) -> Reply:
-        """End a turn whose next request would go over a cap, with what it had so far."""
-        assert self._quota is not None
-        inbound, begun = attempt.entry.inbound, meter.usage != Usage()
-        # Known first: after a crash the notice is sent again, and the model is not asked.
-        reply = await self._quota.broken_off(attempt.session, inbound, error, begun=begun)
-        await self._turns.close(attempt.session, request)
-        if begun:
-            self._quota.record(inbound, meter.usage, answered=False)
-        log.info("turn.broken_off", limit=error.name, begun=begun)
-        return reply
-
-    def _count(self, inbound: Inbound, meter: Meter) -> None:
-        if self._quota is not None:
-            self._quota.record(inbound, meter.usage)
+            return await self._runs.run(attempt, outcomes.request(inbound))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from session.context.scopes import OWN_CHANNELS, Chat
-from session.transcript.key import split
+from session.transcript.key import SUBAGENTS, split
 from session.transcript.transcript import Transcript, decode
 
 # The name of the field in line 1's metadata.
@@ -14,14 +14,14 @@ CHAT: Final = "chat"
 # The chats that a job has answered, by their keys.
 ANSWERS: Final = "answers_to"
 MAX_ANSWERS: Final = 20
-_OWN_IDS: Final = tuple(f"{channel}:" for channel in sorted(OWN_CHANNELS) if channel)
+_OWN_IDS: Final = tuple(f"{channel}:" for channel in sorted({*OWN_CHANNELS, SUBAGENTS}) if channel)
 
 
 def told(key: str, message_id: str, *, group: bool) -> Chat | None:
     """Return what a message says of its chat; None where it does not come from the chat's platform.
 
-    What the terminal, the page or a job puts into a chat of a platform knows nothing of that chat. That it
-    is a group is believed of whoever says so.
+    What the terminal, the page, a job or a subagent puts into a chat of a platform knows nothing of that
+    chat. That it is a group is believed of whoever says so.
     """
     if group:
         return "group"

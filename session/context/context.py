@@ -128,6 +128,16 @@ def preamble(tools: Iterable[str]) -> Part:
     return Part("Tools", _RULES if any(True for _ in tools) else "", PREAMBLE)
 
 
+def subagent() -> Part:
+    """Tell a subagent what it is, and that its answer is a result for another conversation."""
+    text = (
+        "You are a subagent: the message below is a task that another conversation of yours hands to you. "
+        "Nobody reads along, and nobody can be asked. Do the task with your tools, and answer with its "
+        "result alone: complete, short, and saying what could not be done."
+    )
+    return Part("Subagent", text, PERSONA)
+
+
 def persona(text: str, instructions: object) -> list[Part]:
     """Give the workspace's own instructions, then those of the session (as its metadata holds them)."""
     own = instructions if isinstance(instructions, str) else ""

@@ -99,6 +99,27 @@ class ContextParts:
 
         return await self._threads.start(gather)
 
+    async def of_task(self, *, tools: Collection[str], facts: Sequence[str]) -> list[Part]:
+        """Gather the parts of a subagent's request: who it is and what time it is, and facts, nothing else.
+
+        Args:
+            tools: the names of the tools on offer.
+            facts: those of its parent's scope that are near to the task, the nearest first.
+        """
+        now = self._clock()
+
+        def gather() -> list[Part]:
+            return [
+                context.preamble(tools),
+                *context.persona(self._persona(), None),
+                context.subagent(),
+                context.date_and_time(now.astimezone(self._zone), self._zone_name),
+                self._skills(tools),
+                context.facts(facts),
+            ]
+
+        return await self._threads.start(gather)
+
     def _chat(self, request: Request, scope: Scope) -> Part:
         silence = silence_of(request)
         job = request.job_name

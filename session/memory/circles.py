@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Final
 
 from durable import BoundedDict
 from session.context.audience import ANSWERS, CHAT, MAX_ANSWERS, answers_in, as_chat, newer
@@ -14,12 +15,15 @@ from session.disk.layout import seen
 from session.library.file_cache import FileCache
 from session.memory.unconsolidated import Unconsolidated, known_answers, known_chat, stems_on_disk
 from session.store.store import Session, Store
+from session.subagents.records import SubagentFiles
 from session.transcript import archive
-from session.transcript.key import SessionKey, marked_stem, plain_stem, split
+from session.transcript.key import SessionKey, is_subagent, marked_stem, plain_stem, split
 
 MAX_NAMES = 10_000
 # How the names of the files of jobs begin.
 JOB_STEMS = plain_stem("cron:")
+# In line 1's metadata of a subagent's conversation: the key of the one that started it.
+PARENT: Final = "subagent_of"
 
 
 async def learn(session: Session, said: Chat | None) -> None:
@@ -41,6 +45,7 @@ class Circles:
         self._store = store
         self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
         self._names: BoundedDict[str, tuple[object, str]] = BoundedDict(MAX_NAMES)
+        self._subagents = SubagentFiles(store.layout.workspace / "state")
 
     async def of(self, session: Session, request: Request) -> Scope:
         """Return what a message may see, by everyone who reads its answer.
@@ -50,6 +55,8 @@ class Circles:
         Raises:
             Fenced, StoreError: what was found out cannot be remembered.
         """
+        if is_subagent(session.key):
+            return await self._of_subagent(session)
         own = await self._own(session)
         answered = [request.answer_to] if request.answer_to not in ("", session.key) else []
         known = answers_in(session.metadata)
@@ -61,6 +68,21 @@ class Circles:
             # Background work draws the scope later, when no message says any more who was answered.
             await session.remember({ANSWERS: [*known, *answered]})
         return self.scopes.of(Reader(session.key, own, session.stem), *readers, stem=session.stem)
+
+    async def _of_subagent(self, session: Session) -> Scope:
+        """Return the scope of the conversation that started a subagent, as is on record of it.
+
+        One of which nothing is on record has a scope of its own, in which there is nothing.
+        """
+        parent = str(session.metadata.get(PARENT) or "")
+        found = await asyncio.to_thread(self._subagents.find, parent, session.key) if parent else None
+        if found is None:
+            return self.scopes.named(CHATS + session.stem, group=True)
+        answered = found.origin.get("answer_to")
+        scope = await self.of_key(parent, *([answered] if isinstance(answered, str) and answered else []))
+        # Who was in a group when it was started reads the result, whatever became of that chat since.
+        is_group = scope.group or found.origin.get("several") is not False
+        return self.scopes.named(scope.name, group=is_group)
 
     async def of_key(self, key: str, *others: str) -> Scope:
         """Return what a conversation may see whose answers go to ``others`` as well."""

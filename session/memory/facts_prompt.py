@@ -15,6 +15,7 @@ from session.memory.facts import CATEGORIES, Fact
 from session.models.errorpage import is_error_page
 from session.models.model import Answer, Prompt, ToolSpec
 from session.transcript import history
+from session.transcript.key import SUBAGENTS
 from session.transcript.repair import plain_text
 
 Line = Mapping[str, Any]
@@ -203,8 +204,8 @@ def _said(line: Line, text: str, *, new: bool) -> Said:
     message_id = line.get("message_id")
     id_ = message_id if isinstance(message_id, str) and message_id else None
     asked = line.get("role") == "user"
-    # What a job of the clock asks was written by nobody in this conversation.
-    by_person = asked and not (id_ or "").startswith("cron:")
+    # What a job of the clock asks, or a subagent found, was written by nobody in this conversation.
+    by_person = asked and not (id_ or "").startswith(("cron:", f"{SUBAGENTS}:"))
     return Said(_who(line) if asked else "assistant", text, id_, by_person, new)
 
 
@@ -212,7 +213,8 @@ def _who(line: Line) -> str:
     sender = line.get("sender")
     name = sender.get("name") or sender.get("username") if isinstance(sender, Mapping) else None
     words = " ".join(str(name or "").split())[:_MAX_NAME_CHARS]
-    return f"user {words}".rstrip()
+    found = str(line.get("message_id") or "").startswith(f"{SUBAGENTS}:")
+    return f"{'subagent' if found else 'user'} {words}".rstrip()
 
 
 def _items(answer: Answer) -> list[Any]:

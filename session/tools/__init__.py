@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,7 +37,8 @@ class ToolPlace:
     by the name in the session's ``compact`` line, None without one. ``scope`` is the name of the scope, empty
     where none was drawn, ``session_id`` the ULID of the session, ``message_id`` that of the message being
     answered, ``sender`` who wrote it (``id``, ``name``, ``username``; empty for a job), ``source`` whether a
-    person or the clock did. ``group`` says whether several people read the answer.
+    person or the clock did. ``group`` says whether several people read the answer. ``call_id`` is the model's
+    own id of the call that runs.
     """
 
     folder: Path
@@ -50,6 +51,7 @@ class ToolPlace:
     sender: Mapping[str, str] = field(default_factory=dict)
     source: str = "interactive"
     group: bool = False
+    call_id: str = ""
 
 
 def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,7 @@ class Toolbox:
             if tool is None or call.name not in allowed or not _serves(tool, place):
                 names = ", ".join(spec.name for spec in self.specs(allowed, place)) or "none"
                 raise ToolError(f"there is no tool {call.name!r}; the tools are: {names}")
-            text = await tool.run(arguments_of(call, tool.spec), place)
+            text = await tool.run(arguments_of(call, tool.spec), replace(place, call_id=call.id))
             return ToolResult(capped(text))
         except ToolError as error:
             return ToolResult(capped(f"error: {error}"), is_error=True)

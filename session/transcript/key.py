@@ -10,6 +10,8 @@ from zlib import crc32
 SessionKey = NewType("SessionKey", str)
 
 SLOTS = 256
+# The channel of subagents: no platform has it, and nothing is ever sent there.
+SUBAGENTS = "sub"
 # A file name has 255 bytes: ``.jsonl`` fits behind the stem.
 MAX_STEM_BYTES = 249
 _MARK = re.compile(r"~[0-9a-f]{8}\Z")
@@ -25,6 +27,11 @@ def split(key: str) -> tuple[str, str]:
     """Take a key apart at its first colon: ``(channel, chat_id)``; a key without one has no channel."""
     channel, colon, chat_id = key.partition(":")
     return (channel, chat_id) if colon else ("", key)
+
+
+def is_subagent(key: str) -> bool:
+    """Say whether a conversation is that of a subagent: ``sub:<ULID of its parent's session>:<number>``."""
+    return split(key)[0] == SUBAGENTS
 
 
 def source_of(key: str) -> dict[str, str]:

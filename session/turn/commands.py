@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
 from session.compaction.compactions import Compacted, Compactions, was_too_long
 from session.disk.layout import Layout
@@ -45,6 +46,7 @@ OUT_OF_LINE = frozenset({"stop", "status"})
 NOTHING_REMEMBERED = "Nothing is remembered about this chat yet."
 NOTHING_RUNS = "Nothing is running."
 STOPPED = "Stopped."
+SUBAGENTS_STOPPED = "Stopped, and no subagent works on."
 BEGUN = "A new conversation begins. The one before is kept, and goes into memory in the background."
 BEGUN_EMPTY = "A new conversation begins."
 NOTHING_OLDER = "There is no older conversation to go back to."
@@ -68,6 +70,14 @@ _REFUSED = {"plain": NOTHING_TO_COMPACT, "little": NOTHING_WORTH, "cost": COST_S
 NOTHING_TO_RETRY = (
     "There is nothing to ask again: no message of this conversation is still sent to the model."
 )
+
+
+class EndSubagents(Protocol):
+    """Ends the subagents of a conversation."""
+
+    async def __call__(self, key: str, by: str, *, results: bool = False) -> int:
+        """End those of ``key`` for the message ``by``, once for each; return how many it ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,7 @@ class Commands:
         left: the same for the session of this ULID, which ended because an older one was opened again.
         compact: compacts conversations; None: this model is sent no history.
         limits: lines that say what is left of them to whoever sent the message; None: there are none.
+        end_subagents: ends those of a chat; None: there are none.
         now: the timestamp of a line that is written now.
     """
 
@@ -119,6 +130,7 @@ class Commands:
         left: Callable[[str, str], Awaitable[bool]],
         compact: Compactions | None = None,
         limits: Callable[[Request], Awaitable[list[str]]] | None = None,
+        end_subagents: EndSubagents | None = None,
         now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
     ) -> None:
         self._status = status
@@ -128,6 +140,7 @@ class Commands:
         self._left = left
         self._compactions = compact
         self._limits = limits
+        self._end_subagents = end_subagents
         self._now = now
 
     async def run(
@@ -146,11 +159,13 @@ class Commands:
         """
         match command.name:
             case "new":
+                await self._subagents_ended(session, request.id, results=True)
                 await session.end()
                 return BEGUN if await self.ended(session) else BEGUN_EMPTY
             case "stop":
-                # A running turn was stopped out of line, before this letter's turn came.
-                return NOTHING_RUNS
+                # A running turn was stopped out of line, before this letter's turn; subagents mostly, too.
+                ended = await self._subagents_ended(session, request.id)
+                return SUBAGENTS_STOPPED if ended else NOTHING_RUNS
             case "status":
                 left = await self._limits(request) if self._limits is not None else []
                 return "\n".join([*self._status(session.key), *left, *_of_session(session)])
@@ -171,6 +186,11 @@ class Commands:
                 return "\n".join(f"/{name} {what}" for name, what in DESCRIPTIONS.items())
             case _:
                 return _unknown(command.name)
+
+    async def _subagents_ended(self, session: Session, id_: str, *, results: bool = False) -> int:
+        if self._end_subagents is None:
+            return 0
+        return await self._end_subagents(session.key, id_, results=results)
 
     async def _take_out(self, session: Session, request: Request, number: str) -> str:
         if self._forget is None:
@@ -204,6 +224,7 @@ class Commands:
             # It was there when it was chosen: retention or a person may have deleted it since.
             return NO_SUCH_ONE
         if swap.left:
+            await self._subagents_ended(session, id_, results=True)
             await self._left(session.key, swap.left)
         name = session.metadata.get("name")
         return REOPENED.format(f" ({name})" if name else "", message_count(session.transcript))

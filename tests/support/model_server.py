@@ -53,7 +53,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -89,6 +89,8 @@ class ModelServer:
         self.seen: list[Seen] = []
         self.asides: list[Seen] = []
         self.aside: deque[Reply] = deque()
+        # Answers before the script does, where it likes.
+        self.chooses: Callable[[Seen], Reply | None] | None = None
         self.script: deque[Reply] = deque()
         self.vectors: deque[Vectors] = deque()
         self.embedded: list[list[str]] = []
@@ -289,6 +291,9 @@ class ModelServer:
         return "answered"
 
     def _reply(self, seen: Seen) -> Reply:
+        chosen = self.chooses(seen) if self.chooses is not None else None
+        if chosen is not None:
+            return chosen
         if self.script:
             return self.script.popleft()
         forced = forced_tool(seen.body)

@@ -1,0 +1,90 @@
+"""Builds what subagents work with: conversations of their own, facts and files of their parent, its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from gateway.config.settings import Settings
+from gateway.turns.spawning import Spawning
+from session.context.context_parts import ContextParts
+from session.context.request import Request, TurnContext, place_of
+from session.context.scopes import Scope
+from session.errors import StoreError
+from session.memory.circles import Circles
+from session.store.store import Session, Store
+from session.subagents.records import SubagentFiles
+from session.subagents.tool import NOT_FOR_SUBAGENTS
+from session.turn.turn import Turns
+
+# One conversation is needed for as long as its turn runs.
+CACHE_BYTES = 2**24
+
+Told = Callable[[Scope, Session, Request], Awaitable[list[str]]]
+
+
+def build_store(settings: Settings) -> Store:
+    """Open the conversations of subagents: apart, so that nothing that looks at chats ever meets one."""
+    home = SubagentFiles(settings.state).home
+    return Store(home, zone=settings.zone, cache_bytes=CACHE_BYTES)
+
+
+class SubagentContext:
+    """Draws what a subagent's turn works with.
+
+    Args:
+        settings: which tools its parent may use.
+        circles: decide whose files and facts it has.
+        facts: tells those that are near to its task.
+        context_parts: gathers what else it is told.
+    """
+
+    def __init__(
+        self, settings: Settings, *, circles: Circles, facts: Told, context_parts: ContextParts
+    ) -> None:
+        self._tools = settings.tools
+        self._circles = circles
+        self._facts = facts
+        self._context_parts = context_parts
+        self.turns: Turns
+
+    async def __call__(self, session: Session, request: Request) -> TurnContext:
+        """Return it for the turn of a task."""
+        scope = await self._circles.of(session, request)
+        tools = self._allowed(group=scope.group)
+        place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
+        offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
+        facts = await self._facts(scope, session, request)
+        parts = await self._context_parts.of_task(tools=offered, facts=facts)
+        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)
+
+    def _allowed(self, *, group: bool) -> Sequence[str]:
+        tools = self._tools.groups if group else self._tools.direct
+        return [name for name in tools if name not in NOT_FOR_SUBAGENTS]
+
+
+def turns_like(turns: Turns, context: SubagentContext) -> Turns:
+    """Build the turns of subagents: as those of chats, but nothing is summed up or compared."""
+    built = Turns(
+        model=turns.model,
+        toolbox=turns.toolbox,
+        limits=replace(turns.limits, window=None, relevance=None),
+        zone=turns.zone,
+        clock=turns.clock,
+        turn_context=context,
+        workspace=turns.workspace,
+    )
+    context.turns = built
+    return built
+
+
+async def status_lines(spawning: Spawning | None, key: str) -> list[str]:
+    """Say for ``/status`` which subagents of a chat work; nothing where none does."""
+    if spawning is None:
+        return []
+    try:
+        found = await spawning.live(key)
+    # Whoever asks how things stand is told what is known.
+    except StoreError as error:
+        return [f"subagents: not known ({error})"]
+    return [f"subagents: {len(found)} ({', '.join(each.label for each in found)})"] if found else []

@@ -1,0 +1,142 @@
+"""Runs the turn of a letter: watched, paid for, and what becomes of the letter when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from channels.message import Inbound
+from gateway.turns import jobs
+from gateway.turns.attempts import Attempt
+from gateway.turns.collect import Collecting
+from gateway.turns.events import Events
+from gateway.turns.lanes import RetryAfter
+from gateway.turns.outages import Outages
+from gateway.turns.parking import Parking
+from gateway.turns.policy import OUTAGE_SAID, TOO_LARGE_SAID, Verdict, cause_of, park_verdict
+from gateway.turns.quota import Quota
+from gateway.turns.settlement import SOON_S
+from gateway.turns.spawning import is_of_subagent
+from gateway.turns.subagents import Subagents
+from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError
+from session.models.model import Meter, Usage
+from session.store.store import Session
+from session.turn.turn import Reply, Request, Turns
+
+log = structlog.get_logger(__name__)
+
+
+class TurnRuns:
+    """Runs turns, one for each attempt at a letter.
+
+    Args:
+        quota: counts what they cost; None: nobody does.
+        outage_hours: how long a letter waits for a model that is away.
+        turn_ended: hears of each that was answered, subagents' left out.
+        spawn: runs something beside the lanes.
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        *,
+        events: Events,
+        quota: Quota | None,
+        outages: Outages,
+        outage_hours: float,
+        parking: Parking,
+        collecting: Collecting,
+        subagents: Subagents | None,
+        turn_ended: Callable[[Session, Reply], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        self._turns = turns
+        self._events = events
+        self._quota = quota
+        self._outages = outages
+        self._outage_hours = outage_hours
+        self._parking = parking
+        self._collecting = collecting
+        self._subagents = subagents
+        self._turn_ended = turn_ended
+        self._spawn = spawn
+
+    async def run(self, attempt: Attempt, request: Request) -> Reply | RetryAfter | None:
+        """Run the turn; None when the letter was parked."""
+        entry, session = attempt.entry, attempt.session
+        inbound = entry.inbound
+        meter = self._quota.meter(self.payer(inbound)) if self._quota is not None else Meter()
+        try:
+            async with attempt:
+                reply = await self._run(attempt, request, meter)
+        except ModelAway as error:
+            # An outage is no fault of the letter: its lane waits, in order, until the model is back.
+            again = await self._outages.wait(entry, session, error)
+            if again is None:
+                said = OUTAGE_SAID.format(self._outage_hours)
+                await self._parking.park(entry, session, Verdict("outage", said, cause_of(error)))
+            return again
+        except LineTooLong as error:
+            self._count(inbound, meter)
+            await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
+            return None
+        except OverCap as error:
+            return await self._broken_off(attempt, request, error, meter)
+        # It is a SessionError, but of the disk and not of the letter: the lane waits.
+        except StoreError:
+            raise
+        except SessionError as error:
+            self._outages.model_answers()
+            self._count(inbound, meter)
+            # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
+            if await self._collecting.part(entry, session, self._turns.now()):
+                return RetryAfter(SOON_S)
+            verdict = park_verdict(error)
+            log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
+            await self._parking.park(entry, session, verdict)
+            return None
+        self._outages.model_answers()
+        self._count(inbound, meter)
+        if not is_of_subagent(inbound):
+            self._turn_ended(session, reply)
+        return reply
+
+    def payer(self, inbound: Inbound) -> Inbound:
+        """Return a letter that says who pays for the turn of this one."""
+        return self._subagents.payer(inbound) if self._subagents is not None else inbound
+
+    async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
+        entry, inbound = attempt.entry, attempt.entry.inbound
+        agents = self._subagents if is_of_subagent(inbound) else None
+        shown = jobs.is_shown(inbound)
+        if shown and self._events.watched(inbound.key):
+            await self._events.tell("started", inbound.key, inbound.id)
+        with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
+            return await (agents.turns if agents is not None else self._turns).run(
+                attempt.session,
+                request,
+                watcher=watcher if shown else None,
+                stop=entry.stop,
+                careful=entry.disk_told,
+                meter=meter,
+                joins=self._collecting.joins(attempt),
+            )
+
+    async def _broken_off(self, attempt: Attempt, request: Request, error: OverCap, meter: Meter) -> Reply:
+        """End a turn whose next request would go over a cap, with what it had so far."""
+        assert self._quota is not None
+        inbound, begun = attempt.entry.inbound, meter.usage != Usage()
+        # Known first: after a crash the notice is sent again, and the model is not asked.
+        payer = self.payer(inbound)
+        reply = await self._quota.broken_off(attempt.session, payer, error, begun=begun)
+        await self._turns.close(attempt.session, request)
+        if begun:
+            self._quota.record(payer, meter.usage, answered=False)
+        log.info("turn.broken_off", limit=error.name, begun=begun)
+        return reply
+
+    def _count(self, inbound: Inbound, meter: Meter) -> None:
+        if self._quota is not None:
+            self._quota.record(self.payer(inbound), meter.usage)

@@ -1,0 +1,274 @@
+"""The letters of subagents in the worker: who may run, what their turns end in, and how a parent hears of it.
+
+A subagent has a store of its own, so that none of its lines is listed, searched, remembered or kept with
+those of chats. How it ended is on record before its result is put, and is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+import structlog
+
+from channels.message import Inbound
+from durable import BoundedDict
+from gateway.errors import MailboxError
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
+from gateway.turns.lanes import Entry
+from gateway.turns.policy import Verdict
+from gateway.turns.spawning import (
+    SUBAGENT,
+    Spawning,
+    billed,
+    is_of_subagent,
+    result_letter,
+    task_letter,
+)
+from session.disk.threads import start_thread
+from session.errors import SessionError
+from session.memory.circles import PARENT
+from session.store.store import Session, Store
+from session.subagents import records
+from session.subagents.records import Subagent, SubagentFiles
+from session.transcript.key import SessionKey
+from session.turn.turn import Reply, Turns
+
+log = structlog.get_logger("subagents")
+
+T = TypeVar("T")
+
+UNKNOWN: Final = "refused: no subagent with this key and id was ever started here"
+UNKNOWN_RESULT: Final = "A result came that no subagent of this chat was asked for. It is set aside."
+STOPPED: Final = "it was stopped"
+_FAILED: Final = {
+    "attempts": "it was begun again and again, and never came to an end",
+    "bad_answer": "the language model answered nothing that could be used",
+    "failed": "something went wrong that the operator can see in the log",
+    "outage": "the language model was away for too long",
+    "refused": "the language model refused the task",
+    "timeout": "it took longer than an answer may",
+    "too_large": "its result was too large to be kept",
+    "too_long": "its work grew too long for the language model",
+}
+_FAILED_SAID: Final = "The subagent failed, and there is no result: {}."
+_KNOWN_MAX: Final = 10_000
+_SWEEP_S: Final = timedelta(days=1).total_seconds()
+
+
+class Subagents:
+    """Decides over letters to and of subagents.
+
+    Args:
+        files: what is on record of them.
+        spawning: starts and ends them.
+        store: the conversations of subagents alone.
+        parents: those of everybody else.
+        turns: runs the turns of subagents.
+        mailbox: the queue.
+    """
+
+    def __init__(
+        self,
+        files: SubagentFiles,
+        spawning: Spawning,
+        *,
+        store: Store,
+        parents: Store,
+        turns: Turns,
+        mailbox: Mailbox,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.store = store
+        self.turns = turns
+        self.end = spawning.end
+        self._files = files
+        self._spawning = spawning
+        self._parents = parents
+        self._mailbox = mailbox
+        self._clock = clock
+        # What is on record of the subagents whose letters, or results, are worked on here, by message id.
+        self._known: BoundedDict[str, Subagent] = BoundedDict(_KNOWN_MAX)
+
+    # -- a task ------------------------------------------------------------------------------------
+
+    async def turned_away(self, entry: Entry) -> bool:
+        """Let go of the letter of a subagent that nobody waits for, and set a forged one aside.
+
+        Returns:
+            Whether it is gone. Else the letter says from here on what is on record.
+
+        Raises:
+            MailboxError, NewerFormat, StoreError: call it again.
+        """
+        inbound = entry.inbound
+        found = await self._recorded(inbound)
+        if found is None:
+            # Anybody may put a letter: it could ask for the files of whomever it names.
+            await self._mailbox.park(entry.letter, ParkedAs(inbound.key, UNKNOWN, 0))
+            entry.settled = entry.letter
+            log.warning("subagent.refused", key=inbound.key, id=inbound.id)
+            return True
+        if found.state not in ("told", "ended") and not await self._is_wanted(found):
+            await self._do(partial(self._files.told, found))
+            found = found.now("told", self._clock())
+        if found.state in ("told", "ended"):
+            await self._mailbox.settle(entry.letter)
+            entry.settled = entry.letter
+            await self._clean(found)
+            log.info("subagent.dropped", key=inbound.key)
+            return True
+        entry.inbound = task_letter(found)
+        self._known[found.id] = found
+        if found.failure and entry.verdict is None:
+            # It failed, and a crash came before its parent was told.
+            entry.verdict = Verdict("failed", found.failure)
+        return False
+
+    async def opened(self, session: Session, inbound: Inbound) -> None:
+        """Let the conversation of a subagent name its parent, by which its scope is drawn.
+
+        Raises:
+            Fenced, StoreError: it does not.
+        """
+        parent = self._known[inbound.id].parent
+        if session.metadata.get(PARENT) != parent:
+            await session.remember({PARENT: parent})
+
+    async def result(self, inbound: Inbound, reply: Reply) -> Post | None:
+        """Settle how a subagent ended, and make the letter that tells its parent. None: nobody waits for it.
+
+        Raises:
+            NewerFormat, StoreError: call it again.
+        """
+        known = self._known.get(inbound.id) or await self._recorded(inbound)
+        if known is None:
+            return None
+        answered = reply.kind == "reply" and not reply.silent
+        failure = "" if answered else _failed(reply)
+        found = await self._do(partial(self._files.answered, known, failure))
+        if found is None:
+            return None
+        letter = result_letter(found, _FAILED_SAID.format(found.failure) if found.failure else reply.text)
+        log.info("subagent.answered", subagent=found.key, failed=bool(found.failure))
+        return Post(INBOUND, letter.key, letter.id, letter.to_bytes())
+
+    # -- a result ----------------------------------------------------------------------------------
+
+    async def met(self, session: Session, inbound: Inbound) -> Reply | Verdict | None:
+        """Look at a result before it makes a turn.
+
+        Returns:
+            None where it does; a silent reply where its conversation has ended meanwhile; why it is set aside
+            where no subagent of this conversation has it.
+
+        Raises:
+            Fenced, NewerFormat, StoreError: nothing was decided.
+        """
+        found = await self._find(inbound.key, str(inbound.meta.get(SUBAGENT) or ""))
+        if found is None or found.result_id != inbound.id:
+            return Verdict("refused", UNKNOWN_RESULT)
+        if found.state == "answered" and await self._goes_on(found, session.stem, session.session_id):
+            self._known[inbound.id] = found
+            return None
+        await session.journal.conclude(inbound.id, "silent", reason="subagent")
+        log.info("subagent.result_dropped", subagent=found.key)
+        return Reply(silent=True)
+
+    # -- both --------------------------------------------------------------------------------------
+
+    def payer(self, inbound: Inbound) -> Inbound:
+        """Return a letter that says who pays for the turn of this one."""
+        of_one = is_of_subagent(inbound) or inbound.kind == "result"
+        known = self._known.get(inbound.id) if of_one else None
+        return billed(inbound, known) if known is not None else inbound
+
+    async def settled(self, inbound: Inbound) -> None:
+        """Clean up behind a letter that is gone; what fails is done at the next start."""
+        known = self._known.pop(inbound.id, None)
+        try:
+            if is_of_subagent(inbound):
+                found = await self._find(known.parent, known.key) if known is not None else None
+                if found is not None and found.state in ("told", "ended"):
+                    await self._clean(found)
+            elif inbound.kind == "result":
+                key = str(inbound.meta.get(SUBAGENT) or "")
+                found = await self._find(inbound.key, key)
+                if found is not None and found.result_id == inbound.id:
+                    await self._do(partial(self._files.told, found))
+                    await self._clean(found)
+        except SessionError as error:
+            log.warning("subagent.not_cleaned", id=inbound.id, error=str(error), hint=error.hint)
+
+    # -- after a crash -----------------------------------------------------------------------------
+
+    async def keep_clean(self, ready: Awaitable[object]) -> None:
+        """Sweep once ``ready``, then daily."""
+        await ready
+        while True:
+            try:
+                await self.sweep()
+            except (MailboxError, SessionError) as error:
+                log.warning("subagents.not_swept", error=str(error), hint=error.hint)
+            await asyncio.sleep(_SWEEP_S)
+
+    async def sweep(self) -> None:
+        """Put the letters that a crash kept out of the queue, and clean up behind subagents that are over.
+
+        Raises:
+            MailboxError, NewerFormat, StoreError: the rest is done the next time.
+        """
+        # The files first: a conversation that begins meanwhile is then on record.
+        left = await self._do(partial(records.stems_on_disk, self.store.layout))
+        found = await self._do(lambda: list(self._files.everywhere()))
+        now, kept = self._clock(), set[str]()
+        for each in found:
+            if each.state == "waiting":
+                await self._spawning.put(each)
+            elif each.state == "answered" and await self._was_told(each):
+                await self._do(partial(self._files.told, each))
+                continue
+            if records.is_needed(each, now):
+                kept.add(each.key)
+        await self._do(partial(records.remove_all_but, self.store.layout, left, kept))
+
+    async def _recorded(self, inbound: Inbound) -> Subagent | None:
+        """Return what is on record of the subagent whose letter this is; None where it is nobody's."""
+        parent = inbound.meta.get("parent")
+        found = await self._find(parent, inbound.key) if isinstance(parent, str) else None
+        return found if found is not None and found.id == inbound.id else None
+
+    async def _was_told(self, subagent: Subagent) -> bool:
+        view = await self._parents.look(SessionKey(subagent.parent))
+        exchange = view.find(subagent.result_id)
+        if exchange is not None:
+            return exchange.final is not None
+        return view.journal_state.known(subagent.result_id, self._clock()) is not None
+
+    async def _is_wanted(self, subagent: Subagent) -> bool:
+        """Say whether the conversation that started a subagent has not ended since."""
+        view = await self._parents.look(SessionKey(subagent.parent))
+        return await self._goes_on(subagent, view.stem, view.session_id)
+
+    async def _goes_on(self, subagent: Subagent, stem: str, active: str) -> bool:
+        layout = self._parents.layout
+        return await self._do(partial(records.goes_on, layout, stem, active, subagent.session_id))
+
+    async def _find(self, parent: str, key: str) -> Subagent | None:
+        return await self._do(partial(self._files.find, parent, key))
+
+    async def _clean(self, subagent: Subagent) -> None:
+        await self._do(partial(records.remove_conversation, self.store.layout, subagent.key))
+
+    async def _do(self, job: Callable[[], T]) -> T:
+        return await start_thread(job, name="subagents")
+
+
+def _failed(reply: Reply) -> str:
+    """Say in words why there is no result."""
+    if reply.silent and reply.reason == "stopped":
+        return STOPPED
+    return _FAILED.get(reply.reason) or reply.text.rstrip(".") or "nobody knows why"

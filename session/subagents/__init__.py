@@ -1,0 +1,1 @@
+"""Subagents: which there are, on disk; the tool that starts one."""

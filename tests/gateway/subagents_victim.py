@@ -1,0 +1,145 @@
+"""A subagent from its beginning to its end, in children that die at each step; then a life that ends.
+
+``python -m tests.gateway.subagents_victim DIR MODE``: prints how many children there were. Beside DIR each
+has a folder of its own, in which ``ended.json`` says what came of it: lines, replies, requests to the model,
+what is on record, and what is left.
+
+MODE is ``done``, ``refused`` (the model refuses the task), or ``new`` (the conversation ends while the
+subagent works).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from channels.message import read_outbound
+from gateway.queue.mailbox import outbound
+from gateway.turns.worker import LetterRules
+from session.errors import ModelRefused
+from session.models.model import Answer, OnDelta, Prompt
+from session.testing import Script
+from tests.gateway.modes_victim import Mailbox, in_child
+from tests.gateway.subagents_rig import SubagentRig, spawn
+from tests.session.dying import CHANGES, SYNCS, die_everywhere
+
+TASK = "count the apples"
+
+
+class Model(Script):
+    """Plays the parent and the subagent."""
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        super().__init__()
+        self.rig: Life
+        self._asked = folder / "asked"
+        self._mode = mode
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        text = next(str(m["content"]) for m in reversed(prompt.messages) if m["role"] == "user")
+        again = prompt.messages[-1]["role"] == "tool"
+        with self._asked.open("a") as file:
+            file.write(json.dumps([text, again]) + "\n")
+        if text == TASK:
+            if self._mode == "refused":
+                raise ModelRefused("no")
+            if self._mode == "new":
+                await self.rig.put("/new", "m2")
+                await asyncio.Event().wait()
+            return Answer("seven")
+        if text.startswith("<subagent-result"):
+            return Answer("heard")
+        return Answer("begun") if again else spawn(TASK)
+
+
+class Life(SubagentRig):
+    """One life; nobody takes the replies while it lasts."""
+
+    async def _collect(self) -> None:
+        await asyncio.Event().wait()
+
+    async def lived(self) -> None:
+        """Work until nothing waits any more."""
+        async with self.open():
+            await self.subagents.sweep()
+            await self.settled()
+        await self.own_store.aclose()
+
+    async def told(self) -> list[tuple[str, str]]:
+        """Take the replies that are in the queue."""
+        found: list[tuple[str, str]] = []
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.mailbox.serve())
+            await self.mailbox.ready()
+            count = (await self.mailbox.depths())[outbound("foreign")].count
+            async with self.mailbox.take(outbound("foreign")) as letters:
+                async for letter in letters:
+                    out = read_outbound(letter.body)
+                    found.append((out.id, out.text))
+                    if len(found) == count:
+                        break
+            depths = await self.mailbox.depths()
+            found += [(box, "waits") for box in depths if box.startswith("outbound.sub")]
+            found += [(parked.id, "parked") for parked in await self.mailbox.parked()]
+            task.cancel()
+        return found
+
+
+def life(folder: Path, mode: str) -> Life:
+    model = Model(folder, mode)
+    built = Life(folder, model, LetterRules(), mailbox=Mailbox(folder / "state"))
+    model.rig = built
+    return built
+
+
+async def prepare(folder: Path, mode: str) -> None:
+    """Put what waits from the beginning."""
+    built = life(folder, mode)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(built.mailbox.serve())
+        await built.mailbox.ready()
+        await built.put("do something", "m1")
+        task.cancel()
+
+
+async def recover(folder: Path, mode: str) -> None:
+    """Live to the end in the folder of a child, and once more; then note what came of it."""
+    for _ in range(2):
+        await life(folder, mode).lived()
+    built = life(folder, mode)
+    archived = sorted((folder / "sessions" / "archive").rglob("*.jsonl"))
+    ended = [json.loads(line) for path in archived for line in path.read_text().splitlines()[1:]]
+    asked = [json.loads(line) for line in (folder / "asked").read_text().splitlines()]
+    result = {
+        "lines": [*ended, *await built.lines()],
+        "told": await built.told(),
+        "asked": asked,
+        "states": [each.state for each in built.on_record()],
+        "left": built.left(),
+    }
+    await built.store.aclose()
+    (folder / "ended.json").write_text(json.dumps(result))
+
+
+def main(folder: Path, mode: str) -> None:
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(50),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    folder.mkdir()
+    in_child(partial(prepare, folder, mode))
+    # A sync changes nothing that the next life could see.
+    changes = [name for name in CHANGES if name not in SYNCS]
+    count = die_everywhere(folder, lambda copy: life(copy, mode).lived(), changes=changes)
+    for copy in [folder.with_name(f"{folder.name}-{number}") for number in range(1, count + 1)]:
+        in_child(partial(recover, copy, mode))
+    print(count)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
