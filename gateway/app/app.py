@@ -173,7 +173,13 @@ class Application:
             subagents=subagents,
         )
         self._deliveries = [
-            LocalDelivery(channel, mailbox=self.mailbox, events=self.events, group=group)
+            LocalDelivery(
+                channel,
+                mailbox=self.mailbox,
+                events=self.events,
+                group=group,
+                workspace=self.settings.workspace,
+            )
             for channel in CHANNELS_OF_SESSION
         ]
         tasks.append(group.create_task(services.background(self.ready), name="background"))

@@ -18,7 +18,7 @@ from gateway.outbound.unserved import cure_of
 from gateway.service.zones import zone_for
 
 USAGE = 2
-COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "to", "session", "owner")
+COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "session", "owner", "to")
 
 
 def list_(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from gateway.cli.looking import look_on, names
 from gateway.cli.talk import Talk
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.outcome import Outcome
-from gateway.turns.event import Event
+from gateway.turns.event import FILES, Event
 from gateway.turns.model_standing import LASTING, ModelStanding
 from session.turn.commands import parse
 
@@ -33,7 +33,8 @@ async def ask_once(talk: Talk, key: str, text: str, *, within_s: float | None) -
     told_away = asyncio.Event()
 
     def see(event: Event) -> None:
-        if names(event, message_id) and event.kind == "notice" and not event.ends:
+        # Where files lie is said with the answer.
+        if names(event, message_id) and event.kind == "notice" and not event.ends and event.reason != FILES:
             output.words(event.text)
             if event.reason == MODEL_AWAY:
                 told_away.set()
@@ -60,6 +61,8 @@ def _ended(outcome: Outcome | None, key: str, within_s: float | None) -> int:
         output.words(outcome.text)
         return 1
     output.data(outcome.text)
+    if outcome.files:
+        output.words(outcome.files)
     return 0
 
 

@@ -104,7 +104,8 @@ class Client:
             since = None
             if "reply" in found:
                 kind = "reply" if found.get("kind") == "reply" else "notice"
-                return Outcome(cast(Literal["reply", "notice"], kind), str(found["reply"]))
+                files = "\n".join(map(str, found.get("files") or ()))
+                return Outcome(cast(Literal["reply", "notice"], kind), str(found["reply"]), files)
         if since is not None and last is not None:
             raise Unreachable(str(last), hint=last.hint)
         return None

@@ -111,7 +111,8 @@ async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: f
         ) from None
     if outcome is None:
         return json_response(names, 202)
-    return json_response(names | {"reply": outcome.text, "kind": outcome.kind})
+    files = {"files": outcome.files.split("\n")} if outcome.files else {}
+    return json_response(names | {"reply": outcome.text, "kind": outcome.kind} | files)
 
 
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import structlog
 
 from channels.errors import Unreadable
-from channels.message import Outbound, read_outbound
+from channels.message import Attachment, Outbound, read_outbound
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
 from gateway.queue.retry import until_durable
+from gateway.turns.event import FILES
 from gateway.turns.events import EventKind, Events
 from gateway.turns.policy import broken
 
@@ -24,15 +26,25 @@ SEQ_MAX = 2**53
 class LocalDelivery:
     """Serves ``web`` or ``cli``: a reply is delivered once it is in the events, from where clients have it.
 
-    The transcript is the record: a client that was away finds the reply there.
+    The transcript is the record: a client that was away finds the reply there. Of files that go with a reply
+    it is told before where they lie: people read these channels on the machine itself.
     """
 
-    def __init__(self, channel: str, *, mailbox: Mailbox, events: Events, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        channel: str,
+        *,
+        mailbox: Mailbox,
+        events: Events,
+        group: asyncio.TaskGroup,
+        workspace: Path = Path(),
+    ) -> None:
         self.attached = asyncio.Event()
         self._group = group
         self._channel = channel
         self._mailbox = mailbox
         self._events = events
+        self._workspace = workspace
 
     async def run(self) -> None:
         """Deliver until cancelled."""
@@ -51,6 +63,10 @@ class LocalDelivery:
     async def _deliver(self, letter: Letter) -> None:
         message = read_outbound(letter.body)
         kind: EventKind = "notice" if message.kind == "notice" else "reply"
+        if message.attachments and message.in_reply_to:
+            text = "\n".join(_where(self._workspace, file) for file in message.attachments)
+            named = f"{message.in_reply_to}#notice.{FILES}"
+            await self._events.tell("notice", message.key, message.in_reply_to, text=text, event_id=named)
         await self._events.tell(
             kind, message.key, message.in_reply_to, text=message.text, seq=_seq(message), event_id=message.id
         )
@@ -79,6 +95,12 @@ class LocalDelivery:
         except Exception:
             # One letter ends here: it stays in its box, and comes again at the next start.
             log.exception("letter.not_settled", id=letter.id)
+
+
+def _where(workspace: Path, file: Attachment) -> str:
+    """Name a file by its path on the machine, and by its caption."""
+    path = str((workspace / file.ref).absolute())
+    return f"{path}: {file.caption}" if file.caption else path
 
 
 def _seq(message: Outbound) -> int:

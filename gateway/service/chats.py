@@ -14,7 +14,7 @@ from gateway.errors import MailboxDown
 from gateway.service.outcome import Outcome
 from gateway.service.records import Record
 from gateway.turns.control_order import WatchOrder
-from gateway.turns.event import Event, of_told, read_event
+from gateway.turns.event import FILES, Event, of_told, read_event
 from session.transcript.key import slot_of
 from session.turn.turn import TOGETHER
 
@@ -126,6 +126,7 @@ class ChatService:
 
     async def _outcome(self, message: Inbound, events: AsyncIterator[Event | None]) -> Outcome:
         """Wait for the event that ends the message; where it was lost, the record knows."""
+        files = ""
         async for event in events:
             if event is None:
                 await self.watch(message.key)
@@ -137,7 +138,9 @@ class ChatService:
                 if standing.outcome is not None:
                     return standing.outcome
             elif event.in_reply_to == message.id and event.ends:
-                return Outcome("reply" if event.kind == "reply" else "notice", event.text)
+                return Outcome("reply" if event.kind == "reply" else "notice", event.text, files)
+            elif event.in_reply_to == message.id and event.reason == FILES:
+                files = event.text
         raise Closing
 
     async def stop(self, key: str) -> None:

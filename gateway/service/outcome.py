@@ -12,7 +12,11 @@ ToldAway = Callable[[str], None] | None
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a message: a reply, or a notice after which no answer comes."""
+    """The end of a message: a reply, or a notice after which no answer comes.
+
+    ``files`` names those that came with the reply by their paths on the machine, one a line.
+    """
 
     kind: Literal["reply", "notice"]
     text: str
+    files: str = ""

@@ -21,8 +21,8 @@ class Confidants:
 
     def __call__(self, inbound: Inbound) -> bool:
         """Say whether the chat that is answered may read a cause; a doubt is a no."""
-        # The answer to a cron job goes to a chat whose readers this letter does not tell.
-        if inbound.group or replies.target(inbound)[0] != inbound.key:
+        # The letter of a cron job does not tell who reads the chat that is answered.
+        if inbound.source == "cron" or inbound.group or replies.target(inbound)[0] != inbound.key:
             return False
         if inbound.channel in _OWN_CLIENTS:
             return True

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 TOLD: Final = ("reply", "notice")
 # Notices after which the answer still comes.
-WAITING: Final = frozenset({"busy", "idle", "model_away", "storage"})
+FILES: Final = "files"
+WAITING: Final = frozenset({"busy", FILES, "idle", "model_away", "storage"})
 _INT64: Final = 2**63
 
 

@@ -88,11 +88,14 @@ def recent_ids(
         end: dict[str, Any] = {"final": found.final is not None}
         if found.final is not None:
             line = decode(transcript.messages[found.final])
-            end["text"] = line.get("content") if isinstance(line.get("content"), str) else ""
+            # The answer of a job that was to be told to nobody stays untold.
+            unsent = line.get("unsent") is True
+            text = line.get("content")
+            end["text"] = text if isinstance(text, str) and not unsent else ""
             # It was said before this session began, or was opened again.
             before = journal_state.known(id_, now)
             seq = numbers.get(found.final) or (before and before.seq)
-            if line.get("message_id") == id_ and seq is not None:
+            if line.get("message_id") == id_ and seq is not None and not unsent:
                 end["seq"] = seq
             elif line.get("message_id") != id_:
                 end["by"] = line.get("message_id")

@@ -18,12 +18,10 @@ from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
 from session.tools.beneath import names_of, threaded
 from session.transcript.attachments import open_beneath
-from session.transcript.key import split
 
 NAME: Final = "send_file"
 # The shortest that a platform takes (Telegram).
 MAX_CAPTION_CHARS: Final = 1024
-_ON_THE_MACHINE: Final = frozenset({"cli", "web"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +69,7 @@ class SendFile:
         if not 0 < found <= self._max_bytes:
             most = f"{self._max_bytes / 2**20:g} MB are the most" if found else "there is nothing in it"
             raise ToolError(f"{path}: it has {found} bytes, and {most}")
-        said = f"{relative} ({found} bytes) goes out with your answer"
-        if split(place.key)[0] in _ON_THE_MACHINE:
-            lies = place.folder / relative
-            said += f"; this chat shows no files, so say in it where this one lies: {lies}"
-        return said
+        return f"{relative} ({found} bytes) goes out with your answer"
 
 
 def to_send(lines: Iterable[Mapping[str, Any]], folder: Path) -> list[ToSend]:

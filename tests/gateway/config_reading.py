@@ -79,8 +79,8 @@ version_days = 90
 [people]
 [tools]
 direct = [
-  "read", "write", "edit", "ls", "grep", "profile", "skill_read", "memory_search", "session_archive_read",
-  "spawn"
+  "read", "write", "edit", "ls", "grep", "profile", "skill_read", "memory_search", "schedule", "send_file",
+  "session_archive_read", "spawn"
 ]
 groups = ["skill_read", "memory_search", "session_archive_read"]
 [tools.policy]

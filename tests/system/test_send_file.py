@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
-from tests.support.harness import Daemon, ask
+from tests.support.harness import ROOT, Daemon, ask
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, on, with_model, write
 from tests.support.telegram_server import TelegramServer
@@ -129,12 +131,30 @@ async def test_discord_shows_the_file_with_its_caption(tmp_path: Path) -> None:
     assert [(name, data) for name, _, data in file.files] == [("may.txt", b"figures")]
 
 
-async def test_a_chat_that_shows_no_files_is_told_where_one_lies(tmp_path: Path) -> None:
-    """On page and terminal people sit at the machine: the answer names the path, with the reply."""
-    write(folder(tmp_path, "cli_direct") / "may.txt", "figures")
+async def test_page_and_terminal_are_told_where_a_file_lies(tmp_path: Path) -> None:
+    """People sit at the machine there: the path stands beside the answer, which itself stays as it is."""
+    file = folder(tmp_path, "cli_direct") / "may.txt"
+    write(file, "figures")
     async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
-        reply = await ask(daemon, "cli:direct", "1", f"go {send('may.txt')}")
+        reply = await ask(daemon, "cli:direct", "1", f"go {send('may.txt', caption='of May')}")
+        spoken = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-m",
+                "gateway",
+                "--workspace",
+                str(tmp_path),
+                "chat",
+                "-m",
+                f"so {send('may.txt')}",
+            ),
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        printed, words = await spoken.communicate()
 
     assert reply is not None
-    assert reply["reply"].startswith("stub: go")
-    assert str(folder(tmp_path, "cli_direct") / "may.txt") in results(tmp_path, "cli_direct")[0]
+    assert (reply["reply"], reply["files"]) == ("stub: go", [f"{file}: of May"])
+    assert printed == b"stub: so\n"
+    assert str(file) in words.decode().split("\n")

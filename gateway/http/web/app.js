@@ -121,7 +121,7 @@ function forget(messageId) {
   return one?.text ?? "";
 }
 
-const WAITING = /#notice\.(busy|idle|model_away|storage)$/;
+const WAITING = /#notice\.(busy|files|idle|model_away|storage)$/;
 
 function see(event, resume) {
   if (resume > kept.last) kept.last = resume;
