@@ -226,6 +226,17 @@ async def test_what_it_costs_is_its_parents(tmp_path: Path) -> None:
         assert await daemon.stop() == 0
 
 
+async def test_the_messages_of_the_hour_do_not_run_out_in_its_midst(tmp_path: Path) -> None:
+    """The one message that is allowed is answered to its end; the next one is not."""
+    async with serving(tmp_path, **{"limits.turns_per_person_per_hour": 1}) as (daemon, team):
+        assert await say(daemon, "1", "spawn dig") == "begun"
+        await until_answered(tmp_path, "begun", "heard dig")
+
+        assert "more than the 1 messages an hour" in await say(daemon, "2", "hello")
+        assert len(team.asked) == 1
+        assert await daemon.stop() == 0
+
+
 async def test_a_daemon_that_dies_leaves_its_subagents_to_another(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
