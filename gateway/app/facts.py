@@ -25,8 +25,8 @@ class Facts:
     extraction: FactExtraction | None
     remembered: Remembered
 
-    async def told(self, scope: Scope, session: Session, request: Request) -> list[str]:
-        """Return the facts that a message is told with, the nearest first."""
+    async def told(self, scope: Scope, session: Session | None, request: Request) -> list[str]:
+        """Return the facts that a message is told with, the nearest first; see ``KnownFacts.nearest``."""
         return [] if self.extraction is None else await self.known.nearest(scope, session, request.text)
 
 

@@ -20,7 +20,7 @@ from session.turn.turn import Turns
 # One conversation is needed for as long as its turn runs.
 CACHE_BYTES = 2**24
 
-Told = Callable[[Scope, Session, Request], Awaitable[list[str]]]
+Told = Callable[[Scope, Session | None, Request], Awaitable[list[str]]]
 
 
 def build_store(settings: Settings) -> Store:
@@ -54,7 +54,8 @@ class SubagentContext:
         tools = self._allowed(group=scope.group)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
-        facts = await self._facts(scope, session, request)
+        # By their words: vectors would be kept for a conversation that is soon gone.
+        facts = await self._facts(scope, None, request)
         parts = await self._context_parts.of_task(tools=offered, facts=facts)
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)
 

@@ -76,8 +76,11 @@ class KnownFacts:
         """List the facts of a scope that hold; as ``facts``."""
         return (await self._read(scope)).holding
 
-    async def nearest(self, scope: Scope, session: Session, text: str) -> list[str]:
-        """Return the facts that a message is told with, the nearest first; none where they cannot be read."""
+    async def nearest(self, scope: Scope, session: Session | None, text: str) -> list[str]:
+        """Return the facts that a message is told with, the nearest first; none where they cannot be read.
+
+        Without a session, with which vectors are kept, they are compared by their words.
+        """
         try:
             read = await self._read(scope)
         except StoreError as error:
@@ -127,8 +130,10 @@ class KnownFacts:
             log.info("fact.forgotten", key=key, scope=scope.name, fact=id_)
         return gone
 
-    async def _compared(self, session: Session, question: str, texts: list[str]) -> dict[str, float] | None:
-        if self._embeddings is None:
+    async def _compared(
+        self, session: Session | None, question: str, texts: list[str]
+    ) -> dict[str, float] | None:
+        if self._embeddings is None or session is None:
             return None
         meter = Meter()
         still = partial(session.is_still, session.session_id)

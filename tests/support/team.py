@@ -2,7 +2,8 @@
 
 A message ``spawn a | b`` calls ``spawn`` for the tasks ``a`` and ``b`` in one round, and then answers
 ``begun``. A subagent answers ``did <task>``, what else ``work`` says for its task, or nothing while ``work``
-holds it. A result is answered by ``heard <label>``, or by what ``hears`` says.
+holds it; where that calls tools it answers what they said. A result is answered by ``heard <label>``, or by
+what ``hears`` says.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Team:
     def reply(self, seen: Seen) -> Reply | None:
         """Answer a request."""
         if is_of_subagent(seen):
-            return self.work.get(seen.text) or Reply(f"did {seen.text}")
+            chosen = self.work.get(seen.text) or Reply(f"did {seen.text}")
+            return Reply(" | ".join(results_of(seen))) if chosen.tool_calls and results_of(seen) else chosen
         again = any(message.get("role") == "tool" for message in _since_user(seen))
         if (found := RESULT.match(seen.text)) is not None:
             if (found[1], found[2], found[3]) not in self.results:

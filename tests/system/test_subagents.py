@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,10 +13,10 @@ import httpx
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, ask, status
-from tests.support.model_server import ModelServer
+from tests.support.harness import Daemon, ask, command, status
+from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, on, with_model, write
-from tests.support.team import Team
+from tests.support.team import Team, results_of, spawning
 from tests.support.until import until
 
 KEY, STEM = "web:ann", "web_ann"
@@ -103,3 +104,157 @@ async def test_a_result_comes_back_and_nothing_of_the_subagent_stays(
         assert "outbound.sub" not in told["queues"]
         assert told["queues"]["parked"]["count"] == 0
         assert await daemon.stop() == 0
+
+
+async def test_it_has_its_parents_files_and_no_others(tmp_path: Path) -> None:
+    write(tmp_path / "files" / "chats" / STEM / "notes.txt", "seven apples\n")
+    write(tmp_path / "files" / "chats" / "web_bob" / "notes.txt", "sesame\n")
+    paths = ("notes.txt", "../web_bob/notes.txt", "../../../memory/chats/web_bob/MEMORY.md")
+    async with serving(tmp_path) as (daemon, team):
+        team.work["look"] = Reply(tool_calls=[("read", json.dumps({"path": path})) for path in paths])
+        assert await say(daemon, "1", "spawn look") == "begun"
+        await until(lambda: len(team.results) == 1)
+
+        first, *others = team.results[0][2].split(" | ")
+        assert "seven apples" in first
+        assert [text.startswith("error") for text in others] == [True, True]
+        assert await daemon.stop() == 0
+
+
+async def test_what_works_is_shown_and_ended_by_stop(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """In ``/status``, in ``status`` and in the open work of its chat, and nowhere when it has ended."""
+    async with serving(tmp_path, queue) as (daemon, team):
+        team.work["dig"] = Reply(held=asyncio.Event())
+        assert await say(daemon, "1", "spawn dig") == "begun"
+        await until(lambda: team.asked == ["dig"])
+
+        assert "subagents: 1 (dig)" in await say(daemon, "2", "/status")
+        (row,) = (await status(daemon))["subagents"]
+        assert row["parent"] == KEY
+        await say(daemon, "3", "hello")
+        request = next(seen for seen in team.model.turns if seen.text == "hello")
+        assert f"the subagent “dig” ({row['key']}) works" in str(request.messages[-1]["content"])
+        assert await say(daemon, "4", "/stop") == "Stopped, and no subagent works on."
+
+        await until(lambda: team.requests[0].outcome == "aborted")
+        await until(lambda: not left_of_subagents(tmp_path))
+        assert (await status(daemon))["subagents"] == []
+        assert "subagents" not in await say(daemon, "5", "/status")
+        assert await say(daemon, "6", "still there?") == "stub: still there?"
+        assert team.results == []
+        assert await daemon.stop() == 0
+
+
+@pytest.mark.parametrize("how", ["/new", "clear", "new", "close"])
+async def test_it_ends_with_the_conversation_that_started_it(tmp_path: Path, how: str) -> None:
+    """By a command of the chat, over HTTP, and by the command line, which changes the files alone."""
+    async with serving(tmp_path) as (daemon, team):
+        go = asyncio.Event()
+        team.work["dig"] = Reply("dug", held=go)
+        assert await say(daemon, "1", "spawn dig") == "begun"
+        await until(lambda: team.asked == ["dig"])
+
+        if how == "/new":
+            assert "A new conversation begins" in await say(daemon, "2", how)
+        elif how == "clear":
+            async with httpx.AsyncClient(base_url=daemon.url) as http:
+                await http.post("/clear-session", json={"key": KEY})
+        else:
+            assert (await command(tmp_path, "sessions", how, KEY))[0] == 0
+        go.set()
+
+        await until(lambda: not left_of_subagents(tmp_path))
+        assert [row["state"] for row in on_record(tmp_path)] == ["ended"]
+        assert await say(daemon, "3", "hello") == "stub: hello"
+        assert team.results == []
+        assert (await status(daemon))["queues"]["inbound"]["count"] == 0
+        assert await daemon.stop() == 0
+
+
+async def test_one_that_takes_too_long_or_fails_says_so_to_its_parent(tmp_path: Path) -> None:
+    async with serving(tmp_path, **{"limits.turn_timeout_s": 2}) as (daemon, team):
+        team.work |= {"dig": Reply(kind="hang"), "bad": Reply(status=400, error={"message": "no"})}
+        assert await say(daemon, "1", "spawn dig | bad") == "begun"
+        await until(lambda: len(team.results) == 2)
+
+        said = {label: text for label, _, text in team.results}
+        assert said["dig"].endswith("there is no result: it took longer than an answer may.")
+        assert "there is no result" in said["bad"]
+        await until(lambda: len(answers(tmp_path)) == 3)
+        assert (await status(daemon))["queues"]["parked"]["count"] == 0
+        assert await daemon.stop() == 0
+
+
+async def test_results_that_spawn_for_ever_come_to_an_end(tmp_path: Path) -> None:
+    """Each result starts the next subagent, until the limit of the hour says no to the model."""
+    async with serving(tmp_path) as (daemon, team):
+        team.hears = lambda label: spawning(f"{int(label) + 1}")
+        assert await say(daemon, "1", "spawn 1") == "begun"
+        await until(lambda: len(team.results) == 20, 120)
+        await until(lambda: len(answers(tmp_path)) == 21)
+
+        refused = [text for seen in team.model.seen for text in results_of(seen) if text.startswith("error")]
+        assert len(refused) == 1
+        assert "started 20 subagents within an hour" in refused[0]
+        assert len(team.asked) == 20
+        assert answers(tmp_path)[-1] == "heard 20"
+        assert await daemon.stop() == 0
+
+
+async def test_what_it_costs_is_its_parents(tmp_path: Path) -> None:
+    """All lines of the usage files are the chat's, and its cap counts them."""
+    limits = {
+        "model.name": "openai/gpt-4o-mini",
+        "model.max_output_tokens": 1_000,
+        "limits.cost_per_chat_per_day_usd": 0.1,
+    }
+    async with serving(tmp_path, **limits) as (daemon, team):
+        big = {"prompt_tokens": 600_000, "completion_tokens": 3, "total_tokens": 600_003}
+        team.work["dig"] = Reply("dug", usage=big)
+        assert await say(daemon, "1", "spawn dig") == "begun"
+        await until(lambda: len(team.results) == 1)
+        await until_answered(tmp_path, "begun", "heard dig")
+
+        (chat,) = (await status(daemon))["limits"]
+        assert (chat["who"], chat["left"] < 0.011) == (KEY, True)
+        rows = [
+            json.loads(line)
+            for path in (tmp_path / "state" / "usage").glob("*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+        assert {row["key"] for row in rows if "key" in row} == {KEY}
+        assert await daemon.stop() == 0
+
+
+async def test_the_messages_of_the_hour_do_not_run_out_in_its_midst(tmp_path: Path) -> None:
+    """The one message that is allowed is answered to its end; the next one is not."""
+    async with serving(tmp_path, **{"limits.turns_per_person_per_hour": 1}) as (daemon, team):
+        assert await say(daemon, "1", "spawn dig") == "begun"
+        await until_answered(tmp_path, "begun", "heard dig")
+
+        assert "more than the 1 messages an hour" in await say(daemon, "2", "hello")
+        assert len(team.asked) == 1
+        assert await daemon.stop() == 0
+
+
+async def test_a_daemon_that_dies_leaves_its_subagents_to_another(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """Killed in mid-work on RabbitMQ: the other one goes on with it, tells the chat once, and cleans up."""
+    async with ModelServer() as model:
+        config = on(broker, broker_name, partitions=4) | with_model(model)
+        team = Team(model)
+        team.work |= {"dig": Reply(held=asyncio.Event()), "look": Reply(held=asyncio.Event())}
+        first, second = (Daemon(tmp_path, role="session", config=config) for _ in range(2))
+        async with first, second:
+            assert await say(first, "1", "spawn dig | look") == "begun"
+            await until(lambda: sorted(team.asked) == ["dig", "look"])
+            team.work.clear()
+            await first.kill()
+
+            await until(lambda: len(answers(tmp_path)) == 3)
+            await until(lambda: not left_of_subagents(tmp_path))
+            assert sorted(text for _, _, text in team.results) == ["did dig", "did look"]
+            assert len(team.asked) == 4
+            assert await second.stop() == 0
+    assert sorted(answers(tmp_path)) == ["begun", "heard dig", "heard look"]

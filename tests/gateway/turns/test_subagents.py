@@ -250,3 +250,27 @@ async def test_a_result_whose_conversation_was_ended_by_hand_is_dropped(tmp_path
         assert [each.state for each in rig.on_record()] == ["told"]
         assert len(rig.model.prompts) == 1
         assert sub.live
+
+
+async def test_the_result_of_a_jobs_subagent_goes_where_the_job_answers(tmp_path: Path) -> None:
+    async with subagent_rig(tmp_path, *[played(look="seven")] * 3) as rig:
+        rig.model.steps.insert(0, spawn("look"))
+        job = {"source": "cron", "cron_job_id": "j1", "answer_to": ADA}
+        await rig.put("go", "cron:j1@run:1", key="cron:j1", **job)
+        replies = await rig.replies(2)
+
+        assert [(reply.key, reply.text) for reply in replies] == [(ADA, "begun"), (ADA, "heard")]
+        assert await rig.lines() == []
+
+
+async def test_a_result_finds_its_conversation_behind_a_compaction(tmp_path: Path) -> None:
+    """The session in which it was started is archived by then, and the one that goes on is another."""
+    model = Held("a")
+    async with subagent_rig(tmp_path, model=model) as rig:
+        await rig.put("go", "m1")
+        await rig.texts(1)
+        async with rig.store.open(ADA) as session:
+            await session.end(metadata={"ended_by": "compaction"})
+        model.go.set()
+
+        assert await rig.texts(1) == ["heard"]
