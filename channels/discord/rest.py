@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -127,8 +127,18 @@ class Rest:
             lambda http: http.request(Route(method, path, **values), **body), by_token=by_token
         )
 
-    async def post(self, channel: int, content: str | Path, *, nonce: str, quote: str | None) -> object:
+    async def post(
+        self,
+        channel: int,
+        content: str | Path,
+        *,
+        nonce: str,
+        quote: str | None,
+        components: Sequence[dict[str, Any]] = (),
+    ) -> object:
         """Write a text or a file into a channel, pinging who is quoted alone; return what Discord answers.
+
+        ``components`` are the rows of buttons below a text.
 
         Raises:
             SendNever: the file cannot be read; and whatever ``call`` raises.
@@ -142,6 +152,9 @@ class Rest:
             more["message_reference"] = {"message_id": quote, "fail_if_not_exists": False}
         mentions = discord.AllowedMentions(everyone=False, users=False, roles=False, replied_user=True)
         with handle_message_parameters(nonce=nonce, allowed_mentions=mentions, **more) as parameters:
+            if components and parameters.payload is not None:
+                # The client would build a view of its own, with a life and a task for each message.
+                parameters.payload["components"] = list(components)
             return await self.call(lambda http: http.send_message(channel, params=parameters))
 
     async def history(self, channel: str, after: int) -> list[Raw]:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.app.approvals import build_gate, without_denied
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
 from gateway.app.model import build_model
@@ -16,6 +17,7 @@ from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota, payer_of
+from session.approvals.answers import Answers
 from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.background.passing import Passing
@@ -86,6 +88,8 @@ class SessionServices:
         )
         self._library = Library(settings.workspace)
         self._context_parts = build_context_parts(settings, self.store, self._library)
+        self.gate = build_gate(settings, clock=self.store.clock)
+        self.answers = Answers(self.gate.files)
         self.turns = Turns(
             model=self.model,
             toolbox=self._toolbox(settings),
@@ -96,6 +100,7 @@ class SessionServices:
             workspace=settings.workspace,
             compactions=self.compactions,
             embeddings=embeddings,
+            gate=self.gate,
         )
         self.commands = Commands(
             status=status,
@@ -105,6 +110,7 @@ class SessionServices:
             left=self.jobs.left,
             compact=self.compactions,
             limits=self.quota.left,
+            answers=self.answers,
             now=self.turns.now,
         )
         self.retention = self._retention(settings)
@@ -150,6 +156,7 @@ class SessionServices:
         notes = await self.memory.text(scope)
         facts = await self.facts.told(scope, session, request)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
+        tools = without_denied(self.gate, self.turns.toolbox, tools, place)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._context_parts.parts(
             session,

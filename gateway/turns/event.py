@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 TOLD: Final = ("reply", "notice")
 # Notices after which the answer still comes.
-WAITING: Final = frozenset({"busy", "idle", "model_away", "storage"})
+WAITING: Final = frozenset({"approval", "busy", "idle", "model_away", "storage"})
 _INT64: Final = 2**63
 
 
@@ -55,7 +55,9 @@ class Event(BaseModel):
     @property
     def ends(self) -> bool:
         """Whether nothing else comes for the message that it answers."""
-        return self.kind == "reply" or (self.kind == "notice" and self.reason not in WAITING)
+        return self.kind == "reply" or (
+            self.kind == "notice" and self.reason.partition(".")[0] not in WAITING
+        )
 
     def to_bytes(self) -> bytes:
         """Encode as one line of JSON."""

@@ -7,17 +7,21 @@ from datetime import datetime
 
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
+from gateway.turns.approvals import Approvals
 from gateway.turns.aside import Aside
 from gateway.turns.events import Spawn
 from gateway.turns.lanes import Lanes
 from gateway.turns.statuses import Statuses
 from gateway.turns.stops import Stops
 from session.store.store import Store
-from session.turn.commands import OUT_OF_LINE, Command, Commands
+from session.turn.commands import DECIDING, OUT_OF_LINE, Command, Commands
 
 
 class Orders:
-    """``/stop`` and ``/status``, as letters and as they come over control."""
+    """``/stop``, ``/status`` and the word that a turn waits for, as letters and as they come over control.
+
+    ``approvals`` hears of the word, and of a ``/new`` that wants no more of the turn.
+    """
 
     def __init__(
         self,
@@ -29,9 +33,10 @@ class Orders:
         clock: Callable[[], datetime],
         spawn: Spawn,
     ) -> None:
-        self._aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
-        self.stop = Stops(lanes=lanes, aside=self._aside).stop
-        self.look = Statuses(lanes=lanes, aside=self._aside, chat_commands=chat_commands).look
+        self.aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
+        self.approvals: Approvals | None = None
+        self.stop = Stops(lanes=lanes, aside=self.aside).stop
+        self.look = Statuses(lanes=lanes, aside=self.aside, chat_commands=chat_commands).look
 
     def received(self, inbound: Inbound, command: Command | None) -> None:
         """Act on a letter that has come into its lane, whatever stands before it there."""
@@ -40,7 +45,11 @@ class Orders:
             self.stop(inbound.key, inbound.id, asked=inbound)
         elif name == "status":
             self.look(inbound)
+        elif name in DECIDING and self.approvals is not None:
+            self.approvals.press(inbound)
+        elif name == "new" and self.approvals is not None:
+            self.approvals.anew(inbound)
 
     async def answered(self, inbound: Inbound, command: Command | None) -> bool:
         """Say, at the turn of a letter, whether its answer is out already."""
-        return command is not None and command.name in OUT_OF_LINE and await self._aside.take(inbound)
+        return command is not None and command.name in OUT_OF_LINE and await self.aside.take(inbound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from channels.message import Inbound
+from session.approvals.answers import COUNTED
 from session.context.audience import told
 from session.context.scopes import Chat
 from session.store.store import Session
@@ -57,6 +58,11 @@ def calls_model(inbound: Inbound) -> bool:
     """Say whether a model may be called on the way to its answer, a summary's included."""
     found = command(inbound)
     return found is None or found.name in ("retry", "compact")
+
+
+def said(inbound: Inbound, text: str) -> str:
+    """Return what is sent as the answer of a command; a press that counts is told by its own message."""
+    return "" if inbound.kind == "action" and text in COUNTED else text
 
 
 def stored(session: Session, inbound: Inbound) -> Reply | None:

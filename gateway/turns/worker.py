@@ -16,6 +16,7 @@ from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import INBOUND, Mailbox
 from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
+from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempt, Attempts
 from gateway.turns.collect import Collecting, QueueRules
@@ -38,6 +39,7 @@ from gateway.turns.policy import (
 )
 from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
+from session.approvals.gate import AwaitsApproval
 from session.context.links import may_link
 from session.errors import Fenced, LineTooLong, ModelAway, NewerFormat, OverCap, SessionError, StoreError
 from session.memory.circles import learn
@@ -86,6 +88,7 @@ class Worker:
         turn_ended: Callable[[Session, Reply], None] = lambda session, reply: None,
         letter_ended: LetterEnded = lambda inbound, status, error, duration_ms: None,
         confides: Callable[[Inbound], bool] = lambda inbound: False,
+        decides: Callable[[Inbound], bool] = lambda inbound: True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
@@ -108,6 +111,7 @@ class Worker:
         )
         self._parking = Parking(mailbox=mailbox, notices=notices, ended=self._settlement.ended)
         self.orders = Orders(self.lanes, store, mailbox, chat_commands, clock=clock, spawn=self._spawn)
+        self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)
         self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices)
         self._outages = Outages(
@@ -143,6 +147,27 @@ class Worker:
             collecting=self._collecting,
             spawn=self._spawn,
         )
+
+    def _open_approvals(
+        self, notices: Notices, clock: Callable[[], datetime], decides: Callable[[Inbound], bool]
+    ) -> Approvals | None:
+        gate, answers = self._turns.gate, self._commands.answers
+        if gate is None or answers is None:
+            return None
+        approvals = Approvals(
+            gate.files,
+            answers,
+            lanes=self.lanes,
+            mailbox=self._mailbox,
+            notices=notices,
+            aside=self.orders.aside,
+            chat_commands=self._commands,
+            clock=clock,
+            spawn=self._spawn,
+            decides=decides,
+        )
+        gate.told = approvals.told
+        return approvals
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -276,24 +301,34 @@ class Worker:
             held.callback(attempt.leave_place)
             if command is not None:
                 async with attempt:
-                    answer = await self._commands.run(
-                        session, command, outcomes.request(inbound), stop=entry.stop
-                    )
+                    answer = await self._ordered(entry, session, command)
                 if isinstance(answer, str):
                     known = await session.journal.conclude(inbound.id, "command", text=answer)
-                    return Reply(text=answer, seq=known.seq or 0)
+                    return Reply(text=answer, seq=known.seq or 0, silent=not answer)
                 return await self._turn(attempt, answer)
             await self._idle.before(entry, session)
             return await self._turn(attempt, outcomes.request(inbound))
+
+    async def _ordered(self, entry: Entry, session: Session, command: commands.Command) -> str | Request:
+        """Run a command whose turn it is."""
+        inbound = entry.inbound
+        if command.name in commands.DECIDING and self._approvals is not None:
+            return await self._approvals.words(inbound, session)
+        return await self._commands.run(session, command, outcomes.request(inbound), stop=entry.stop)
 
     async def _turn(self, attempt: Attempt, request: Request) -> Reply | RetryAfter | None:
         """Run the turn; None when the letter was parked."""
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
+        entry.asking = ""
         meter = self._quota.meter(inbound) if self._quota is not None else Meter()
         try:
             async with attempt:
                 reply = await self._run(attempt, request, meter)
+        except AwaitsApproval as asks:
+            self._outages.model_answers()
+            assert self._approvals is not None
+            return await self._approvals.wait(entry, session, asks.approval)
         except ModelAway as error:
             # An outage is no fault of the letter: its lane waits, in order, until the model is back.
             again = await self._outages.wait(entry, session, error)
