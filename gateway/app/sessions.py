@@ -30,6 +30,7 @@ from session.context.relevance import Relevance
 from session.context.request import place_of
 from session.context.scopes import Scopes
 from session.disk.layout import Layout
+from session.disk.threads import start_thread
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes, MemoryRules
 from session.memory.profile import Profile
@@ -194,6 +195,7 @@ class SessionServices:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
         await ready.wait()
         await self._spending.refresh()
+        await start_thread(self.gate.files.prune, name="approvals")
         if self.turns.embeddings is not None:
             await self.turns.embeddings.open()
         if self.model.plain:

@@ -18,6 +18,7 @@ from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound
+from session.approvals.files import ApprovalFiles
 from session.store import switch_session
 from session.store.enclosed import AwaitedFiles
 from session.store.listing import brief
@@ -244,7 +245,9 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key, everything=everything)
-    return await store.clear(key, everything=everything, awaited=partial(_awaited, settings))
+    cleared = await store.clear(key, everything=everything, awaited=partial(_awaited, settings))
+    ApprovalFiles(settings.state).forget(key)
+    return cleared
 
 
 def _can_be_sent(key: str) -> bool:

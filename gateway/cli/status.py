@@ -100,7 +100,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{in_words(row, datetime.now(UTC))}; {cure_of(row['channel'])}"
     for lane in found["lanes"]:
         running = f"running for {lane['running_s']} s" if lane["running_s"] is not None else "not running"
-        yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting"
+        asking = f", {lane['asking']} waits for an approval" if lane.get("asking") else ""
+        yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting{asking}"
     if found.get("media_bytes"):
         yield f"media: {found['media_bytes'] / 2**20:.1f} MB of files that people sent"
     usage = found["usage_today"]

@@ -172,6 +172,7 @@ class SessionService:
         services = self._chats.application.services
         if cleared and services is not None:
             await services.compactions.settled(key, cancel=True)
+            await start_thread(lambda: services.gate.files.forget(key), name="approvals")
         return cleared
 
     async def _left(self, key: str, session_id: str) -> None:

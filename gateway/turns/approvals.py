@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from channels.message import Inbound
+from durable import first_of
 from gateway.queue.mailbox import Mailbox
 from gateway.turns import approval_words, outcomes, replies
 from gateway.turns.aside import Aside
@@ -65,6 +66,7 @@ class Approvals:
         self._decides = decides
         self._waiting: dict[str, asyncio.Event] = {}
         self._looking = False
+        self._closing = asyncio.Event()
         # Asked by this process: the same question is put again only by the next one.
         self._asked: set[str] = set()
         answers.heard = self.heard
@@ -132,13 +134,17 @@ class Approvals:
         if woken is not None:
             woken.set()
 
+    def close(self) -> None:
+        """Look no more: what waits is asked for again by whoever gets its letter next."""
+        self._closing.set()
+
     async def _look(self) -> None:
         """While something waits here, see what others decided about it."""
         try:
-            while self._waiting:
+            while self._waiting and not self._closing.is_set():
                 for id_ in await start_thread(partial(self._closed, list(self._waiting)), name="approval"):
                     self.heard(id_)
-                await asyncio.sleep(LOOK_EVERY_S)
+                await first_of(self._closing.wait(), timeout_s=LOOK_EVERY_S)
         finally:
             self._looking = False
 

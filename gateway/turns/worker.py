@@ -183,6 +183,8 @@ class Worker:
         """Start nothing new; return whether all running turns ended within ``within_s`` seconds."""
         self._draining = self._outages.draining = True
         self._arrivals.close()
+        if self._approvals is not None:
+            self._approvals.close()
         return await self.lanes.drain(within_s)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -32,7 +32,7 @@ class Answers:
     """
 
     def __init__(self, files: ApprovalFiles) -> None:
-        self._files = files
+        self.files = files
         self.heard: Callable[[str], None] = lambda _: None
 
     async def say(self, word: Word, id_: str, *, chat: str, by: str, via: str) -> str:
@@ -49,7 +49,7 @@ class Answers:
             StoreError: the disk refuses; nothing was changed.
         """
         if not id_:
-            open_ = await start_thread(lambda: self._files.waiting(chat), name="approval")
+            open_ = await start_thread(lambda: self.files.waiting(chat), name="approval")
             mine = await start_thread(lambda: self._by(chat, via), name="approval") if via else None
             if mine is None and len(open_) != 1:
                 ids = " | ".join(each.id for each in open_)
@@ -62,7 +62,7 @@ class Answers:
         if not is_id(id_):
             return Decided(None, "unknown")
         done = await start_thread(
-            lambda: self._files.decide(id_, WORDS[word], chat=chat, by=by, via=via), name="approval"
+            lambda: self.files.decide(id_, WORDS[word], chat=chat, by=by, via=via), name="approval"
         )
         if done.approval is not None:
             self.heard(done.approval.id)
@@ -70,7 +70,7 @@ class Answers:
 
     def _by(self, chat: str, via: str) -> Approval | None:
         """Find what this very message decided: it came again after a crash."""
-        mine = (each for each in self._files.all() if each.decided_via == via and each.call.chat == chat)
+        mine = (each for each in self.files.all() if each.decided_via == via and each.call.chat == chat)
         return next(mine, None)
 
 
