@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.harness import Daemon
+from tests.support.harness import Daemon, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, on
 from tests.support.telegram_chats import Sent
 from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
 from tests.system.approvals_place import asks, results, writing, written
-from tests.system.platform_place import ADA, with_telegram
+from tests.system.platform_place import ADA, told, with_telegram
 
 EVE = 666
 GROUP = -5
@@ -170,3 +171,54 @@ async def test_a_turn_that_waits_is_ended(tmp_path: Path, word: str) -> None:
             await server.said(ADA, approved("/resume"))
     assert written(tmp_path) == []
     assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["not run: the turn was stopped"]
+
+
+async def test_a_message_that_comes_meanwhile_enters_the_turn_that_goes_on(tmp_path: Path) -> None:
+    """Mode ``steer``: it enters at the next request, and both are answered by the one answer."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("both")])
+        steer = {"limits.queue_mode": "steer"}
+        async with Daemon(tmp_path, config=asks(model, **steer) | with_telegram(server)) as daemon:
+            prompt, buttons = await asked(server, ADA)
+            server.write(ADA, "and bread")
+            await until(lambda: _waits(daemon, 1))
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("both"))
+    lines = lines_of(tmp_path, f"telegram_{ADA}")
+    assert [line["role"] for line in lines] == ["user", "assistant", "tool", "user", "assistant"]
+    assert len(lines[-1]["answers"]) == 2
+    assert written(tmp_path) == ["milk"]
+
+
+async def test_a_message_may_end_a_turn_that_waits(tmp_path: Path) -> None:
+    """Mode ``interrupt``: the call is not run, and the next message is answered."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("well then")])
+        interrupt = {"limits.queue_mode": "interrupt"}
+        async with Daemon(tmp_path, config=asks(model, **interrupt) | with_telegram(server)):
+            prompt, _ = await asked(server, ADA)
+            server.write(ADA, "leave it")
+            await server.said(ADA, approved("well then"))
+            await server.until(lambda: "Stopped before anybody" in prompt.text)
+    assert written(tmp_path) == []
+    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["not run: the turn was stopped"]
+
+
+async def test_what_was_asked_goes_with_its_conversation(tmp_path: Path) -> None:
+    """``sessions clear`` ends the turn that waits, and nothing of the call is kept."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.append(writing("milk"))
+        async with Daemon(tmp_path, config=asks(model) | with_telegram(server)) as daemon:
+            prompt, buttons = await asked(server, ADA)
+            await told(tmp_path, "sessions", "clear", f"telegram:{ADA}", "--everything")
+            await until(lambda: _waits(daemon, None))
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("There is no such request"))
+    assert list((tmp_path / "state" / "approvals").iterdir()) == []
+    assert written(tmp_path) == []
+
+
+async def _waits(daemon: Daemon, count: int | None) -> bool:
+    """Say whether so many messages wait behind the turn of the one lane; None: there is none."""
+    lanes = (await status(daemon))["lanes"]
+    return not lanes if count is None else [lane["waiting"] for lane in lanes] == [count + 1]
