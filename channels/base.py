@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from channels.message import Sender
+from channels.message import Button, Sender
 from channels.platform_time import steady_s
 from channels.tables import Platform
 
@@ -88,6 +88,8 @@ class Piece:
         content: the text, or the path of a file that exists.
         nonce: at most 25 characters, the same whenever this very piece is sent again.
         reply_to: the platform's id of the message that it answers; only the first piece has one.
+        buttons: what may be pressed below it; a channel that does not ``Presses`` gets none. A pressed one is
+            emitted as an ``action`` with its value as text, and an edit of the message takes them away.
         meta: the ``meta`` of the message that it answers.
         caption: what is to be shown beside a file, as plain text; it has at most 1,024 characters.
     """
@@ -96,6 +98,7 @@ class Piece:
     content: Rendered | Path
     nonce: str
     reply_to: str | None = None
+    buttons: Sequence[Button] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     caption: str = ""
 
@@ -103,8 +106,8 @@ class Piece:
 class Channel(Protocol):
     """One chat platform: run it to receive, call send to reply, cancel run to stop.
 
-    What else a platform can do is a Protocol of one method each: ``Types``, ``Edits``, ``Registers``,
-    ``Admins``.
+    What else a platform can do is a Protocol of one member each: ``Types``, ``Edits``, ``Registers``,
+    ``Admins``, ``Presses``.
     """
 
     @property
@@ -165,6 +168,16 @@ class Edits(Protocol):
 
     async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
         """Replace the text of a message; the same text again is no error. Raises as ``Channel.send``."""
+        ...
+
+
+@runtime_checkable
+class Presses(Protocol):
+    """The platform shows buttons below a message and tells who pressed one."""
+
+    @property
+    def buttons_max(self) -> int:
+        """How many of them a message may have."""
         ...
 
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
@@ -22,6 +22,7 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
+from channels.message import Button
 
 Break = Literal["down", "later", "never", "unknown", "gone", "moved"]
 DEADLINE_S = 30.0
@@ -163,6 +164,15 @@ class ChannelContract:
 
             shown = await platform.sent()
         assert [(each.id, each.text) for each in shown] == [(one, "first words"), (two, "second words")]
+
+    async def test_a_piece_with_buttons_is_taken(self) -> None:
+        """Its text stands in the chat, whether the platform has buttons or not."""
+        async with self.open_channel() as (channel, platform):
+            button = Button(label="Yes", value="/approve aaaaaaaaaaaaaaaa")
+            asked = replace(piece(channel, platform, "may it?", number=1), buttons=[button])
+            id_ = await channel.send(asked)
+
+            assert await platform.sent() == [Shown(id_, platform.chat_id, "may it?")]
 
     async def test_a_file_is_sent(self, tmp_path: Path) -> None:
         """A piece whose content is a path is shown as a file of that name."""

@@ -52,6 +52,16 @@ class Attachment(_Body):
     caption: str = ""
 
 
+class Button(_Body):
+    """What a person may press below a message: ``value`` comes back as the text of an ``action``.
+
+    A value has at most 64 bytes, which every platform takes.
+    """
+
+    label: str
+    value: str
+
+
 class Inbound(_Body):
     """One accepted message. Required: v, id, key, channel, chat_id, text."""
 
@@ -77,7 +87,11 @@ class Inbound(_Body):
 
 
 class Outbound(_Body):
-    """One text for a chat: the reply to ``in_reply_to``, a notice about it, or something unasked."""
+    """One text for a chat: the reply to ``in_reply_to``, a notice about it, or something unasked.
+
+    ``buttons`` stand below it where the platform has any; its text says what to type where it has none.
+    ``replaced_by`` is the id of a later Outbound that takes its place where the platform can edit.
+    """
 
     v: int = Field(default=1, ge=1, le=1)
     id: str
@@ -90,6 +104,8 @@ class Outbound(_Body):
     kind: Literal["reply", "notice", "proactive"] = "reply"
     attachments: list[Attachment] = Field(default_factory=list)
     created_at: str = ""
+    buttons: list[Button] = Field(default_factory=list)
+    replaced_by: str | None = None
     meta: dict[str, Any] = Field(default_factory=dict)
 
 

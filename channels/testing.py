@@ -159,7 +159,9 @@ def _refusal(how: Break) -> Exception:
 
 
 class FakeChannel:
-    """The adapter of a ``FakePlatform``: pieces of at most ``max_chars`` characters."""
+    """The adapter of a ``FakePlatform``: pieces of at most ``max_chars`` characters, two buttons at most."""
+
+    buttons_max = 2
 
     def __init__(
         self, platform: FakePlatform, *, name: str = "fake", max_chars: int = 40, safe_to_repeat: bool = False

@@ -17,6 +17,7 @@
     ├── NotNow                     background work has to wait, until a time that it names
     ├── OverCap                    a request would go over a cap on what may be spent in a day
     ├── NotCompacted               no summary came of it; nothing was changed
+    ├── ApprovalLost               the file of an approval is gone or damaged: its call is not run
     ├── TurnTimeout                the turn ran longer than limits.turn_timeout_s
     └── ToolError                  becomes an error result for the model, never ends a turn
 """
@@ -151,6 +152,10 @@ class NotCompacted(SessionError):
     def __init__(self, message: str, *, reason: CompactionFailure, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
+
+
+class ApprovalLost(SessionError):
+    """The file of an approval is gone or damaged: nobody knows what was decided, and the call is not run."""
 
 
 class TurnTimeout(SessionError):

@@ -36,11 +36,13 @@ def build(table: Table, site: Site) -> Discord:
 
 
 class Discord:
-    """Discord as a ``Channel`` that ``Types``, ``Edits``, ``Registers`` and knows ``Admins``."""
+    """Discord as a ``Channel`` that ``Types``, ``Edits``, ``Registers``, ``Presses`` and knows ``Admins``."""
 
     name = "discord"
     # Every piece carries a nonce, by which Discord makes a repeat the same message.
     safe_to_repeat = True
+    # One row of a message holds no more.
+    buttons_max = 5
 
     def __init__(self, table: Table, site: Site, *, tempo: Tempo | None = None) -> None:
         self._table = table

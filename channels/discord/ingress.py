@@ -37,6 +37,8 @@ _MAX_LOCATIONS: Final = 10_000
 _TRIES: Final = 3
 # The kind of answer that promises another one, and Discord's code where one was given already.
 _LATER, _ALREADY = 5, 40060
+# The kind of an interaction that is a pressed button, and the answer to it that changes nothing.
+_PRESSED, _RESTS = 3, 6
 Job = Callable[[], Awaitable[None]]
 log = structlog.get_logger("discord")
 
@@ -152,8 +154,15 @@ class DiscordIngress:
         self._follow(str(raw["channel_id"]), str(raw.get("guild_id") or ""), partial(self._deleted, raw))
 
     def interaction(self, raw: Raw) -> None:
-        """Take a command of the menu: promise an answer at once, then let it wait for its turn."""
+        """Take a command of the menu: promise an answer at once, then let it wait for its turn.
+
+        A pressed button is only let go of: what it does is told in the chat.
+        """
         location = interaction_location(raw)
+        if raw["type"] == _PRESSED:
+            self._group.create_task(self._defer(raw, kind=_RESTS), name=f"discord-interaction-{raw['id']}")
+            self._follow(location.channel, location.guild, partial(self._press, raw, location))
+            return
         promise = self._group.create_task(self._defer(raw), name=f"discord-interaction-{raw['id']}")
         self._follow(location.channel, location.guild, partial(self._command, raw, location, promise))
 
@@ -245,6 +254,9 @@ class DiscordIngress:
         if deferred and not answered:
             await self._withdraw(raw)
 
+    async def _press(self, raw: Raw, location: Location) -> None:
+        await self._hand_on(read_interaction(raw, deferred=False), location, raw["id"])
+
     def _bot(self, location: Location) -> DiscordBot:
         return DiscordBot(self._me, self._view.own_roles(location.guild) if location.guild else frozenset())
 
@@ -298,8 +310,8 @@ class DiscordIngress:
                 await self._sleep(next(pauses))
         return Location(channel, guild)
 
-    async def _defer(self, raw: Raw) -> bool:
-        """Tell Discord within its three seconds that an answer will come."""
+    async def _defer(self, raw: Raw, *, kind: int = _LATER) -> bool:
+        """Tell Discord within its three seconds that an answer will come, or that a button may rest."""
         where = {"webhook_id": str(raw["id"]), "webhook_token": str(raw["token"])}
         path = "/interactions/{webhook_id}/{webhook_token}/callback"
         with suppress(TimeoutError):
@@ -307,7 +319,7 @@ class DiscordIngress:
             async with asyncio.timeout(self._tempo.defer_s):
                 for pause_s in self._tempo.pauses():
                     try:
-                        await self._rest.ask("POST", path, by_token=False, json={"type": _LATER}, **where)
+                        await self._rest.ask("POST", path, by_token=False, json={"type": kind}, **where)
                         return True
                     except RequestRefused as error:
                         # The answer to an earlier try was lost.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,11 +128,20 @@ class Rest:
         )
 
     async def post(
-        self, channel: int, content: str | Path, *, nonce: str, quote: str | None, caption: str = ""
+        self,
+        channel: int,
+        content: str | Path,
+        *,
+        nonce: str,
+        quote: str | None,
+        caption: str = "",
+        components: Sequence[dict[str, Any]] = (),
     ) -> object:
         """Write a text, or a file with its caption, into a channel; return what Discord answers.
 
         Who is quoted is pinged, and nobody else.
+
+        ``components`` are the rows of buttons below a text.
 
         Raises:
             SendNever: the file cannot be read; and whatever ``call`` raises.
@@ -148,6 +157,9 @@ class Rest:
             more["message_reference"] = {"message_id": quote, "fail_if_not_exists": False}
         mentions = discord.AllowedMentions(everyone=False, users=False, roles=False, replied_user=True)
         with handle_message_parameters(nonce=nonce, allowed_mentions=mentions, **more) as parameters:
+            if components and parameters.payload is not None:
+                # The client would build a view of its own, with a life and a task for each message.
+                parameters.payload["components"] = list(components)
             return await self.call(lambda http: http.send_message(channel, params=parameters))
 
     async def history(self, channel: str, after: int) -> list[Raw]:

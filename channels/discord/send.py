@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +14,18 @@ from channels.base import Piece, Rendered
 from channels.discord.messages import Raw
 from channels.discord.rest import RequestRefused, Rest
 from channels.errors import ChannelError, CredentialsRefused, MessageGone, SendNever, SendUnknown
+from channels.message import Button
 
 # Commands that take a text.
-ARGUMENTS: Final = {"compact": "focus", "forget": "number", "resume": "number"}
+ARGUMENTS: Final = {
+    "approve": "id",
+    "compact": "focus",
+    "deny": "id",
+    "forget": "number",
+    "resume": "number",
+}
 _MAX_DESCRIPTION: Final = 100
+_MAX_LABEL: Final = 80
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
 _LOADING: Final = 1 << 7
 _ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
@@ -39,7 +47,8 @@ class Egress:
     async def send(self, piece: Piece) -> str:
         """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
         channel = _id(piece.chat_id)
-        if isinstance(piece.content, Rendered) and piece.meta.get("interaction"):
+        # What can be pressed goes to the channel itself: a promise is filled in with a text alone.
+        if isinstance(piece.content, Rendered) and piece.meta.get("interaction") and not piece.buttons:
             answered = await self._answer(piece.content.plain, piece.meta)
             if answered:
                 return answered
@@ -58,7 +67,7 @@ class Egress:
             MessageGone: it was deleted, or is not ours.
         """
         channel, message = _id(chat_id), _id(platform_id)
-        body = {"content": content.plain, "allowed_mentions": {"parse": []}}
+        body = {"content": content.plain, "allowed_mentions": {"parse": []}, "components": []}
         path = "/channels/{channel_id}/messages/{message_id}"
         try:
             await self._rest.ask("PATCH", path, json=body, channel_id=channel, message_id=message)
@@ -111,8 +120,15 @@ class Egress:
 
     async def _post(self, piece: Piece, channel: int, *, quote: str | None) -> str:
         content = piece.content if isinstance(piece.content, Path) else piece.content.plain
-        sending = self._rest.post(channel, content, nonce=piece.nonce, quote=quote, caption=piece.caption)
-        return _sent_id(await sending)
+        sent = await self._rest.post(
+            channel,
+            content,
+            nonce=piece.nonce,
+            quote=quote,
+            caption=piece.caption,
+            components=_components(piece.buttons),
+        )
+        return _sent_id(sent)
 
     async def _answer(self, text: str, meta: Mapping[str, Any]) -> str:
         """Answer through the interaction: fill in what was promised; return "" where that is over.
@@ -152,6 +168,14 @@ def _command(name: str, words: str) -> dict[str, Any]:
         option = {"type": 3, "name": ARGUMENTS[name], "description": ARGUMENTS[name], "required": False}
         command["options"] = [option]
     return command
+
+
+def _components(buttons: Sequence[Button]) -> list[dict[str, Any]]:
+    """Put buttons into one row, in Discord's neutral style."""
+    row = [
+        {"type": 2, "style": 2, "label": each.label[:_MAX_LABEL], "custom_id": each.value} for each in buttons
+    ]
+    return [{"type": 1, "components": row}] if row else []
 
 
 def _id(text: str) -> int:

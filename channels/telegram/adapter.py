@@ -51,7 +51,7 @@ def build(table: Table, site: Site) -> Channel:
 
 
 class Telegram:
-    """One bot: ``Channel``, ``Types``, ``Edits``, ``Registers`` and ``Admins`` of Telegram.
+    """One bot: ``Channel``, ``Types``, ``Edits``, ``Registers``, ``Admins`` and ``Presses`` of Telegram.
 
     Args:
         times: how the receiving side pauses.
@@ -60,6 +60,7 @@ class Telegram:
 
     name = "telegram"
     safe_to_repeat = False
+    buttons_max = 8
 
     def __init__(
         self,
@@ -91,6 +92,9 @@ class Telegram:
                 "message_id": int(piece.reply_to),
                 "allow_sending_without_reply": True,
             }
+        if piece.buttons:
+            row = [{"text": each.label, "callback_data": each.value} for each in piece.buttons]
+            fields["reply_markup"] = {"inline_keyboard": [row]}
         try:
             if isinstance(piece.content, Path):
                 # Without entities it is plain text, whatever it looks like.

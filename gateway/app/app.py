@@ -15,6 +15,7 @@ import structlog
 
 from channels.message import Inbound
 from channels.tables import Platform
+from gateway.app.approvals import Deciders, warn_of_unknown
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
 from gateway.app.replied import RepliedChannels
@@ -139,6 +140,7 @@ class Application:
         services = self.services = build_session_services(
             self.settings, status=self._status_lines, spawning=spawning
         )
+        warn_of_unknown(self.settings, services.turns.toolbox)
         subagents = self.subagents = Subagents(
             files,
             spawning,
@@ -171,6 +173,7 @@ class Application:
             letter_ended=partial(self._letter_ended, Outcomes(self.settings, group), group),
             confides=Confidants(self.settings),
             subagents=subagents,
+            decides=Deciders(self.settings),
         )
         self._deliveries = [
             LocalDelivery(
@@ -289,6 +292,7 @@ class Application:
             {
                 "key": lane.key,
                 "id": lane.running.inbound.id if lane.running is not None else None,
+                "asking": lane.entries[0].asking if lane.entries else "",
                 "waiting": len(lane.entries) - (lane.running is not None),
                 "running_s": round(now - lane.running.since, 1) if lane.running is not None else None,
             }
@@ -331,6 +335,9 @@ def _lane_lines(lane: Lane | None) -> list[str]:
     asked = [entry for entry in (lane.entries if lane is not None else ()) if not _is_status(entry)]
     running = lane.running if lane is not None and lane.running in asked else None
     lines = []
+    head = asked[0] if asked and running is None else None
+    if head is not None and head.asking:
+        lines.append(f"waiting for an approval: {head.asking}")
     if running is not None:
         lines.append(f"answering: for {asyncio.get_running_loop().time() - running.begun_at:.0f} s")
     return [*lines, f"waiting: {len(asked) - (running is not None)} messages"]

@@ -8,6 +8,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.app.approvals import build_gate, without_denied
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
 from gateway.app.model import build_model
@@ -19,6 +20,7 @@ from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota, payer_of
 from gateway.turns.spawning import Spawning
+from session.approvals.answers import Answers
 from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.background.passing import Passing
@@ -31,6 +33,7 @@ from session.context.relevance import Relevance
 from session.context.request import place_of
 from session.context.scopes import Scopes
 from session.disk.layout import Layout
+from session.disk.threads import start_thread
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes, MemoryRules
 from session.memory.profile import Profile
@@ -99,6 +102,8 @@ class SessionServices:
         )
         self._library = Library(settings.workspace)
         self._context_parts = build_context_parts(settings, self.store, self._library)
+        self.gate = build_gate(settings, clock=self.store.clock)
+        self.answers = Answers(self.gate.files)
         self.turns = Turns(
             model=self.model,
             toolbox=self._toolbox(settings),
@@ -109,6 +114,7 @@ class SessionServices:
             workspace=settings.workspace,
             compactions=self.compactions,
             embeddings=embeddings,
+            gate=self.gate,
         )
         self.commands = self._commands()
         self.subagent_store = build_store(settings)
@@ -129,6 +135,7 @@ class SessionServices:
             compact=self.compactions,
             limits=self._left,
             end_subagents=spawning.end if spawning is not None else None,
+            answers=self.answers,
             now=self.turns.now,
         )
 
@@ -183,6 +190,7 @@ class SessionServices:
         notes = await self.memory.text(scope)
         facts = await self.facts.told(scope, session, request)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
+        tools = without_denied(self.gate, self.turns.toolbox, tools, place)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         parts = await self._context_parts.parts(
             session,
@@ -227,6 +235,7 @@ class SessionServices:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
         await ready.wait()
         await self._spending.refresh()
+        await start_thread(self.gate.files.prune, name="approvals")
         if self.turns.embeddings is not None:
             await self.turns.embeddings.open()
         if self.model.plain:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from gateway.app.approvals import without_denied
 from gateway.config.settings import Settings
 from gateway.turns.spawning import Spawning
 from session.context.context_parts import ContextParts
 from session.context.request import Request, TurnContext, place_of
 from session.context.scopes import Scope
 from session.errors import StoreError
-from session.memory.circles import Circles
+from session.memory.circles import PARENT, Circles
 from session.store.store import Session, Store
 from session.subagents.records import SubagentFiles
 from session.subagents.tool import NOT_FOR_SUBAGENTS
+from session.tools import ToolPlace
 from session.turn.turn import Turns
 
 # One conversation is needed for as long as its turn runs.
@@ -43,6 +46,7 @@ class SubagentContext:
         self, settings: Settings, *, circles: Circles, facts: Told, context_parts: ContextParts
     ) -> None:
         self._tools = settings.tools
+        self._records = SubagentFiles(settings.state)
         self._circles = circles
         self._facts = facts
         self._context_parts = context_parts
@@ -51,17 +55,30 @@ class SubagentContext:
     async def __call__(self, session: Session, request: Request) -> TurnContext:
         """Return it for the turn of a task."""
         scope = await self._circles.of(session, request)
-        tools = self._allowed(group=scope.group)
+        chat = await self._works_for(session)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
+        place = replace(place, chat=chat)
+        tools = self._allowed(place)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         # By their words: vectors would be kept for a conversation that is soon gone.
         facts = await self._facts(scope, None, request)
         parts = await self._context_parts.of_task(tools=offered, facts=facts)
-        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)
+        return TurnContext(
+            parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group, chat=chat
+        )
 
-    def _allowed(self, *, group: bool) -> Sequence[str]:
-        tools = self._tools.groups if group else self._tools.direct
-        return [name for name in tools if name not in NOT_FOR_SUBAGENTS]
+    async def _works_for(self, session: Session) -> str:
+        """Return the conversation whose rules hold, as is on record: anybody may write a letter."""
+        parent = str(session.metadata.get(PARENT) or "")
+        found = await asyncio.to_thread(self._records.find, parent, session.key) if parent else None
+        answered = found.origin.get("answer_to") if found is not None else None
+        return answered if isinstance(answered, str) and answered else parent
+
+    def _allowed(self, place: ToolPlace) -> Sequence[str]:
+        tools = self._tools.groups if place.group else self._tools.direct
+        mine = [name for name in tools if name not in NOT_FOR_SUBAGENTS]
+        turns = self.turns
+        return without_denied(turns.gate, turns.toolbox, mine, place) if turns.gate is not None else mine
 
 
 def turns_like(turns: Turns, context: SubagentContext) -> Turns:
@@ -74,6 +91,7 @@ def turns_like(turns: Turns, context: SubagentContext) -> Turns:
         clock=turns.clock,
         turn_context=context,
         workspace=turns.workspace,
+        gate=turns.gate,
     )
     context.turns = built
     return built

@@ -18,6 +18,7 @@ from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound
+from session.approvals.files import ApprovalFiles
 from session.store import switch_session
 from session.store.enclosed import AwaitedFiles
 from session.store.listing import brief
@@ -250,6 +251,7 @@ async def _clear(settings: Settings, store: Store, key: SessionKey, *, everythin
                 return await client.clear(key, everything=everything)
     cleared = await store.clear(key, everything=everything, awaited=partial(_awaited, settings))
     _end_subagents(settings, key)
+    ApprovalFiles(settings.state).forget(key)
     return cleared
 
 

@@ -102,7 +102,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{in_words(row, datetime.now(UTC))}; {cure_of(row['channel'])}"
     for lane in found["lanes"]:
         running = f"running for {lane['running_s']} s" if lane["running_s"] is not None else "not running"
-        yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting"
+        asking = f", {lane['asking']} waits for an approval" if lane.get("asking") else ""
+        yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting{asking}"
     for row in found.get("subagents") or ():
         yield f"subagent {row['key']}: of {row['parent']}, since {row['since'][:19]}Z"
     if found.get("media_bytes"):

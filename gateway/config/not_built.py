@@ -14,7 +14,6 @@ KEYS: Final = (
     "limits.workers",
     "memory.versions",
     "memory.version_days",
-    "tools.policy",
     "tools.web_fetch",
     "tools.shell",
     "mcp",

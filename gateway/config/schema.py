@@ -139,9 +139,14 @@ def _kind(info: FieldInfo) -> object:
 
 
 def _within(info: FieldInfo | None, name: str) -> FieldInfo | None:
-    """Return a key of one of the tables whose names people choose, such as ``url`` of ``[mcp.NAME]``."""
+    """Return a key of one of the tables whose names people choose, such as ``url`` of ``[mcp.NAME]``.
+
+    The keys may be theirs to choose as well, such as the tools in ``[tools.policy.people.NAME]``.
+    """
     kind = _kind(info) if info is not None else None
     each = get_args(kind)[-1] if get_origin(kind) is Mapping else None
+    if get_origin(each) is Mapping:
+        return FieldInfo.from_annotation(get_args(each)[-1])
     return each.model_fields.get(name) if isinstance(each, type) and issubclass(each, BaseModel) else None
 
 

@@ -26,7 +26,8 @@ from channels.tables import (
     Web,
     sound_secret,
 )
-from gateway.config.settings_ahead import AgentTable, Bindings, McpServer, Policy, Shell, State, WebFetch
+from gateway.config.settings_ahead import AgentTable, Bindings, McpServer, Shell, State, WebFetch
+from gateway.config.settings_policy import Policy
 from session.compaction.presets import Preset
 
 HIDDEN = "********"

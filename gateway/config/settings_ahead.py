@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 
 from channels.tables import ConfigTable, Seconds, Strings
 
-Decision = Literal["allow", "ask", "deny"]
 Bindings = Annotated[
     tuple[Mapping[str, str], ...],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
 ]
 AgentTable = Mapping[str, Any]
-
-
-class Policy(ConfigTable):
-    """``[tools.policy]``: besides its own key each key is a tool, ``mcp.<server>.<tool>`` or ``*``."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Decision] = Field(init=False)
-
-    approval_timeout_s: Seconds = 600.0
 
 
 class WebFetch(ConfigTable):

@@ -51,6 +51,7 @@ GROUP_SAID: Final = (
     "chat-gateway pairing approve {}\nThe code is valid for one hour."
 )
 FORBIDDEN_SAID: Final = "In a group, /{} is for its administrators and for people the operator let in."
+UNDECIDED_SAID: Final = "In a group, only people whom the operator let in may decide over this."
 UNKNOWN_SAID: Final = (
     "/{} is for the administrators of this group, and who they are cannot be found out now. Try again."
 )
@@ -153,11 +154,15 @@ class Reception:
     async def _forbidden(self, arrival: Arrival) -> str:
         """Return what to say to a command that this person may not use here; empty where he may."""
         command = commands.parse(arrival.text) if arrival.kind != "edit" else None
-        if not arrival.group or command is None or command.name not in RESTRICTED:
+        decides = command is not None and command.name in commands.DECIDING
+        if not arrival.group or command is None or not (decides or command.name in RESTRICTED):
             return ""
         approved = pairing.approved(self._state, self._name)
         if is_allowed(arrival.sender.id, table=self._table, approved=approved):
             return ""
+        if decides:
+            # Whoever administers a group was not let in for that: what runs concerns this machine.
+            return UNDECIDED_SAID
         if self._is_admin is None or not arrival.sender.id:
             return FORBIDDEN_SAID.format(command.name)
         try:

@@ -201,6 +201,8 @@ class Delivery:
         )
         files = len(todo) - len(out.attachments)
         missing = [number for number in range(len(todo)) if number not in progress.sent]
+        if out.buttons and missing:
+            await self._draft_left(out)
         for number in missing:
             errand = Errand(
                 out,
@@ -210,6 +212,7 @@ class Delivery:
                 last=number == missing[-1],
                 ours=lambda: not (entry.letter.lost or self._closing),
                 caption=out.attachments[number - files].caption if number >= files else "",
+                closing=number == files - 1,
             )
             try:
                 await self._hand_over(errand, progress)
@@ -236,6 +239,13 @@ class Delivery:
         """Return when no change of this reply's draft is under way, nor will be."""
         if self._drafts is not None and out.kind == "reply" and out.in_reply_to:
             await self._drafts.close(out.key, out.in_reply_to)
+
+    async def _draft_left(self, out: Outbound) -> None:
+        """Leave the draft of the reply as it stands: what comes after a question stands below it."""
+        if self._drafts is not None and out.in_reply_to:
+            await self._drafts.leave(out.key, out.in_reply_to)
+            reply = f"{out.in_reply_to}#reply"
+            await self._sender.durably(lambda: self._ledger.drop_draft(out.key, reply))
 
     # -- the end of a letter -----------------------------------------------------------------------
 

@@ -153,6 +153,11 @@ class Drafts:
         if under_way is not None:
             await under_way.wait()
 
+    async def leave(self, key: str, message_id: str) -> None:
+        """As ``close``; but the turn may go on later, with a draft of its own."""
+        await self.close(key, message_id)
+        self._closed.pop((key, message_id), None)
+
     async def _watch(self) -> None:
         """Keep the daemons telling what their turns do."""
         waits = list(WATCH_FIRST_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from channels.base import Channel, Edits, Piece, Rendered
+from channels.base import Channel, Edits, Piece, Presses, Rendered
 from channels.errors import (
     ChannelDown,
     ChannelError,
@@ -21,7 +21,7 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
-from channels.message import Outbound
+from channels.message import Button, Outbound
 from gateway.errors import LedgerDown
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce
@@ -61,6 +61,7 @@ class Errand:
     Args:
         unknown: how many sends of it have an unknown outcome.
         last: nothing of the letter follows.
+        closing: it is the last of the letter's text, and has its buttons.
         ours: whether its letter can still be settled here.
         caption: what is shown beside it, where it is a file.
     """
@@ -71,6 +72,7 @@ class Errand:
     unknown: int
     last: bool
     ours: Callable[[], bool]
+    closing: bool = False
     caption: str = ""
 
 
@@ -160,6 +162,7 @@ class PieceSender:
             content=errand.content,
             nonce=nonce(out.id, number),
             reply_to=out.reply_to if number == 0 and chat_id == out.chat_id else None,
+            buttons=self._buttons(out) if errand.closing else (),
             meta=out.meta,
             caption=errand.caption if isinstance(errand.content, Path) else "",
         )
@@ -168,9 +171,24 @@ class PieceSender:
             await self.durably(lambda: self._ledger.trying(out.key, out.id, number))
             async with asyncio.timeout(self._time_for(errand.content)):
                 platform_id = await self._channel.send(piece)
+            if errand.closing and out.replaced_by:
+                await self._stands(out, platform_id, later=out.replaced_by)
             await self.durably(
                 lambda: self._ledger.sent(out.key, out.id, number, platform_id=platform_id, last=errand.last)
             )
+
+    def _buttons(self, out: Outbound) -> Sequence[Button]:
+        channel = self._channel
+        return out.buttons[: channel.buttons_max] if isinstance(channel, Presses) else ()
+
+    async def _stands(self, out: Outbound, platform_id: str, *, later: str) -> None:
+        """Note what the letter ``later`` changes when it comes: to it this message is a draft."""
+
+        async def note() -> None:
+            if await self._ledger.begin_draft(out.key, later) is not None:
+                await self._ledger.draft_sent(out.key, later, platform_id)
+
+        await self.durably(note)
 
     async def edit(self, errand: Errand, draft: str) -> bool:
         """Turn a draft into the piece; False where it is not there any more and the piece must be sent.

@@ -174,6 +174,7 @@ class SessionService:
         services = self._chats.application.services
         if cleared and services is not None:
             await services.compactions.settled(key, cancel=True)
+            await start_thread(lambda: services.gate.files.forget(key), name="approvals")
         return cleared
 
     async def _end_subagents(self, key: str) -> None:

@@ -76,8 +76,9 @@ class Aside:
                     known = await session.journal.conclude(inbound.id, "command", text=text, once=True)
                 if known.kind != "command":
                     return
-                reply = Reply(known.text, seq=known.seq or 0)
-                await self._mailbox.put(replies.reply(inbound, reply, self._clock()))
+                if known.text:
+                    reply = Reply(known.text, seq=known.seq or 0)
+                    await self._mailbox.put(replies.reply(inbound, reply, self._clock()))
                 put = True
         except (MailboxError, SessionError) as error:
             # The letter itself waits in its lane, and is answered there.

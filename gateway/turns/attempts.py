@@ -12,6 +12,7 @@ from types import TracebackType
 
 from gateway.errors import MailboxError
 from gateway.turns.lanes import Entry, RetryAfter
+from session.approvals.gate import AwaitsApproval
 from session.errors import Fenced, LineTooLong, ModelAway, StoreError
 from session.store.store import Session
 from session.turn.joining import parts_of
@@ -19,6 +20,7 @@ from session.turn.joining import parts_of
 SUSPECT_DEATHS = 2
 # Whoever waits for a place is woken; this only bounds the wait should that ever be missed.
 LOOK_AGAIN_S = 60.0
+_BLAMELESS = (ModelAway, AwaitsApproval, MailboxError, StoreError, asyncio.CancelledError)
 
 
 class Attempts:
@@ -74,7 +76,8 @@ class Attempts:
 class Attempt:
     """One try of a letter's turn. ``async with`` it begins the turn and counts it.
 
-    A turn that ends in an outage of model, queue or disk, or is cancelled, is struck out again. What ended in
+    A turn that ends in an outage of model, queue or disk, waits for a person, or is cancelled, is struck out
+    again. What ended in
     a death, or in an error that nobody foresaw, stays counted.
     """
 
@@ -150,7 +153,7 @@ class Attempt:
         # Another process owns the journal by now: the record stays there, and serves the next try.
         if error is None or isinstance(error, Fenced):
             return
-        blameless = isinstance(error, ModelAway | MailboxError | StoreError | asyncio.CancelledError)
+        blameless = isinstance(error, _BLAMELESS)
         if blameless and not isinstance(error, LineTooLong):
             # A cancellation in the midst of the record would leave a death that never was.
             await asyncio.shield(self._strike())

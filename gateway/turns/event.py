@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TOLD: Final = ("reply", "notice")
 # Notices after which the answer still comes.
 FILES: Final = "files"
-WAITING: Final = frozenset({"busy", FILES, "idle", "model_away", "storage"})
+WAITING: Final = frozenset({"approval", "busy", FILES, "idle", "model_away", "storage"})
 _INT64: Final = 2**63
 
 
@@ -56,7 +56,9 @@ class Event(BaseModel):
     @property
     def ends(self) -> bool:
         """Whether nothing else comes for the message that it answers."""
-        return self.kind == "reply" or (self.kind == "notice" and self.reason not in WAITING)
+        return self.kind == "reply" or (
+            self.kind == "notice" and self.reason.partition(".")[0] not in WAITING
+        )
 
     def to_bytes(self) -> bytes:
         """Encode as one line of JSON."""

@@ -55,6 +55,7 @@ class Entry:
         parted: a session ended before it, and its chat was told.
         apart: a turn of several letters failed with it, so that it is asked alone.
         deleted: its message was taken back while it waited.
+        asking: the tool that waits for a person's word.
     """
 
     inbound: Inbound
@@ -74,6 +75,7 @@ class Entry:
     parted: bool = False
     apart: bool = False
     deleted: bool = False
+    asking: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
+from gateway.turns.approvals import Approvals
 from gateway.turns.aside import Aside
 from gateway.turns.events import Spawn
 from gateway.turns.lanes import Lanes
@@ -15,11 +16,14 @@ from gateway.turns.stops import Stops
 from gateway.turns.subagents import Subagents
 from session.store.store import Store
 from session.transcript.key import is_subagent
-from session.turn.commands import OUT_OF_LINE, Command, Commands
+from session.turn.commands import DECIDING, OUT_OF_LINE, Command, Commands
 
 
 class Orders:
-    """``/stop`` and ``/status``, as letters and as they come over control."""
+    """``/stop``, ``/status`` and the word that a turn waits for, as letters and as they come over control.
+
+    ``approvals`` hears of the word, and of a ``/new`` that wants no more of the turn.
+    """
 
     def __init__(
         self,
@@ -34,13 +38,14 @@ class Orders:
     ) -> None:
         self._spawn = spawn
         self._subagents = subagents
-        self._aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
-        self._stops = Stops(lanes=lanes, aside=self._aside)
-        self.look = Statuses(lanes=lanes, aside=self._aside, chat_commands=chat_commands).look
+        self.aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
+        self.approvals: Approvals | None = None
+        self._stops = Stops(lanes=lanes, aside=self.aside)
+        self.look = Statuses(lanes=lanes, aside=self.aside, chat_commands=chat_commands).look
 
     def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
         """Stop the turn of ``key`` that runs here, as ``Stops.stop``, and its subagents wherever they run."""
-        if self._subagents is not None and not is_subagent(key) and not self._aside.is_past(key, asked_id):
+        if self._subagents is not None and not is_subagent(key) and not self.aside.is_past(key, asked_id):
             self._spawn(self._end(self._subagents, key, asked_id), "end subagents")
         return self._stops.stop(key, asked_id, asked=asked)
 
@@ -54,7 +59,11 @@ class Orders:
             self.stop(inbound.key, inbound.id, asked=inbound)
         elif name == "status":
             self.look(inbound)
+        elif name in DECIDING and self.approvals is not None:
+            self.approvals.press(inbound)
+        elif name == "new" and self.approvals is not None:
+            self.approvals.anew(inbound)
 
     async def answered(self, inbound: Inbound, command: Command | None) -> bool:
         """Say, at the turn of a letter, whether its answer is out already."""
-        return command is not None and command.name in OUT_OF_LINE and await self._aside.take(inbound)
+        return command is not None and command.name in OUT_OF_LINE and await self.aside.take(inbound)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from channels.cron.job import ABOUT
 from channels.message import Inbound
+from session.approvals.answers import COUNTED
 from session.context.audience import told
 from session.context.enclosures import sends_files
 from session.context.links import may_link
@@ -19,6 +20,8 @@ from session.transcript.key import SUBAGENTS, SessionKey
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply, Request
 
+# In ``meta`` of a subagent's result: on whose behalf it worked.
+ASKER: Final = "asker"
 # The answer of another message serves it, too.
 _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
@@ -34,6 +37,7 @@ def request(inbound: Inbound) -> Request:
         text=inbound.text,
         platform_id=inbound.platform_id,
         sender=sender,
+        asker=_asker(inbound),
         chat=chat(inbound),
         answer_to=inbound.answer_to or "",
         source=inbound.source,
@@ -42,6 +46,12 @@ def request(inbound: Inbound) -> Request:
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
     )
+
+
+def _asker(inbound: Inbound) -> Mapping[str, str]:
+    """Return the person on whose behalf a subagent worked whose result this is."""
+    asker = inbound.meta.get(ASKER) if inbound.kind == "result" else None
+    return {name: str(value) for name, value in asker.items()} if isinstance(asker, dict) else {}
 
 
 def job_name(inbound: Inbound) -> str:
@@ -92,6 +102,11 @@ def calls_model(inbound: Inbound) -> bool:
     """Say whether a model may be called on the way to its answer, a summary's included."""
     found = command(inbound)
     return found is None or found.name in ("retry", "compact")
+
+
+def said(inbound: Inbound, text: str) -> str:
+    """Return what is sent as the answer of a command; a press that counts is told by its own message."""
+    return "" if inbound.kind == "action" and text in COUNTED else text
 
 
 def stored(session: Session, inbound: Inbound) -> Reply | None:

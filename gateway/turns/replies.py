@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from channels.errors import Address
-from channels.message import Attachment, Inbound, Outbound, now_text
+from channels.message import Attachment, Button, Inbound, Outbound, now_text
 from gateway.queue.mailbox import Post, outbound
 from gateway.turns.events import LOCAL_CHANNELS
 from session.transcript.key import SUBAGENTS, split
@@ -19,6 +19,8 @@ from session.turn.turn import Reply
 
 # In an Outbound's meta: its number among what the chat was told.
 SEQ = "seq"
+# At the end of the id of what takes the place of a prompt.
+RESOLVED = ".done"
 
 
 def reply(inbound: Inbound, answer: Reply, at: datetime) -> Post:
@@ -32,6 +34,36 @@ def reply(inbound: Inbound, answer: Reply, at: datetime) -> Post:
 def notice(to: Inbound | Address, reason: str, text: str, at: datetime, *, seq: int = 0) -> Post:
     """Make the Outbound of a notice: ``<inbound id>#notice.<reason>``."""
     return _post(to, f"notice.{reason}", text, at, seq=seq)
+
+
+def prompt(
+    inbound: Inbound,
+    reason: str,
+    text: str,
+    at: datetime,
+    *,
+    seq: int,
+    buttons: Sequence[Button],
+) -> Post:
+    """Make a notice with buttons; the one of ``resolved`` takes its place later."""
+    replaced_by = f"{inbound.id}#notice.{reason}{RESOLVED}"
+    return _post(inbound, f"notice.{reason}", text, at, seq=seq, buttons=buttons, replaced_by=replaced_by)
+
+
+def resolved(chat: str, message_id: str, reason: str, text: str, at: datetime) -> Post:
+    """Make the notice that takes the place of a prompt."""
+    channel, chat_id = split(chat)
+    out = Outbound(
+        id=f"{message_id}#notice.{reason}{RESOLVED}",
+        key=chat,
+        channel=channel or "cli",
+        chat_id=chat_id,
+        text=text,
+        in_reply_to=message_id,
+        kind="notice",
+        created_at=now_text(at),
+    )
+    return Post(outbound(out.channel), chat, out.id, out.to_bytes())
 
 
 def target(inbound: Inbound | Address) -> tuple[str, str, str]:
@@ -58,6 +90,8 @@ def _post(
     *,
     seq: int,
     files: Sequence[Attachment] = (),
+    buttons: Sequence[Button] = (),
+    replaced_by: str | None = None,
 ) -> Post:
     out_id = f"{to.id}#{suffix}"
     kind: Literal["reply", "notice"] = "reply" if suffix == "reply" else "notice"
@@ -79,6 +113,8 @@ def _post(
         kind=kind,
         attachments=list(files),
         created_at=now_text(at),
+        buttons=list(buttons),
+        replaced_by=replaced_by,
         meta=meta,
     )
     return Post(outbound(channel), key, out_id, out.to_bytes())

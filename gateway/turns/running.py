@@ -9,6 +9,7 @@ import structlog
 
 from channels.message import Inbound
 from gateway.turns import jobs
+from gateway.turns.approvals import Approvals
 from gateway.turns.attempts import Attempt
 from gateway.turns.collect import Collecting
 from gateway.turns.events import Events
@@ -20,6 +21,7 @@ from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
+from session.approvals.gate import AwaitsApproval
 from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError
 from session.models.model import Meter, Usage
 from session.store.store import Session
@@ -33,6 +35,7 @@ class TurnRuns:
 
     Args:
         quota: counts what they cost; None: nobody does.
+        approvals: hold a turn that has to wait for a person; None: none ever does.
         outage_hours: how long a letter waits for a model that is away.
         turn_ended: hears of each that was answered, subagents' left out.
         spawn: runs something beside the lanes.
@@ -49,6 +52,7 @@ class TurnRuns:
         parking: Parking,
         collecting: Collecting,
         subagents: Subagents | None,
+        approvals: Approvals | None,
         turn_ended: Callable[[Session, Reply], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
@@ -60,6 +64,7 @@ class TurnRuns:
         self._parking = parking
         self._collecting = collecting
         self._subagents = subagents
+        self._approvals = approvals
         self._turn_ended = turn_ended
         self._spawn = spawn
 
@@ -67,10 +72,15 @@ class TurnRuns:
         """Run the turn; None when the letter was parked."""
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
+        entry.asking = ""
         meter = self._quota.meter(self.payer(inbound)) if self._quota is not None else Meter()
         try:
             async with attempt:
                 reply = await self._run(attempt, request, meter)
+        except AwaitsApproval as asks:
+            self._outages.model_answers()
+            assert self._approvals is not None
+            return await self._approvals.wait(entry, session, asks.approval)
         except ModelAway as error:
             # An outage is no fault of the letter: its lane waits, in order, until the model is back.
             again = await self._outages.wait(entry, session, error)

@@ -14,6 +14,7 @@ from channels.message import Inbound, Sender, now_text
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.retry import until_durable
 from gateway.turns.control_order import OWN, StopOrder
+from gateway.turns.outcomes import ASKER
 from session.disk.threads import start_thread
 from session.errors import ToolError
 from session.subagents.records import Call, Subagent, SubagentFiles
@@ -154,7 +155,7 @@ def result_letter(subagent: Subagent, text: str) -> Inbound:
         source="cron" if origin.get("source") == "cron" else "interactive",
         cron_job_id=job if isinstance(job, str) else None,
         received_at=now_text(),
-        meta={**_mapping(origin.get("meta")), SUBAGENT: subagent.key},
+        meta={**_mapping(origin.get("meta")), SUBAGENT: subagent.key, ASKER: _mapping(origin.get("sender"))},
     )
 
 

@@ -16,6 +16,7 @@ from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import INBOUND, Mailbox
 from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
+from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempts
 from gateway.turns.collect import Collecting, QueueRules
@@ -86,6 +87,7 @@ class Worker:
         letter_ended: LetterEnded = lambda inbound, status, error, duration_ms: None,
         confides: Callable[[Inbound], bool] = lambda inbound: False,
         subagents: Subagents | None = None,
+        decides: Callable[[Inbound], bool] = lambda inbound: True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
@@ -116,6 +118,7 @@ class Worker:
             mailbox=mailbox, notices=notices, jobs=jobs, ended=settlement.ended, told=settlement.failed
         )
         self.orders = self._open_orders(store, clock)
+        self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)
         self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices)
         self._outages = self._open_outages(notices, clock, confides)
@@ -155,6 +158,7 @@ class Worker:
             parking=self._parking,
             collecting=self._collecting,
             subagents=self._subagents,
+            approvals=self._approvals,
             turn_ended=turn_ended,
             spawn=self._spawn,
         )
@@ -180,6 +184,27 @@ class Worker:
             spawn=self._spawn,
         )
 
+    def _open_approvals(
+        self, notices: Notices, clock: Callable[[], datetime], decides: Callable[[Inbound], bool]
+    ) -> Approvals | None:
+        gate, answers = self._turns.gate, self._commands.answers
+        if gate is None or answers is None:
+            return None
+        approvals = Approvals(
+            gate.files,
+            answers,
+            lanes=self.lanes,
+            mailbox=self._mailbox,
+            notices=notices,
+            aside=self.orders.aside,
+            chat_commands=self._commands,
+            clock=clock,
+            spawn=self._spawn,
+            decides=decides,
+        )
+        gate.told = approvals.told
+        return approvals
+
     # -- taking ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -194,6 +219,8 @@ class Worker:
         """Start nothing new; return whether all running turns ended within ``within_s`` seconds."""
         self._draining = self._outages.draining = True
         self._arrivals.close()
+        if self._approvals is not None:
+            self._approvals.close()
         return await self.lanes.drain(within_s)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -334,12 +361,17 @@ class Worker:
             held.callback(attempt.leave_place)
             if command is not None:
                 async with attempt:
-                    answer = await self._commands.run(
-                        session, command, outcomes.request(inbound), stop=entry.stop
-                    )
+                    answer = await self._ordered(entry, session, command)
                 if isinstance(answer, str):
                     known = await session.journal.conclude(inbound.id, "command", text=answer)
-                    return Reply(text=answer, seq=known.seq or 0)
+                    return Reply(text=answer, seq=known.seq or 0, silent=not answer)
                 return await self._runs.run(attempt, answer)
             await self._idle.before(entry, session)
             return await self._runs.run(attempt, outcomes.request(inbound))
+
+    async def _ordered(self, entry: Entry, session: Session, command: commands.Command) -> str | Request:
+        """Run a command whose turn it is."""
+        inbound = entry.inbound
+        if command.name in commands.DECIDING and self._approvals is not None:
+            return await self._approvals.words(inbound, session)
+        return await self._commands.run(session, command, outcomes.request(inbound), stop=entry.stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,8 @@ class Request:
     ``id`` is the inbound id, ``platform_id`` the platform's own, ``sender`` its stored form. ``chat`` is what
     the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
     the person typed where ``text`` is something else. ``job_name`` is that of the job which asks,
-    ``heartbeat`` says that it is one.
+    ``heartbeat`` says that it is one. ``asker`` is the person on whose behalf it comes where its sender is
+    none.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Request:
     typed: str = ""
     job_name: str = ""
     heartbeat: bool = False
+    asker: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class TurnContext:
     """What a turn works with: what the model is told besides the history, its files, the tools on offer.
 
     ``scope`` is the name of the scope that was drawn for it, ``group`` whether several
-    people read the answer.
+    people read the answer, ``chat`` the conversation for which it works; empty: its own.
     """
 
     parts: Sequence[context.Part]
@@ -77,6 +79,7 @@ class TurnContext:
     tools: Collection[str]
     scope: str = ""
     group: bool = False
+    chat: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,10 @@ class Asking:
     def place(self) -> ToolPlace:
         """Say where a tool acts; a compaction within the turn leaves an archive behind."""
         drawn = self._turn_context
-        return place_of(self._session, self._request, files=drawn.files, scope=drawn.scope, group=drawn.group)
+        place = place_of(
+            self._session, self._request, files=drawn.files, scope=drawn.scope, group=drawn.group
+        )
+        return replace(place, chat=drawn.chat) if drawn.chat else place
 
     def summary_as_user(self) -> bool:
         """Send summaries as messages of the person from now on; False where that changes nothing."""
@@ -212,9 +218,10 @@ def place_of(session: Session, request: Request, *, files: Path, scope: str, gro
         scope=scope,
         session_id=session.session_id,
         message_id=request.id,
-        sender=request.sender,
+        sender=request.asker or request.sender,
         source=request.source,
         group=group,
+        chat=request.answer_to,
     )
 
 

@@ -39,6 +39,9 @@ class ToolPlace:
     answered, ``sender`` who wrote it (``id``, ``name``, ``username``; empty for a job), ``source`` whether a
     person or the clock did. ``group`` says whether several people read the answer. ``call_id`` is the model's
     own id of the call that runs.
+
+    ``chat`` is the conversation for which it works where ``key`` works for another one: the parent of a
+    subagent, the chat that reads a job's answer; empty: it is ``key``.
     """
 
     folder: Path
@@ -51,6 +54,7 @@ class ToolPlace:
     sender: Mapping[str, str] = field(default_factory=dict)
     source: str = "interactive"
     group: bool = False
+    chat: str = ""
     call_id: str = ""
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
+from session.approvals.answers import NOTHING_WAITS, Answers, Word
 from session.compaction.compactions import Compacted, Compactions, was_too_long
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
@@ -22,6 +23,7 @@ from session.transcript import archive, withdrawal
 from session.transcript.attachments import attachments_of
 from session.transcript.line import is_ulid, make_line
 from session.turn.stop import StopSwitch, TurnStopped
+from session.turn.tool_calls import named
 from session.turn.turn import Request
 
 _FORM = re.compile(r"/([A-Za-z][A-Za-z0-9_]*)(?:@[A-Za-z0-9_]+)?(?:\s+(.*))?", re.DOTALL)
@@ -36,12 +38,16 @@ DESCRIPTIONS = {
     "compact": "sums up what was said so far, to make room; add what matters most",
     "memory": "shows what is remembered about this chat, its facts numbered",
     "forget": "takes a fact out, by its number in /memory",
+    "approve": "allows what the assistant asks for, once",
+    "deny": "refuses what the assistant asks for",
     "help": "shows these commands",
 }
 _ALIASES = {"start": "help"}
 _FORGETS = re.compile(r"forget(?!\S)", re.IGNORECASE)
-# These are answered while a turn runs: they ask about that turn.
-OUT_OF_LINE = frozenset({"stop", "status"})
+# What a turn waits for.
+DECIDING = frozenset({"approve", "deny"})
+# These are answered while a turn runs: they are about that turn.
+OUT_OF_LINE = frozenset({"stop", "status"}) | DECIDING
 
 NOTHING_REMEMBERED = "Nothing is remembered about this chat yet."
 NOTHING_RUNS = "Nothing is running."
@@ -115,6 +121,7 @@ class Commands:
         ended: makes the background work for an ended session durable; called with the session that ended it.
         left: the same for the session of this ULID, which ended because an older one was opened again.
         compact: compacts conversations; None: this model is sent no history.
+        answers: takes a person's word about what waits; None: nothing ever does.
         limits: lines that say what is left of them to whoever sent the message; None: there are none.
         end_subagents: ends those of a chat; None: there are none.
         now: the timestamp of a line that is written now.
@@ -131,6 +138,7 @@ class Commands:
         compact: Compactions | None = None,
         limits: Callable[[Request], Awaitable[list[str]]] | None = None,
         end_subagents: EndSubagents | None = None,
+        answers: Answers | None = None,
         now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
     ) -> None:
         self._status = status
@@ -141,6 +149,7 @@ class Commands:
         self._compactions = compact
         self._limits = limits
         self._end_subagents = end_subagents
+        self.answers = answers
         self._now = now
 
     async def run(
@@ -182,6 +191,10 @@ class Commands:
                 return await self._memory(session, request) or NOTHING_REMEMBERED
             case "forget":
                 return await self._take_out(session, request, command.rest)
+            case "approve":
+                return await self._decide("allow", command.rest, request)
+            case "deny":
+                return await self._decide("deny", command.rest, request)
             case "help":
                 return "\n".join(f"/{name} {what}" for name, what in DESCRIPTIONS.items())
             case _:
@@ -191,6 +204,12 @@ class Commands:
         if self._end_subagents is None:
             return 0
         return await self._end_subagents(session.key, id_, results=results)
+
+    async def _decide(self, word: Word, id_: str, request: Request) -> str:
+        if self.answers is None:
+            return NOTHING_WAITS
+        chat, by = str(request.key), named(request.sender)
+        return await self.answers.say(word, id_.strip().lower(), chat=chat, by=by, via=request.id)
 
     async def _take_out(self, session: Session, request: Request, number: str) -> str:
         if self._forget is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
+from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
 from session.context.quiet import QUIET, is_quiet
@@ -22,7 +23,7 @@ from session.errors import (
     RoundsExhausted,
     TurnTimeout,
 )
-from session.models.model import Answer, Meter, Model, Prompt, ToolCall, Warms
+from session.models.model import Answer, Meter, Model, Prompt, Warms
 from session.store.store import Exchange, Session
 from session.tools import Toolbox
 from session.transcript import transcript
@@ -32,11 +33,13 @@ from session.transcript.withdrawal import text_of
 from session.turn.joining import Joins, served, stopped_before, together
 from session.turn.reply import TOGETHER, Reply, Watcher
 from session.turn.stop import StopSwitch, TurnStopped
+from session.turn.tool_calls import INTERRUPTED, STOPPED, ToolCalls
 from session.turn.turn_compaction import TurnCompaction
-from session.turn.turn_lines import TurnLines, calls_of
+from session.turn.turn_lines import TurnLines
 
 __all__ = [
     "INTERRUPTED",
+    "STOPPED",
     "TOGETHER",
     "Reply",
     "Request",
@@ -50,8 +53,6 @@ __all__ = [
 
 # A model that answers within this time has its user line stored together with the answer: one sync less.
 QUICK_S = 0.02
-INTERRUPTED = "outcome unknown: interrupted"
-STOPPED = "not run: the turn was stopped"
 
 
 class Turns:
@@ -69,7 +70,9 @@ class Turns:
         workspace: Path | None = None,
         compactions: Compactions | None = None,
         embeddings: Embeddings | None = None,
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate
         self.workspace = workspace
         self.compactions = compactions
         self.embeddings = embeddings
@@ -117,6 +120,7 @@ class Turns:
 
         Raises:
             ModelAway, StoreError: nothing is wrong with the letter; run it again later.
+            AwaitsApproval: a person has to decide first; run it again then.
             OverCap: ``meter`` refused a request; ``close`` ends what is stored of the turn.
             ModelError, TurnTimeout: it will never be answered.
         """
@@ -173,8 +177,6 @@ class _Turn:
         self._lines = TurnLines(request, turns.now)
         self._user: dict[str, Any] | None = None
         self._partial: list[str] = []
-        self._rounds = 0
-        self._tools_used: list[str] = []
         # An answer that is being stored as the time runs out may reach the disk: then it is the reply.
         self._answer: str | None = None
         self._context = context
@@ -189,6 +191,18 @@ class _Turn:
             embeddings=turns.embeddings,
             meter=meter,
         )
+        self._calls = ToolCalls(
+            session,
+            request,
+            toolbox=turns.toolbox,
+            allowed=context.tools,
+            asking=self._asking,
+            gate=turns.gate,
+            lines=self._lines,
+            store=self._store,
+            watcher=watcher,
+        )
+        self._counted = False
         self.meter = meter
         self.joins: Joins | None = None
         # Messages that enter the turn before its first request.
@@ -204,6 +218,7 @@ class _Turn:
         if exchange is not None and exchange.tail:
             await self._resume(exchange)
         else:
+            self._counted = True
             self._user = self._lines.user()
             if careful:
                 await self._store()
@@ -212,14 +227,15 @@ class _Turn:
             answer = await self._ask()
             if not answer.tool_calls:
                 return await self._finish(answer)
-            if self._rounds >= self._turns.limits.max_tool_rounds:
+            if self._calls.rounds >= self._turns.limits.max_tool_rounds:
                 raise RoundsExhausted(
-                    f"the model asked for tools in more than {self._rounds} rounds",
+                    f"the model asked for tools in more than {self._calls.rounds} rounds",
                     hint="raise model.max_tool_rounds, or use a stronger model",
                 )
             # The calls are on disk before a tool runs: after a crash they tell what may have been done.
-            await self._store(self._lines.assistant(answer))
-            await self._run_calls(answer.tool_calls)
+            asks = self._calls.asked_for(answer.tool_calls)
+            await self._store(self._lines.assistant(answer, asks=asks or None))
+            await self._calls.run(answer.tool_calls)
 
     async def close_stopped(self, *, interrupted: bool = False) -> None:
         """Append what the turn had, and the line that says it was stopped; by the next message, perhaps."""
@@ -230,12 +246,8 @@ class _Turn:
         elif exchange.final is not None:
             return
         else:
-            calls = self._open_calls(exchange)
-            # The first call may still run in its thread, and end: nobody knows its outcome.
-            said = [INTERRUPTED, *[STOPPED] * len(calls)]
-            lines = [
-                self._lines.result(call, text, is_error=True) for call, text in zip(calls, said, strict=False)
-            ]
+            self._count_stored(exchange)
+            lines = await self._calls.stop(exchange)
         self._note_served()
         lines.append(
             self._lines.stopped(
@@ -350,51 +362,31 @@ class _Turn:
     async def _finish(self, answer: Answer) -> str:
         if not answer.text.strip():
             raise BadAnswer("the model answered nothing")
+        used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text
         fields = {
             "answers": self._answers or None,
-            "tools_used": list(dict.fromkeys(self._tools_used)) or None,
+            "tools_used": used,
             "unsent": is_quiet(self._request, answer.text) or None,
         }
         await self._store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 
-    # -- tools -------------------------------------------------------------------------------------
-
-    async def _run_calls(self, calls: Collection[ToolCall]) -> None:
-        self._rounds += 1
-        for call in calls:
-            self._tools_used.append(call.name)
-            if self._watcher is not None:
-                self._watcher.tool(call.name)
-            await self._run_call(call)
-
-    async def _run_call(self, call: ToolCall) -> None:
-        result = await self._turns.toolbox.run(call, self._asking.place(), self._context.tools)
-        await self._store(self._lines.result(call, result.text, is_error=result.is_error))
+    # -- going on ----------------------------------------------------------------------------------
 
     async def _resume(self, exchange: Exchange) -> None:
         """Go on after the last stored line: settle the calls that have no result yet."""
         self._note_served()
+        self._count_stored(exchange)
+        await self._calls.settle(exchange)
+
+    def _count_stored(self, exchange: Exchange) -> None:
+        """Count once what earlier tries did and cost, as their lines tell."""
+        if self._counted:
+            return
+        self._counted = True
         for line in self._session.lines(exchange.start, exchange.stop):
             if line.get("role") == "assistant" and line.get("tool_calls"):
-                self._rounds += 1
-                self._tools_used += [call.name for call in calls_of(line)]
+                self._calls.count(line)
                 spent = usage_of(line)
                 self.meter.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
-        for call in self._open_calls(exchange):
-            tool = self._turns.toolbox.get(call.name)
-            # A tool may have acted before the crash: only one that may act twice is run again.
-            if tool is not None and not tool.repeatable:
-                await self._store(self._lines.result(call, INTERRUPTED, is_error=True))
-            else:
-                await self._run_call(call)
-
-    def _open_calls(self, exchange: Exchange) -> list[ToolCall]:
-        waiting: dict[str, ToolCall] = {}
-        for line in self._session.lines(exchange.start, exchange.stop):
-            if line.get("role") == "assistant":
-                waiting = {call.id: call for call in calls_of(line)}
-            elif line.get("role") == "tool":
-                waiting.pop(str(line.get("tool_call_id")), None)
-        return list(waiting.values())

@@ -85,6 +85,9 @@ direct = [
 groups = ["skill_read", "memory_search", "session_archive_read"]
 [tools.policy]
 approval_timeout_s = 600
+[tools.policy.people]
+[tools.policy.chats]
+[tools.policy.channels]
 [tools.web_fetch]
 enabled = false
 max_kb = 512

@@ -1,4 +1,4 @@
-"""Slash commands of the local Discord: 3 s to acknowledge, deferred answers, followups, the 15 min token."""
+"""Slash commands and buttons of the local Discord: 3 s to acknowledge, deferrals, the 15 min token."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.support.discord_server import DiscordServer
 
 REPLY, DEFERRED = 4, 5
+# A pressed button, and the answer to it that changes nothing.
+PRESSED, RESTS = 3, 6
 KINDS = {str: 3, int: 4, bool: 5, float: 10}
 
 
@@ -86,13 +88,25 @@ class Interactions:
         }
         if options:
             data["options"] = [{"name": k, "type": KINDS[type(v)], "value": v} for k, v in options.items()]
-        event = {
+        self._dispatch(interaction, {"type": 2, "data": data})
+        return interaction
+
+    def press(self, message: Message, custom_id: str, user: Person) -> Interaction:
+        """Let a person press a button below a message; every client is told."""
+        server = self._server
+        interaction = Interaction(server.snowflakes.next(), "", user, message.channel, server.now())
+        self.begun.append(interaction)
+        data = {"component_type": 2, "custom_id": custom_id}
+        self._dispatch(interaction, {"type": PRESSED, "data": data, "message": server.payload(message)})
+        return interaction
+
+    def _dispatch(self, interaction: Interaction, about: dict[str, Any]) -> None:
+        server, channel, user = self._server, interaction.channel, interaction.user
+        event = about | {
             "id": interaction.id,
             "application_id": server.application_id,
-            "type": 2,
             "token": interaction.token,
             "version": 1,
-            "data": data,
             "channel_id": channel.id,
             "channel": channel.payload(),
             "locale": "en-US",
@@ -111,7 +125,6 @@ class Interactions:
             event |= {"guild": {"id": guild.id, "locale": "en-US", "features": []}, "guild_locale": "en-US"}
             event["app_permissions"] = str(guild.permissions(server.bot, channel))
         server.gateway.dispatch("INTERACTION_CREATE", 0, event)
-        return interaction
 
     def table(self) -> list[web.RouteDef]:
         message = "/webhooks/{application_id}/{token}/messages/{message_id}"
@@ -140,6 +153,10 @@ class Interactions:
                 raise Refused(400, 40060, "Interaction has already been acknowledged.")
             raise Refused(404, 10062, "Unknown interaction")
         kind, data = payload.get("type"), payload.get("data") or {}
+        if interaction.command == "" and kind == RESTS:
+            interaction.acked_at, interaction.kind = now, kind
+            self._server.notify()
+            return web.Response(status=204)
         if kind not in (REPLY, DEFERRED):
             raise invalid("type", "BASE_TYPE_CHOICES", "Value must be one of (4, 5).")
         if kind == REPLY:

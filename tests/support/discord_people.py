@@ -213,6 +213,15 @@ class People(World):
         person = self.user(place.recipient if user is None else user)
         return self.interactions.begin(command, options, person, place)
 
+    def buttons(self, message_id: str) -> dict[str, str]:
+        """Return the buttons below a message: what stands on each, and its value."""
+        rows = self.messages[message_id].components
+        return {button["label"]: button["custom_id"] for row in rows for button in row["components"]}
+
+    def press(self, message_id: str, custom_id: str, *, user: Person | str) -> Interaction:
+        """Let somebody press a button of a message, or send a value as though."""
+        return self.interactions.press(self.messages[message_id], custom_id, self.user(user))
+
     def announce(self, event: str, message: Message) -> None:
         """Tell the gateway's sessions of a message, as far as they may see it."""
         intent = DIRECT_MESSAGES if message.channel.guild is None else GUILD_MESSAGES

@@ -201,6 +201,8 @@ class DiscordServer(People):
         """Apply an edit of the bot."""
         if "content" in payload:
             message.content = str(payload["content"] or "")
+        if "components" in payload:
+            message.components = payload["components"] or []
         if files:
             message.attachments = self.attach(message.channel, files)
         message.edited_at = datetime.now(UTC)

@@ -22,6 +22,8 @@ publish        a confirmed publish to RabbitMQ
 ack            the acknowledgement to RabbitMQ
 journal        an outcome written to a journal
 memory         the write of MEMORY.md or HISTORY.md
+asked          an approval written to disk; ``decided``, ``begun`` and ``ended`` its later states
+prompt         the question that goes to the chat; ``resolved`` what takes its place
 =============  =========================================================================================
 """
 
@@ -55,6 +57,12 @@ POINTS: dict[str, list[str]] = {
     "notes": ["os:rename?MEMORY.md"],
     "jobs": ["os:rename?jobs.json"],
     "state_file": ["os:rename?.json"],
+    "asked": ["session.approvals.files:ApprovalFiles.ask"],
+    "decided": ["session.approvals.files:ApprovalFiles.decide"],
+    "begun": ["session.approvals.files:ApprovalFiles.begin"],
+    "ended": ["session.approvals.files:ApprovalFiles.end"],
+    "prompt": ["gateway.turns.approvals:Approvals._ask"],
+    "resolved": ["gateway.turns.approvals:Approvals.told"],
     "memory": ["session.memory.notes:Notes.write_memory", "session.memory.notes:Notes.add_history"],
 }
 # Written at every start: no point of what a message goes through.

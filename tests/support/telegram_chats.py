@@ -89,6 +89,9 @@ class Chat:
         return chat | ({"is_forum": True} if self.forum else {})
 
 
+MAX_CALLBACK_BYTES = 64
+
+
 class Chats:
     """State and methods; every method takes the parameters and the uploads of a request."""
 
@@ -186,7 +189,8 @@ class Chats:
     def _send_message(self, params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
         chat = self.chat_of(params)
         text, entities = read_text(params)
-        message = self._post(chat, params, {"text": text} | ({"entities": entities} if entities else {}))
+        content = {"text": text} | ({"entities": entities} if entities else {}) | _markup(params)
+        message = self._post(chat, params, content)
         self._record("sendMessage", message)
         return message
 
@@ -202,7 +206,9 @@ class Chats:
             raise bad_request(NOT_MODIFIED)
         message |= {"text": text, "edit_date": int(time.time())}
         message.pop("entities", None)
-        message |= {"entities": entities} if entities else {}
+        # An edit without a keyboard takes the one away that was there.
+        message.pop("reply_markup", None)
+        message |= ({"entities": entities} if entities else {}) | _markup(params)
         self.edits.append(Edit(chat.id, message["message_id"], text, entities, time.monotonic()))
         for sent in self.sent:
             if (sent.chat_id, sent.message_id) == (chat.id, message["message_id"]):
@@ -325,6 +331,18 @@ class Chats:
         if chat.type == "private":
             raise bad_request("there are no administrators in the private chat")
         return [self._member(chat, user_id) for user_id in sorted(chat.admins)]
+
+
+def _markup(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the keyboard below a message, refused where a button of it is."""
+    markup = as_json(params.get("reply_markup"))
+    if not markup:
+        return {}
+    for row in markup["inline_keyboard"]:
+        for button in row:
+            if not button["text"] or not 1 <= len(button["callback_data"].encode()) <= MAX_CALLBACK_BYTES:
+                raise bad_request("BUTTON_DATA_INVALID")
+    return {"reply_markup": markup}
 
 
 def _scope(params: dict[str, Any]) -> str:

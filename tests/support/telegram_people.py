@@ -94,6 +94,23 @@ class People:
             self.message_of[update_id] = message["message_id"]
         return update_id
 
+    def buttons(self, chat_id: int, message_id: int) -> dict[str, str]:
+        """Return the buttons below a message: what stands on each, and its value."""
+        with self._lock:
+            markup = self.world.chats[chat_id].messages[message_id].get("reply_markup") or {}
+            rows = markup.get("inline_keyboard", [])
+            return {button["text"]: button["callback_data"] for row in rows for button in row}
+
+    def press(
+        self, chat_id: int, message_id: int, data: str, *, user: int | dict[str, Any] | None = None
+    ) -> int:
+        """Let a person press a button of a message, or send a value as though; return the update's id."""
+        with self._lock:
+            message = self.world.chats[chat_id].messages[message_id]
+            person = _user(user if user is not None else chat_id)
+            query = {"id": f"q{self.updates.next_id}", "from": person, "chat_instance": "1", "data": data}
+            return self.push({"callback_query": query | {"message": message}})
+
     def push(self, update: dict[str, Any]) -> int:
         """Queue an update of any shape; without ``update_id`` it gets the next one."""
         return self.updates.push(update)

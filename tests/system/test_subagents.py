@@ -121,6 +121,26 @@ async def test_it_has_its_parents_files_and_no_others(tmp_path: Path) -> None:
         assert await daemon.stop() == 0
 
 
+async def test_the_policy_of_its_chat_holds_for_a_subagent(tmp_path: Path) -> None:
+    """It may do no more than whoever started it, and nobody is asked in its name."""
+    policy = {"tools.policy.chats": {KEY: {"write": "deny", "edit": "ask"}}}
+    write(tmp_path / "files" / "chats" / STEM / "notes.txt", "seven apples\n")
+    async with serving(tmp_path, **policy) as (daemon, team):
+        asked = {"write": {"path": "new.txt", "content": "x"}, "read": {"path": "notes.txt"}}
+        asked["edit"] = {"path": "notes.txt", "old": "seven", "new": "eight"}
+        calls = [(name, json.dumps(arguments)) for name, arguments in asked.items()]
+        team.work["look"] = Reply(tool_calls=calls)
+        assert await say(daemon, "1", "spawn look") == "begun"
+        await until(lambda: len(team.results) == 1)
+
+        written, read, edited = team.results[0][2].split(" | ")
+        assert "write" not in team.requests[0].tools
+        assert "does not allow write" in written
+        assert "seven apples" in read
+        assert "nobody can be asked here" in edited
+        assert await daemon.stop() == 0
+
+
 async def test_what_works_is_shown_and_ended_by_stop(tmp_path: Path, queue: dict[str, Any]) -> None:
     """In ``/status``, in ``status`` and in the open work of its chat, and nowhere when it has ended."""
     async with serving(tmp_path, queue) as (daemon, team):

@@ -121,7 +121,8 @@ function forget(messageId) {
   return one?.text ?? "";
 }
 
-const WAITING = /#notice\.(busy|files|idle|model_away|storage)$/;
+const WAITING = /#notice\.(busy|files|idle|model_away|storage|approval\.[a-z0-9.]+)$/;
+const APPROVAL = /#notice\.approval\./;
 
 function see(event, resume) {
   if (resume > kept.last) kept.last = resume;
@@ -154,6 +155,7 @@ function told(event, answered) {
   busy();
   // Without any limit nothing is looked up again.
   if (limited) look();
+  if (APPROVAL.test(event.id)) lookAtApprovals();
 }
 
 // -- the server --------------------------------------------------------------------------------------
@@ -233,6 +235,7 @@ async function follow() {
         state.textContent = "connected";
         wait = 500;
         look();
+        lookAtApprovals();
         await read(answer.body.getReader(), mine.signal);
       }
     } catch {
@@ -296,10 +299,52 @@ async function lookAtLimits() {
 
 const look = () => { looking ??= lookAtLimits(); };
 
+// -- what waits for a person's word: looked up at the start and with each notice about one ------------
+
+const approvals = byId("approvals");
+
+// Everything that a model wrote is text here, never markup.
+function asked(one) {
+  const card = document.createElement("div");
+  card.className = "approval";
+  const part = (name, text) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    card.append(made);
+    return made;
+  };
+  part("h2", `May ${one.tool} run?`);
+  part("pre", one.arguments);
+  part("p", `In ${one.folder}. Until ${new Date(one.expires_at).toLocaleTimeString()}.`);
+  for (const [label, decision] of [["Allow", "allow"], ["Deny", "deny"]]) {
+    const button = part("button", label);
+    button.type = "button";
+    button.setAttribute("aria-label", `${label} ${one.tool}`);
+    button.addEventListener("click", async () => {
+      for (const each of card.querySelectorAll("button")) each.disabled = true;
+      const done = await post(`/v1/approvals/${encodeURIComponent(one.id)}`, { decision }).catch(() => null);
+      if (done?.status === 401) await login();
+      lookAtApprovals();
+    });
+  }
+  return card;
+}
+
+async function lookAtApprovals() {
+  const mine = chat;
+  const answer = await fetch(`/v1/approvals?key=${encodeURIComponent(`web:${mine}`)}`).catch(() => null);
+  if (!answer?.ok || mine !== chat) return;
+  const open = (await answer.json()).approvals;
+  approvals.replaceChildren(...open.map(asked));
+  approvals.hidden = open.length === 0;
+}
+
 // -- the person --------------------------------------------------------------------------------------
 
 function open(id) {
   passing.clear();
+  approvals.replaceChildren();
+  approvals.hidden = true;
   chat = id || fresh();
   load();
   save();

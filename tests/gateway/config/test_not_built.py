@@ -31,10 +31,6 @@ versions = 0
 version_days = 1
 [tools]
 direct = ["read", "web_fetch"]
-[tools.policy]
-shell = "ask"
-"mcp.files.write" = "deny"
-"*" = "allow"
 [tools.web_fetch]
 enabled = true
 [tools.shell]
@@ -89,15 +85,13 @@ def test_the_environment_names_them_too(tmp_path: Path) -> None:
     settings = read(
         tmp_path,
         "",
-        CHAT_GATEWAY_TOOLS__POLICY__SHELL="ask",
         CHAT_GATEWAY_STATE__LOCAL_DIR="/x",
         CHAT_GATEWAY_MCP='{"files": {"command": ["files"]}}',
         CHAT_GATEWAY_LIMITS__WORKERS="5",
     )
 
-    assert settings.tools.policy.model_extra == {"shell": "ask"}
     assert settings.mcp["files"].command == ("files",)
-    assert not_built(settings) == ["limits.workers", "tools.policy.shell", "mcp", "state.local_dir"]
+    assert not_built(settings) == ["limits.workers", "mcp", "state.local_dir"]
 
 
 @pytest.mark.parametrize(
@@ -158,20 +152,11 @@ def test_the_start_says_what_changes_nothing(tmp_path: Path) -> None:
 
 def test_what_is_shown_can_be_read_again_and_hides_secrets(tmp_path: Path) -> None:
     shown = Ran(tmp_path / "w", "--config", _file(tmp_path, WRITTEN), "config", "show")
-    document: Any = json.loads(
-        Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "config", "show", "--json").out
-    )
 
     assert "sesame-open" not in shown.out
     again = load(_file(tmp_path, shown.out), None, {}, tables={})
     assert not_built(again) == not_built(read(tmp_path, WRITTEN))
     assert again.bindings == ({"channel": "telegram", "agent": "cat"},)
-    assert document["tools"]["policy"] == {
-        "approval_timeout_s": 600.0,
-        "shell": "ask",
-        "mcp.files.write": "deny",
-        "*": "allow",
-    }
 
 
 def _file(folder: Path, text: str) -> Path:

@@ -1,0 +1,56 @@
+"""``/v1/approvals``: the tool calls that wait for a person, and the word about each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+
+from gateway.errors import MailboxDown
+from gateway.http.errors import HttpError, json_response
+from gateway.service.chats import ChatService
+from gateway.service.client_message import MAX_KEY_CHARS
+from session.approvals.answers import Answers, words_of
+from session.disk.threads import start_thread
+
+BY = "the operator (over HTTP)"
+
+Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="of the chat that is asked")]
+Id = Annotated[str, Path(min_length=1, max_length=64, description="as the list names it")]
+
+
+class Decision(BaseModel):
+    """What a person decides."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    decision: Literal["allow", "deny"]
+
+
+def routes(chats: ChatService) -> APIRouter:
+    """Build the routes of approvals."""
+    router = APIRouter(prefix="/v1/approvals")
+
+    def answers() -> Answers:
+        if chats.application.services is None:
+            raise MailboxDown("the session side is not open yet")
+        return chats.application.services.answers
+
+    @router.get("", summary="List the tool calls that wait for a person, oldest first")
+    async def get_all(key: Key = None) -> Response:
+        files = answers().files
+        found = await start_thread(lambda: files.waiting(key), name="approvals")
+        return json_response({"approvals": [each.as_dict() for each in found]})
+
+    @router.post("/{id}", summary="Allow or deny one, once")
+    async def post(id: Id, body: Decision) -> Response:
+        done = await answers().decide(body.decision, id, by=BY)
+        if done.refusal == "unknown" or done.approval is None:
+            raise HttpError(404, f"there is no approval {id}", hint="GET /v1/approvals lists them")
+        if done.refusal is not None:
+            raise HttpError(409, words_of(done), hint="GET /v1/approvals lists what still waits")
+        return json_response(done.approval.as_dict())
+
+    return router

@@ -1,0 +1,1 @@
+"""Which tools may run, and what waits for a person's word."""

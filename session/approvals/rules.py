@@ -1,0 +1,94 @@
+"""Decides by ``[tools.policy]`` whether a tool may run, must be asked for, or is not there; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from session.tools import Tool, ToolPlace
+from session.transcript.key import split
+
+Decision = Literal["allow", "ask", "deny"]
+Table = Mapping[str, Decision]
+
+EVERY: Final = "*"
+_STRICTEST: Final[tuple[Decision, ...]] = ("deny", "ask", "allow")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRules:
+    """The tables of ``[tools.policy]``, each a tool's name, ``mcp.<server>.*`` or ``*`` → decision.
+
+    Args:
+        tools: what holds where no other table says anything.
+        people: by a name of ``[people]``, or ``channel:id of the person``.
+        chats: by key.
+        channels: by name.
+        person_of: the name in ``[people]`` by the key of a direct chat.
+        timeout_s: how long an approval is waited for.
+    """
+
+    tools: Table = field(default_factory=dict)
+    people: Mapping[str, Table] = field(default_factory=dict)
+    chats: Mapping[str, Table] = field(default_factory=dict)
+    channels: Mapping[str, Table] = field(default_factory=dict)
+    person_of: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 600.0
+
+    def decide(self, name: str, place: ToolPlace, senders: Collection[str] | None = None) -> Decision:
+        """Say whether the tool of this policy name may run at ``place``.
+
+        The first table that names it holds: of the person, the chat, the channel, then the general one.
+        Where a turn answers several people, by ``senders`` their ids, the strictest of their decisions does.
+        What works for another conversation, a subagent or a job, is held to that one's tables, and to
+        those that name its own key or channel as well.
+        """
+        ids = senders if senders else (place.sender.get("id", ""),)
+        chat = place.chat or place.key
+        found = {self._of_one(name, chat, sender) for sender in ids}
+        if chat != place.key:
+            found |= {said for said in (_said(table, name) for table in self._own(place.key)) if said}
+        return next(each for each in _STRICTEST if each in found)
+
+    def _of_one(self, name: str, key: str, sender: str) -> Decision:
+        said = (_said(table, name) for table in self._tables(key, sender))
+        return next((each for each in said if each is not None), "allow")
+
+    def _tables(self, key: str, sender: str) -> Iterator[Table]:
+        channel, _ = split(key)
+        person = f"{channel}:{sender}" if sender else ""
+        # The id of a person is that of the direct chat on some platforms, and the key is listed.
+        for who in (self.person_of.get(key), self.person_of.get(person), person):
+            if who and who in self.people:
+                yield self.people[who]
+        yield from self._own(key)
+        yield self.tools
+
+    def _own(self, key: str) -> Iterator[Table]:
+        if key in self.chats:
+            yield self.chats[key]
+        if (channel := split(key)[0]) in self.channels:
+            yield self.channels[channel]
+
+    def names(self) -> set[str]:
+        """Return all names that stand in any table."""
+        tables = (self.tools, *self.people.values(), *self.chats.values(), *self.channels.values())
+        return {name for table in tables for name in table}
+
+
+def policy_name(tool: Tool) -> str:
+    """Return the name under which policies know a tool; its own, unless it bears another one."""
+    name = getattr(tool, "policy_name", "")
+    return name if isinstance(name, str) and name else tool.spec.name
+
+
+def _said(table: Table, name: str) -> Decision | None:
+    """Return what a table says of a tool; None where it does not name it."""
+    return next((table[pattern] for pattern in (name, _of_server(name), EVERY) if pattern in table), None)
+
+
+def _of_server(name: str) -> str:
+    """Return ``mcp.<server>.*`` for a tool of a server."""
+    head, dot, _ = name.rpartition(".")
+    return f"{head}.*" if dot and name.startswith("mcp.") else name

@@ -1,0 +1,204 @@
+"""The tool calls of one turn: a person asked where need be, each run once, its result stored."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from session.approvals.gate import DENIED_SAID, Gate, Refused
+from session.approvals.record import Call
+from session.approvals.rules import policy_name
+from session.context.request import Asking, Request
+from session.errors import ToolError
+from session.models.model import ToolCall
+from session.store.store import Exchange, Session
+from session.tools import Tool, Toolbox, arguments_of
+from session.turn.joining import served
+from session.turn.reply import Watcher
+from session.turn.turn_lines import TurnLines, calls_of
+
+INTERRUPTED = "outcome unknown: interrupted"
+STOPPED = "not run: the turn was stopped"
+
+Store = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class ToolCalls:
+    """Runs what the model asks for.
+
+    ``rounds`` and ``used`` count what the turn did so far, tries before a crash included.
+
+    Args:
+        allowed: the names of the tools on offer.
+        gate: the policy; None: everything may run.
+        store: appends a line to the transcript.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        request: Request,
+        *,
+        toolbox: Toolbox,
+        allowed: Collection[str],
+        asking: Asking,
+        gate: Gate | None,
+        lines: TurnLines,
+        store: Store,
+        watcher: Watcher | None,
+    ) -> None:
+        self.rounds = 0
+        self.used: list[str] = []
+        self._session = session
+        self._request = request
+        self._toolbox = toolbox
+        self._allowed = allowed
+        self._asking = asking
+        self._gate = gate
+        self._lines = lines
+        self._store = store
+        self._watcher = watcher
+
+    def asked_for(self, calls: Sequence[ToolCall]) -> list[str]:
+        """Return the ids of the calls that wait for a person; their line tells, whatever crashes."""
+        return [call.id for call in calls if self._decision(call) == "ask"]
+
+    async def run(self, calls: Sequence[ToolCall]) -> None:
+        """Run the calls of a stored line, one after the other.
+
+        Raises:
+            AwaitsApproval: one of them waits for a person; ``settle`` goes on with it.
+        """
+        self.rounds += 1
+        asked = self.asked_for(calls)
+        for call in calls:
+            self.used.append(call.name)
+            if self._watcher is not None:
+                self._watcher.tool(call.name)
+            await self._run(call, ask=call.id in asked)
+
+    def count(self, line: dict[str, Any]) -> None:
+        """Count the calls of a line that an earlier try stored."""
+        self.rounds += 1
+        self.used += [call.name for call in calls_of(line)]
+
+    async def settle(self, exchange: Exchange) -> None:
+        """Give the calls that have no result theirs: what may have been done is not done again.
+
+        Raises:
+            AwaitsApproval: as ``run``.
+        """
+        asked, calls = self.open(exchange)
+        # Calls run one after the other: what stands behind one that surely did not begin did not, either.
+        untouched = False
+        for call in calls:
+            tool = self._toolbox.get(call.name)
+            lasting = tool is not None and not tool.repeatable
+            if call.id in asked or untouched or not lasting:
+                untouched = await self._run(call, ask=call.id in asked) or untouched
+            else:
+                # A tool may have acted before the crash: only one that may act twice is run again.
+                await self._put(call, INTERRUPTED)
+
+    async def stop(self, exchange: Exchange) -> list[dict[str, Any]]:
+        """Return the results of the open calls of a turn that is stopped."""
+        _, calls = self.open(exchange)
+        waited: set[str] = set()
+        if self._gate is not None:
+            waited = await self._gate.cancel(self._request.key, self._request.id)
+        # The first call may still run in its thread, and end: nobody knows its outcome.
+        said = [INTERRUPTED if n == 0 and call.id not in waited else STOPPED for n, call in enumerate(calls)]
+        return [self._lines.result(call, text, is_error=True) for call, text in zip(calls, said, strict=True)]
+
+    def open(self, exchange: Exchange) -> tuple[set[str], list[ToolCall]]:
+        """Return the calls without a result, in order, and the ids of those that wait for a person."""
+        asked: set[str] = set()
+        waiting: dict[str, ToolCall] = {}
+        for line in self._session.lines(exchange.start, exchange.stop):
+            if line.get("role") == "assistant":
+                waiting = {call.id: call for call in calls_of(line)}
+                named = line.get("asks")
+                asked = {str(each) for each in named} if isinstance(named, list) else set()
+            elif line.get("role") == "tool":
+                waiting.pop(str(line.get("tool_call_id")), None)
+        return asked, list(waiting.values())
+
+    async def _run(self, call: ToolCall, *, ask: bool) -> bool:
+        """Give a call its result; return whether it had surely not begun in an earlier try."""
+        tool = self._toolbox.get(call.name)
+        decision = self._decision(call)
+        if self._gate is None or decision is None or (decision == "allow" and not ask):
+            await self._act(call)
+            return False
+        if decision == "deny":
+            await self._refuse(call, tool)
+            return False
+        asked = self._call(call, tool)
+        try:
+            way = await self._gate.enter(asked, self._asking.place())
+        except Refused as refused:
+            await self._put(call, str(refused))
+            return True
+        if way == "begun" and tool is not None and not tool.repeatable:
+            await self._put(call, INTERRUPTED)
+        else:
+            await self._act(call)
+        await self._gate.leave(asked)
+        return way == "new"
+
+    async def _act(self, call: ToolCall) -> None:
+        result = await self._toolbox.run(call, self._asking.place(), self._allowed)
+        await self._store(self._lines.result(call, result.text, is_error=result.is_error))
+
+    async def _refuse(self, call: ToolCall, tool: Tool | None) -> None:
+        await self._put(call, DENIED_SAID.format(tool=policy_name(tool) if tool is not None else call.name))
+
+    async def _put(self, call: ToolCall, text: str) -> None:
+        await self._store(self._lines.result(call, text, is_error=True))
+
+    # -- what the policy says ----------------------------------------------------------------------
+
+    def _decision(self, call: ToolCall) -> str | None:
+        """Say what the policy says of a call; None where it cannot run at all, as its result tells."""
+        tool, place = self._toolbox.get(call.name), self._asking.place()
+        if tool is None or self._gate is None:
+            return None
+        offered = any(spec.name == call.name for spec in self._toolbox.specs(self._allowed, place))
+        decision = self._gate.decide(policy_name(tool), place, self._people())
+        if decision != "ask" or not offered:
+            return decision if offered or decision == "deny" else None
+        try:
+            arguments_of(call, tool.spec)
+        except ToolError:
+            # Nobody is asked about what fails anyway.
+            return None
+        return decision
+
+    def _people(self) -> list[str]:
+        """Return the ids of all whose messages the turn answers."""
+        return list(dict.fromkeys(str(sender.get("id", "")) for sender in self._senders()))
+
+    def _senders(self) -> list[Mapping[str, Any]]:
+        stored = (line.get("sender") for line in served(self._session, self._request.id))
+        request = self._request
+        return [request.asker or request.sender, *(each for each in stored if isinstance(each, dict))]
+
+    def _call(self, call: ToolCall, tool: Tool | None) -> Call:
+        request, place = self._request, self._asking.place()
+        return Call(
+            key=str(request.key),
+            chat=request.answer_to or str(request.key),
+            message_id=request.id,
+            number=self.rounds,
+            call_id=call.id,
+            tool=policy_name(tool) if tool is not None else call.name,
+            arguments=call.arguments,
+            folder=str(place.folder),
+            asked_by=", ".join(dict.fromkeys(filter(None, map(named, self._senders())))),
+        )
+
+
+def named(sender: Mapping[str, Any]) -> str:
+    """Return how people are named: by name and id."""
+    name, id_ = str(sender.get("name") or sender.get("username") or ""), str(sender.get("id") or "")
+    return f"{name} ({id_})" if name and id_ else name or id_

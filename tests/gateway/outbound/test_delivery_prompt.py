@@ -1,0 +1,86 @@
+"""A question with buttons: where they stand, and what takes its place when it was answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from channels.message import Button, Outbound
+from gateway.outbound.drafts import Drafts
+from tests.gateway.delivery_place import Place, reply, until_empty
+
+PROMPT = "fake:1#notice.approval.x"
+BUTTONS = [Button(label=name, value=f"/{name}") for name in ("allow", "deny", "third")]
+LONG = "A question that is longer than one piece of this platform."
+
+
+def prompt(text: str = LONG) -> Outbound:
+    return reply(1, text, kind="notice").model_copy(
+        update={"id": PROMPT, "buttons": BUTTONS, "replaced_by": f"{PROMPT}.done"}
+    )
+
+
+def resolved() -> Outbound:
+    return reply(1, "Allowed by Ada", kind="notice").model_copy(update={"id": f"{PROMPT}.done"})
+
+
+async def test_buttons_stand_below_the_last_piece_and_the_answer_takes_its_place(tmp_path: Path) -> None:
+    """No more of them than the platform takes. The first piece of a long question stays."""
+    place = Place(tmp_path)
+    async with place.open() as mailbox:
+        await place.put(mailbox, prompt(), resolved())
+        await until_empty(mailbox)
+
+    pieces = place.channel_texts(LONG)
+    assert [[each.value for each in piece.buttons] for piece in place.platform.pieces] == [
+        *[[]] * (len(pieces) - 1),
+        ["/allow", "/deny"],
+    ]
+    assert place.platform.texts() == [*pieces[:-1], "Allowed by Ada"]
+
+
+async def test_the_same_question_again_is_shown_once(tmp_path: Path) -> None:
+    """After a crash it is put again; whoever delivers knows it by its id, and its answer finds it."""
+    place = Place(tmp_path)
+    async with place.open() as mailbox:
+        await place.put(mailbox, prompt("May it?"))
+        await until_empty(mailbox)
+        await place.put(mailbox, prompt("May it?"), resolved(), resolved())
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == ["Allowed by Ada"]
+    assert len(place.platform.pieces) == 1
+
+
+async def test_where_the_question_is_gone_the_answer_is_a_message(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with place.open() as mailbox:
+        await place.put(mailbox, prompt("May it?"))
+        await until_empty(mailbox)
+        place.platform.messages.clear()
+        await place.put(mailbox, resolved())
+        await until_empty(mailbox)
+
+    assert place.platform.texts() == ["Allowed by Ada"]
+
+
+async def test_the_reply_stands_below_the_question(tmp_path: Path) -> None:
+    """What the model wrote before it asked stays as it is, and grows into no answer above the question."""
+    place = Place(tmp_path)
+
+    async with place.mailbox() as mailbox:
+
+        def drafts(ledger: object) -> Drafts:
+            return Drafts(
+                channel=place.channel,
+                mailbox=mailbox,
+                ledger=ledger,  # type: ignore[arg-type]
+                limiter=place.limiter,
+            )
+
+        async with place.delivering(mailbox, drafts=drafts) as ledger:
+            await ledger.begin_draft("fake:ada", "fake:1#reply")
+            await ledger.draft_sent("fake:ada", "fake:1#reply", "m0")
+            await place.put(mailbox, prompt("May it?"), reply(1, "Done."))
+            await until_empty(mailbox)
+
+    assert place.platform.texts() == ["May it?", "Done."]

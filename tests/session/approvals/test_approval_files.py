@@ -1,0 +1,160 @@
+"""What is kept of a call that waits for a person, and which word counts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from session.approvals.files import ApprovalFiles, Decided
+from session.approvals.record import Approval, Call
+from session.errors import ApprovalLost, NewerFormat
+from tests.support.clock import Clock
+
+START = datetime(2026, 1, 31, 9, 15, tzinfo=UTC)
+CALL = Call("telegram:1", "telegram:1", "m1", 1, "c1", "write", '{"path": "a"}', "/w/files", "Ada (1)")
+
+
+def place(tmp_path: Path) -> tuple[ApprovalFiles, Clock]:
+    clock = Clock(START)
+    return ApprovalFiles(tmp_path, clock=clock), clock
+
+
+def ask(files: ApprovalFiles, call: Call = CALL) -> Approval:
+    return files.ask(Approval.of(call, files.now(), timeout_s=60))
+
+
+def say(files: ApprovalFiles, id_: str, via: str = "p1", chat: str = "telegram:1") -> Decided:
+    return files.decide(id_, "allowed", chat=chat, by="Ada", via=via)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CALL, tool="shell"),
+        replace(CALL, arguments='{"path": "b"}'),
+        replace(CALL, folder="/etc"),
+        replace(CALL, key="telegram:2"),
+        replace(CALL, message_id="m2"),
+        replace(CALL, call_id="c2"),
+        replace(CALL, number=2),
+    ],
+)
+def test_a_word_is_for_one_call(tmp_path: Path, other: Call) -> None:
+    """Whatever differs in the call, it is another one, about which nothing was said."""
+    files, _ = place(tmp_path)
+    allowed = ask(files)
+    say(files, allowed.id)
+
+    asked = ask(files, other)
+
+    assert asked.id != allowed.id
+    assert asked.state == "waiting"
+    assert ask(files).state == "allowed"
+
+
+def test_one_word_counts_once(tmp_path: Path) -> None:
+    """The same press again is the same word; any other one comes too late."""
+    files, _ = place(tmp_path)
+    id_ = ask(files).id
+
+    assert say(files, id_).refusal is None
+    assert say(files, id_).refusal is None
+    assert files.decide(id_, "denied", chat="telegram:1", by="Bob", via="p2").refusal == "decided"
+    assert files.begin(id_).state == "allowed"
+    assert files.begin(id_).state == "started"
+
+
+def test_of_many_words_at_once_one_counts(tmp_path: Path) -> None:
+    files, _ = place(tmp_path)
+    id_ = ask(files).id
+    found: list[Decided] = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(say(files, id_, via=f"p{n}"))) for n in range(8)
+    ]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(str(each.refusal) for each in found) == ["None", *["decided"] * 7]
+
+
+def test_a_word_in_another_chat_or_about_nothing_is_unknown(tmp_path: Path) -> None:
+    files, _ = place(tmp_path)
+    id_ = ask(files).id
+
+    assert say(files, id_, chat="telegram:2").refusal == "unknown"
+    for forged in ("a" * 16, "../../etc", "", id_.upper()):
+        assert say(files, forged).refusal == "unknown"
+    assert ask(files).state == "waiting"
+
+
+def test_a_word_after_its_time_is_late(tmp_path: Path) -> None:
+    files, clock = place(tmp_path)
+    id_ = ask(files).id
+    clock.forward(seconds=60)
+
+    assert say(files, id_).refusal == "late"
+    assert files.waiting() == []
+    assert files.expire(id_).state == "expired"
+    assert say(files, id_).refusal == "late"
+
+
+def test_what_a_stopped_turn_asked_is_over(tmp_path: Path) -> None:
+    files, _ = place(tmp_path)
+    id_ = ask(files).id
+
+    assert [each.id for each in files.cancel("telegram:1", "m1")] == [id_]
+    assert say(files, id_).refusal == "cancelled"
+    assert files.begin(id_).state == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text.replace('\\"a\\"', '\\"b\\"'), lambda _: "{", lambda _: ""]
+)
+def test_a_file_that_was_changed_lets_nothing_run(tmp_path: Path, change: Callable[[str], str]) -> None:
+    """The hash no longer fits: it cannot be allowed, nor asked again as though nothing had been."""
+    files, _ = place(tmp_path)
+    id_ = ask(files).id
+    say(files, id_)
+    path = files.folder / f"{id_}.json"
+    before = path.read_text()
+    path.write_text(change(before))
+    assert path.read_text() != before
+
+    with pytest.raises(ApprovalLost):
+        ask(files)
+    with pytest.raises(ApprovalLost):
+        files.begin(id_)
+    assert say(files, id_, via="p2").refusal == "unknown"
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    files, _ = place(tmp_path)
+    path = files.folder / f"{ask(files).id}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "v": 99}))
+
+    with pytest.raises(NewerFormat):
+        ask(files)
+
+
+def test_what_ended_is_deleted_after_two_days_and_with_its_chat(tmp_path: Path) -> None:
+    files, clock = place(tmp_path)
+    old = ask(files).id
+    clock.forward(hours=47)
+    young = ask(files, replace(CALL, message_id="m2")).id
+    other = ask(files, replace(CALL, key="telegram:2", chat="telegram:2")).id
+    clock.forward(hours=2)
+
+    files.prune()
+    assert {each.id for each in files.all()} == {young, other}
+    assert files.find(old) is None
+    assert files.forget("telegram:2") == 1
+    assert [each.id for each in files.all()] == [young]

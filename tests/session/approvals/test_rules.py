@@ -1,0 +1,62 @@
+"""Which table of the policy holds for a tool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from session.approvals.rules import Decision, PolicyRules
+from session.tools import ToolPlace
+
+ADA = ToolPlace(Path("/w"), "telegram:1", sender={"id": "1"})
+GROUP = ToolPlace(Path("/w"), "telegram:-5", sender={"id": "1"}, group=True)
+RULES = PolicyRules(
+    tools={"*": "ask", "read": "allow", "mcp.time.*": "allow", "mcp.time.set": "deny"},
+    channels={"telegram": {"shell": "deny"}, "discord": {"*": "deny"}},
+    chats={"telegram:-5": {"shell": "ask", "read": "deny"}},
+    people={"ada": {"shell": "allow"}, "telegram:9": {"read": "allow"}},
+    person_of={"telegram:1": "ada", "discord:77": "ada"},
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "decision"),
+    [
+        ("read", ADA, "allow"),
+        ("write", ADA, "ask"),
+        # The person comes before the channel, in a group as well: the chat and the channel say otherwise.
+        ("shell", ADA, "allow"),
+        ("shell", GROUP, "allow"),
+        ("shell", replace(GROUP, sender={"id": "2"}), "ask"),
+        ("shell", replace(ADA, key="telegram:2", sender={"id": "2"}), "deny"),
+        ("read", GROUP, "deny"),
+        # By the id alone, for whom [people] does not list.
+        ("read", replace(GROUP, sender={"id": "9"}), "allow"),
+        # A direct chat of Discord has another id than its person, and is listed by its key.
+        ("shell", replace(ADA, key="discord:77", sender={"id": "4"}), "allow"),
+        ("read", replace(ADA, key="discord:77", sender={"id": "4"}), "deny"),
+        ("mcp.time.now", ADA, "allow"),
+        ("mcp.time.set", ADA, "deny"),
+        ("mcp.files.read", ADA, "ask"),
+        # A job has no person.
+        ("shell", ToolPlace(Path("/w"), "cron:1", source="cron"), "ask"),
+        # A subagent and a job are held to the tables of the chat for which they work, and to their own.
+        ("shell", ToolPlace(Path("/w"), "sub:X:1", chat="telegram:2", sender={"id": "2"}), "deny"),
+        ("read", ToolPlace(Path("/w"), "cron:1", chat="telegram:-5", source="cron"), "deny"),
+        ("read", ToolPlace(Path("/w"), "discord:8", chat="telegram:2"), "deny"),
+        ("read", ToolPlace(Path("/w"), "sub:X:1", chat="telegram:2"), "allow"),
+    ],
+)
+def test_the_first_table_that_names_a_tool_holds(name: str, place: ToolPlace, decision: Decision) -> None:
+    assert RULES.decide(name, place) == decision
+
+
+def test_of_several_people_the_strictest_decision_holds() -> None:
+    assert RULES.decide("shell", GROUP, ["1"]) == "allow"
+    assert RULES.decide("shell", GROUP, ["1", "2"]) == "ask"
+
+
+def test_what_stands_nowhere_is_allowed() -> None:
+    assert PolicyRules().decide("shell", ADA) == "allow"

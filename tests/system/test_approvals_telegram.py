@@ -1,0 +1,224 @@
+"""Approvals through a running gateway with Telegram, on both kinds of queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, status
+from tests.support.model_server import ModelServer, Reply
+from tests.support.place import lines_of, on
+from tests.support.telegram_chats import Sent
+from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
+from tests.system.approvals_place import asks, results, writing, written
+from tests.system.platform_place import ADA, told, with_telegram
+
+EVE = 666
+GROUP = -5
+
+
+@pytest.fixture(params=["embedded", "rabbitmq"])
+def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The configuration of each kind of queue."""
+    if request.param == "embedded":
+        return {}
+    broker: Broker = request.getfixturevalue("broker")
+    return on(broker, request.getfixturevalue("broker_name"))
+
+
+def approved(text: str) -> Callable[[Sent], bool]:
+    return lambda sent: text in sent.text
+
+
+async def asked(server: TelegramServer, chat: int, *, user: int = ADA) -> tuple[Sent, dict[str, str]]:
+    """Let somebody ask for a note; return the question that comes of it, and its buttons."""
+    server.write(chat, f"note: milk @{server.world.me['username']}" if chat < 0 else "note: milk", user=user)
+    prompt = await server.said(chat, approved("May this run?"))
+    return prompt, server.buttons(chat, prompt.message_id)
+
+
+async def test_a_pressed_button_lets_the_call_run_once(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """The chat sees the whole call; what was decided then stands in its place, without buttons."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("noted")])
+        async with Daemon(tmp_path, config=asks(model) | with_telegram(server) | queue):
+            prompt, buttons = await asked(server, ADA)
+            shown = (
+                '"content": "milk"',
+                '"path": "notes.txt"',
+                f"Person {ADA} ({ADA})",
+                str(tmp_path / "files"),
+            )
+            assert [part for part in shown if part not in prompt.text] == []
+            assert written(tmp_path) == []
+            assert list(buttons) == ["Allow", "Deny"]
+
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("noted"))
+
+            assert written(tmp_path) == ["milk"]
+            assert server.sent[0].text == f"Allowed by Person {ADA} ({ADA}): write"
+            assert server.buttons(ADA, prompt.message_id) == {}
+            # A second press comes too late, and is told so.
+            server.press(ADA, prompt.message_id, buttons["Deny"])
+            refused = await server.said(ADA, approved("decided already"))
+
+    assert refused.reply_to == prompt.message_id
+    assert [each.text for each in server.sent[1:]] == ["noted", refused.text]
+    assert len(model.turns) == 2
+    assert lines_of(tmp_path, f"telegram_{ADA}")[1]["asks"]
+
+
+async def test_two_presses_at_once_are_one_word(tmp_path: Path) -> None:
+    """Both are taken up; the first one counts, the other is told."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("not noted")])
+        async with Daemon(tmp_path, config=asks(model) | with_telegram(server)):
+            prompt, buttons = await asked(server, ADA)
+            server.press(ADA, prompt.message_id, buttons["Deny"])
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("decided already: refused"))
+            await server.said(ADA, approved("not noted"))
+
+    assert written(tmp_path) == []
+    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == [
+        f"error: not run: Person {ADA} ({ADA}) refused this call"
+    ]
+
+
+async def test_strangers_and_forged_presses_are_refused_and_told(tmp_path: Path) -> None:
+    """In a group whoever was let in decides, no other member; no value of a press stands for another call."""
+    who = {"allow_from": [str(ADA)], "direct": "allowlist"}
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.append(writing("milk"))
+        tools = {"tools.groups": ["write"]}
+        async with Daemon(tmp_path, config=asks(model, **tools) | with_telegram(server, **who)):
+            server.write(ADA, "hello")
+            await server.said(ADA, approved("May this run?"))
+            server.write(ADA, "/stop")
+            await server.said(ADA, approved("Stopped."))
+            model.script.extend([writing("milk"), Reply("noted")])
+            prompt, buttons = await asked(server, GROUP, user=EVE)
+            number = prompt.message_id
+
+            server.press(GROUP, number, buttons["Allow"], user=EVE)
+            await server.said(GROUP, approved("only people whom the operator let in"))
+            server.press(GROUP, number, "/approve aaaaaaaaaaaaaaaa", user=ADA)
+            await server.said(GROUP, approved("There is no such request"))
+            server.press(GROUP, number, "/approve ../../x", user=ADA)
+            # The right value, sent from another chat.
+            server.press(ADA, server.sent_to(ADA)[0].message_id, buttons["Allow"], user=ADA)
+            await server.said(ADA, approved("There is no such request"))
+            assert written(tmp_path) == []
+
+            server.press(GROUP, number, buttons["Allow"], user=ADA)
+            await server.said(GROUP, approved("noted"))
+    assert written(tmp_path) == ["milk"]
+
+
+async def test_a_word_after_its_time_is_refused(tmp_path: Path) -> None:
+    """The turn goes on without the call, and its chat is told in the place of the question."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("nobody there")])
+        late = {"tools.policy.approval_timeout_s": 1.0}
+        async with Daemon(tmp_path, config=asks(model, **late) | with_telegram(server)):
+            prompt, buttons = await asked(server, ADA)
+            await server.said(ADA, approved("nobody there"))
+            assert server.sent[0].text == "Nobody decided in time: write is not run."
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("Too late"))
+    assert written(tmp_path) == []
+    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["error: not run: nobody approved it within 1 s"]
+
+
+async def test_a_turn_that_waits_holds_no_place(tmp_path: Path) -> None:
+    """With one turn at once another chat is answered; what its own chat sends meanwhile waits, in order."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("to bob"), Reply("noted"), Reply("and more")])
+        one = {"limits.concurrent_turns": 1}
+        async with Daemon(tmp_path, config=asks(model, **one) | with_telegram(server)):
+            prompt, buttons = await asked(server, ADA)
+            server.write(ADA, "and then?")
+            server.write(777, "hello")
+            await server.said(777, approved("to bob"))
+            server.write(ADA, "/status")
+            await server.said(ADA, approved("waiting for an approval: write"))
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("and more"))
+    asked_of = [line["content"] for line in lines_of(tmp_path, f"telegram_{ADA}") if line["role"] == "user"]
+    assert asked_of == ["note: milk", "and then?"]
+    assert written(tmp_path) == ["milk"]
+
+
+@pytest.mark.parametrize("word", ["/stop", "/new"])
+async def test_a_turn_that_waits_is_ended(tmp_path: Path, word: str) -> None:
+    """The call is not run, a later press is told so, and the chat goes on."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.append(writing("milk"))
+        async with Daemon(tmp_path, config=asks(model) | with_telegram(server)):
+            prompt, buttons = await asked(server, ADA)
+            server.write(ADA, word)
+            await server.said(ADA, approved("Stopped." if word == "/stop" else "A new conversation begins."))
+            await server.said(ADA, approved("Stopped before anybody decided"))
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("That is over"))
+            server.write(ADA, "/help")
+            await server.said(ADA, approved("/resume"))
+    assert written(tmp_path) == []
+    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["not run: the turn was stopped"]
+
+
+async def test_a_message_that_comes_meanwhile_enters_the_turn_that_goes_on(tmp_path: Path) -> None:
+    """Mode ``steer``: it enters at the next request, and both are answered by the one answer."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("both")])
+        steer = {"limits.queue_mode": "steer"}
+        async with Daemon(tmp_path, config=asks(model, **steer) | with_telegram(server)) as daemon:
+            prompt, buttons = await asked(server, ADA)
+            server.write(ADA, "and bread")
+            await until(lambda: _waits(daemon, 1))
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("both"))
+    lines = lines_of(tmp_path, f"telegram_{ADA}")
+    assert [line["role"] for line in lines] == ["user", "assistant", "tool", "user", "assistant"]
+    assert len(lines[-1]["answers"]) == 2
+    assert written(tmp_path) == ["milk"]
+
+
+async def test_a_message_may_end_a_turn_that_waits(tmp_path: Path) -> None:
+    """Mode ``interrupt``: the call is not run, and the next message is answered."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.extend([writing("milk"), Reply("well then")])
+        interrupt = {"limits.queue_mode": "interrupt"}
+        async with Daemon(tmp_path, config=asks(model, **interrupt) | with_telegram(server)):
+            prompt, _ = await asked(server, ADA)
+            server.write(ADA, "leave it")
+            await server.said(ADA, approved("well then"))
+            await server.until(lambda: "Stopped before anybody" in prompt.text)
+    assert written(tmp_path) == []
+    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["not run: the turn was stopped"]
+
+
+async def test_what_was_asked_goes_with_its_conversation(tmp_path: Path) -> None:
+    """``sessions clear`` ends the turn that waits, and nothing of the call is kept."""
+    async with TelegramServer() as server, ModelServer() as model:
+        model.script.append(writing("milk"))
+        async with Daemon(tmp_path, config=asks(model) | with_telegram(server)) as daemon:
+            prompt, buttons = await asked(server, ADA)
+            await told(tmp_path, "sessions", "clear", f"telegram:{ADA}", "--everything")
+            await until(lambda: _waits(daemon, None))
+            server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.said(ADA, approved("There is no such request"))
+    assert list((tmp_path / "state" / "approvals").iterdir()) == []
+    assert written(tmp_path) == []
+
+
+async def _waits(daemon: Daemon, count: int | None) -> bool:
+    """Say whether so many messages wait behind the turn of the one lane; None: there is none."""
+    lanes = (await status(daemon))["lanes"]
+    return not lanes if count is None else [lane["waiting"] for lane in lanes] == [count + 1]
