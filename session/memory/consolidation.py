@@ -35,6 +35,7 @@ from session.errors import (
 from session.memory import consolidation_prompt as wording
 from session.memory.budget import Budget
 from session.memory.circles import Circles
+from session.memory.memory_rules import MemoryRules
 from session.memory.notes import MEMORY, Mark, Notes
 from session.memory.scope_state import Failure, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
@@ -53,21 +54,6 @@ CACHED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRules:
-    """The figures of ``[memory]`` and ``[limits]`` that bound consolidation.
-
-    ``max_chars`` is the most conversation in one request; what is longer goes in several.
-    """
-
-    window: int = 100
-    max_bytes: int = 32 * 1024
-    small_model: str = ""
-    calls_per_hour: int = 60
-    calls_per_day: int = 500
-    max_chars: int = 160_000
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """What a consolidation did: messages moved, those of them kept raw, calls of the model, its scope."""
 
@@ -81,7 +67,6 @@ class MemoryNotes:
     """The notes of all scopes: read by turns, written by consolidation.
 
     Args:
-        notes: opens the two files of a scope's folder.
         cost_meter: pays for the calls; None: they cost nothing.
     """
 
@@ -94,7 +79,6 @@ class MemoryNotes:
         rules: MemoryRules,
         zone: tzinfo,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        notes: Callable[[Path], Notes] = Notes,
         cost_meter: CostMeter | None = None,
     ) -> None:
         state = scopes.workspace / "state"
@@ -114,9 +98,12 @@ class MemoryNotes:
         self._cost_meter = cost_meter
         self.totals = {"messages": 0, "raw": 0, "failures": 0}
         self.zone = zone
-        self._notes = notes
         self.scope_states = ScopeStates(state / "memory", clock=clock)
         self._cache: BoundedDict[Path, tuple[Seen | None, str]] = BoundedDict(CACHED)
+
+    def notes(self, scope: Scope) -> Notes:
+        """Return the files of a scope, for threads."""
+        return Notes(scope.memory, self.rules.versions, clock=self.clock)
 
     async def ask(self, key: str, prompt: Prompt) -> Answer:
         """Ask the model for the background of a conversation, after ``budget.take``; its cost counts at once.
@@ -141,7 +128,7 @@ class MemoryNotes:
 
     def _read(self, scope: Scope) -> str:
         try:
-            return self._notes(scope.memory).memory().decode("utf-8", "replace")
+            return self.notes(scope).memory().decode("utf-8", "replace")
         except StoreError as error:
             # A turn goes on without its notes; a consolidation does not.
             log.warning("memory.unreadable", scope=scope.name, error=str(error), hint=error.hint)
@@ -172,7 +159,7 @@ class MemoryNotes:
             return Done()
         scope = await self.circles.of_past(first)
         async with self.scope_states.open(scope.name) as scope_state:
-            work = _Work(self, scope_state, self._notes(scope.memory), asked, scope.name)
+            work = _Work(self, scope_state, self.notes(scope), asked, scope.name)
             await work.put_through()
             return replace(await work.run(key, session_id), scope=scope)
 
@@ -185,7 +172,7 @@ class MemoryNotes:
         for name in await self.scope_states.waiting():
             try:
                 async with self.scope_states.open(name) as scope_state:
-                    notes = self._notes(self.scopes.named(name).memory)
+                    notes = self.notes(self.scopes.named(name))
                     await _Work(self, scope_state, notes, False, name).put_through()
             except NotNow:
                 # Another process is at work on this scope.

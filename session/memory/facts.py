@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,6 +14,7 @@ from session.disk.layout import read_file, seen
 from session.disk.state import locked, replace_file
 from session.errors import StoreError
 from session.memory.likeness import repeats, same
+from session.memory.versions import BY_HAND, Version, Versions
 
 FACTS = "facts.jsonl"
 CATEGORIES = ("preference", "background", "pattern", "project", "contact", "decision")
@@ -60,11 +61,13 @@ class FactsFile:
     Args:
         folder: the scope's folder of memory.
         lock: the file whose lock is held while this one is replaced.
+        versions: keeps the former lines of what changes; None: by the rules that are the default.
     """
 
-    def __init__(self, folder: Path, *, lock: Path) -> None:
+    def __init__(self, folder: Path, *, lock: Path, versions: Versions | None = None) -> None:
         self.path = folder / FACTS
         self._lock = lock
+        self._versions = versions or Versions(folder)
 
     def facts(self) -> list[Fact]:
         """Read all facts, replaced ones among them, in the order in which they were stored.
@@ -88,11 +91,15 @@ class FactsFile:
             fresh, replaced = merged([row.fact for row in rows if row.fact is not None], drawn)
             if fresh or replaced:
                 kept = [_renewed(row, replaced) for row in rows]
-                self._write([*kept, *map(_line, fresh)])
+                self._change(rows, [*kept, *map(_line, fresh)], "facts")
         return fresh
 
     def remove(self, id_: str) -> Fact | None:
         """Remove a fact for good, and the former ones that it replaced; None where there is none of this id.
+
+        One that only a version still holds counts as well. Whoever has a fact forgotten wants it gone: no
+        version keeps it, and those that do let go of it before the file does, so that a crash in between
+        leaves it to be forgotten again.
 
         Raises:
             StoreError: the disk refused; the file is as it was.
@@ -100,11 +107,41 @@ class FactsFile:
         with locked(self._lock):
             rows = self._rows()
             facts = [row.fact for row in rows if row.fact is not None]
+            kept = [row.fact for each in self._versions.all(FACTS) for row in _rows_of(each.read())]
+            facts += [fact for fact in kept if fact is not None]
             found = next((fact for fact in facts if fact.id == id_), None)
             if found is not None:
                 gone = _with_former(facts, id_)
-                self._write([row.raw for row in rows if row.fact is None or row.fact.id not in gone])
+                self._forget_versions(gone)
+                left = [row.raw for row in rows if row.fact is None or row.fact.id not in gone]
+                self._change(rows, left, "forget", forgotten=gone)
         return found
+
+    def restore(self, version: Version) -> list[Fact]:
+        """Let the former lines of a version hold again, in place of the facts that replaced them.
+
+        Returns:
+            The facts whose lines changed; none where the file says so already.
+
+        Raises:
+            StoreError: the disk refused; the file is as it was.
+        """
+        with locked(self._lock):
+            rows = self._rows()
+            former = {row.fact.id: row for row in _rows_of(version.read()) if row.fact is not None}
+            instead = _instead(rows, former)
+            lines = [
+                former[row.fact.id].raw
+                if row.fact is not None and row.fact.id in former
+                else _renewed(row, instead)
+                for row in rows
+            ]
+            there = {row.fact.id for row in rows if row.fact is not None}
+            lines += [row.raw for id_, row in former.items() if id_ not in there]
+            if lines == [row.raw for row in rows]:
+                return []
+            self._change(rows, lines, "restore")
+        return [row.fact for row in former.values() if row.fact is not None]
 
     def _rows(self) -> list[_Row]:
         if seen(self.path) is None:
@@ -112,12 +149,32 @@ class FactsFile:
         if not self.path.is_file():
             raise StoreError(f"{FACTS} is no regular file", hint=f"look at {self.path}")
         data = read_file(self.path)
-        lines = data[0].split(b"\n") if data is not None else []
-        return [_Row(line, read_fact(line)) for line in lines if line.strip(b" \t\r\0")]
+        return _rows_of(data[0] if data is not None else b"")
 
-    def _write(self, lines: Iterable[bytes]) -> None:
+    def _change(
+        self, rows: Sequence[_Row], lines: Sequence[bytes], cause: str, *, forgotten: Collection[str] = ()
+    ) -> None:
+        """Replace the file; the lines of facts that change, or go, are kept first."""
+        written = self._versions.written(FACTS)
+        if written is not None:
+            edited = _former(_rows_of(written), [row.raw for row in rows], without=forgotten)
+            self._versions.add(FACTS, edited, BY_HAND)
+        self._versions.add(FACTS, _former(rows, lines, without=forgotten), cause)
+        data = b"".join(line + b"\n" for line in lines)
         # A link that the operator made stays one: the file that it points to is replaced.
-        replace_file(Path(os.path.realpath(self.path)), b"".join(line + b"\n" for line in lines))
+        replace_file(Path(os.path.realpath(self.path)), data)
+        self._versions.wrote(FACTS, data)
+
+    def _forget_versions(self, ids: Collection[str]) -> None:
+        for version in self._versions.all(FACTS):
+            rows = _rows_of(held := version.read())
+            left = b"".join(row.raw + b"\n" for row in rows if row.fact is None or row.fact.id not in ids)
+            if left != held:
+                self._versions.rewrite(version, left)
+        rows = _rows_of(self._versions.written(FACTS) or b"")
+        if any(row.fact is not None and row.fact.id in ids for row in rows):
+            left = b"".join(row.raw + b"\n" for row in rows if row.fact is None or row.fact.id not in ids)
+            self._versions.wrote(FACTS, left)
 
 
 def active(facts: Iterable[Fact]) -> list[Fact]:
@@ -186,6 +243,37 @@ def _number(value: object) -> float:
     except OverflowError:
         return 0.0
     return number if isfinite(number) else 0.0
+
+
+def _rows_of(data: bytes) -> list[_Row]:
+    return [_Row(line, read_fact(line)) for line in data.split(b"\n") if line.strip(b" \t\r\0")]
+
+
+def _former(rows: Sequence[_Row], lines: Sequence[bytes], *, without: Collection[str] = ()) -> bytes:
+    """Return the lines of facts that do not stand among ``lines`` as they are."""
+    there = set(lines)
+    return b"".join(
+        row.raw + b"\n"
+        for row in rows
+        if row.fact is not None and row.raw not in there and row.fact.id not in without
+    )
+
+
+def _instead(rows: Sequence[_Row], former: Mapping[str, _Row]) -> dict[str, str]:
+    """Say which facts, that replaced those of ``former`` which held, are replaced by these in turn."""
+    by_id = {row.fact.id: row.fact for row in rows if row.fact is not None}
+    instead: dict[str, str] = {}
+    for id_, row in former.items():
+        now = by_id.get(id_)
+        if row.fact is None or row.fact.replaced_by is not None or now is None:
+            continue
+        passed = {id_}
+        while now.replaced_by is not None and now.replaced_by in by_id and now.replaced_by not in passed:
+            now = by_id[now.replaced_by]
+            passed.add(now.id)
+        if now.id not in former and now.replaced_by is None:
+            instead[now.id] = id_
+    return instead
 
 
 def _line(fact: Fact) -> bytes:

@@ -18,6 +18,7 @@ from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.memory.facts import FACTS, Fact, FactsFile, active
 from session.memory.likeness import WordIndex
+from session.memory.versions import VersionRules, Versions
 from session.models.model import CostMeter, Meter
 from session.store.fence import Fence, Wait
 from session.store.store import Session, Store
@@ -49,12 +50,19 @@ class KnownFacts:
         store: the conversations, under whose locks facts are taken out.
         embeddings: compares them with a message; None: their words do.
         cost_meter: pays for that; None: it costs nothing.
+        versions: how many former ones are kept, and for how long.
     """
 
     def __init__(
-        self, store: Store, *, embeddings: Embeddings | None = None, cost_meter: CostMeter | None = None
+        self,
+        store: Store,
+        *,
+        embeddings: Embeddings | None = None,
+        cost_meter: CostMeter | None = None,
+        versions: VersionRules | None = None,
     ) -> None:
         self._store = store
+        self._versions = versions
         self._embeddings = embeddings
         self._cost_meter = cost_meter
         self._cache: BoundedDict[str, _Read] = BoundedDict(CACHED)
@@ -62,7 +70,8 @@ class KnownFacts:
     def file(self, scope: Scope) -> FactsFile:
         """Return the file of a scope, for threads."""
         state = self._store.layout.workspace / "state" / "facts"
-        return FactsFile(scope.memory, lock=state / f"{scope.name}.lock")
+        versions = Versions(scope.memory, self._versions, clock=self._store.clock)
+        return FactsFile(scope.memory, lock=state / f"{scope.name}.lock", versions=versions)
 
     async def facts(self, scope: Scope) -> Sequence[Fact]:
         """List all facts of a scope, replaced ones among them, in the order in which they were stored.

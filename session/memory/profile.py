@@ -16,7 +16,6 @@ import structlog
 from session.context.profile import changed, headings, with_zone, zone_in, zone_named
 from session.errors import BadAnswer, ModelError, NotNow, StoreError, ToolError
 from session.memory.consolidation import MemoryNotes
-from session.memory.notes import Notes
 from session.models.errorpage import is_error_page
 from session.models.model import Answer, Prompt, ToolSpec
 from session.tools import ToolPlace, parameters
@@ -91,7 +90,7 @@ class Profile:
 
     async def _changed(self, place: ToolPlace, change: Callable[[str], str]) -> str:
         memory = self._memory
-        notes = Notes(memory.scopes.named(place.scope).memory)
+        notes = memory.notes(memory.scopes.named(place.scope))
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(BUSY_S):
@@ -109,7 +108,9 @@ class Profile:
                 new = await self._merged(place.key, new)
             # What was cleared meanwhile stays cleared.
             kept = await memory.unconsolidated.while_there(
-                place.key, place.session_id, lambda: notes.replace_profile(new, was=old)
+                place.key,
+                place.session_id,
+                lambda: notes.replace_profile(new, was=old, cause="merge" if merged else "profile"),
             )
         if not kept:
             why = (
