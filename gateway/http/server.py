@@ -14,7 +14,19 @@ from fastapi import FastAPI
 
 from gateway.app import descriptors
 from gateway.errors import GatewayError
-from gateway.http import cron, events, health, login, memory, messages, page, parked, recall, sessions
+from gateway.http import (
+    cron,
+    events,
+    health,
+    login,
+    memory,
+    memory_versions,
+    messages,
+    page,
+    parked,
+    recall,
+    sessions,
+)
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
 from gateway.http.parting import Parting
@@ -148,6 +160,7 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         parked.routes(chats),
         sessions.routes(chats),
         memory.routes(chats),
+        memory_versions.routes(chats),
         cron.routes(chats),
         recall.routes(chats),
         login.routes(gate),

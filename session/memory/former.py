@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from session.context.scopes import Scope
 from session.disk.threads import start_thread
+from session.errors import NotNow
 from session.memory.consolidation import MemoryNotes
 from session.memory.facts import FACTS, read_fact
 from session.memory.known_facts import KnownFacts
@@ -24,6 +27,8 @@ from session.transcript.key import SessionKey
 log = structlog.get_logger("memory")
 
 MAX_SHOWN_CHARS = 120
+# A consolidation of the same scope may be asking its model meanwhile.
+BUSY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,15 @@ class FormerMemory:
             NotNow: another process works on this memory.
             StoreError: the disk refused; the file is as it was.
         """
-        async with self._memory.scope_states.open(scope.name):
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(BUSY_S):
+                    await held.enter_async_context(self._memory.scope_states.open(scope.name))
+            except TimeoutError as error:
+                until = self._memory.clock() + timedelta(seconds=BUSY_S)
+                raise NotNow(
+                    "this memory is being worked on", reason="busy", until=until, hint="try again in a while"
+                ) from error
             stem = await self._store.stem(SessionKey(key))
             layout, owner = self._store.layout, self._store.owner
             notes, facts = self._memory.notes(scope), self._known.file(scope)
