@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from session.context.quoted import is_mark, marked
 from session.disk.layout import read_file, seen
 from session.disk.state import locked, replace_file
 from session.errors import StoreError
@@ -24,7 +25,8 @@ CATEGORIES = ("preference", "background", "pattern", "project", "contact", "deci
 class Fact:
     """One fact: its ULID, the text, how sure it is (0 to 1), and the message that it came from.
 
-    ``created_at`` is an ISO time with its offset; ``replaced_by`` the id of the fact that holds instead.
+    ``created_at`` is an ISO time with its offset; ``replaced_by`` the id of the fact that holds instead;
+    ``source`` says whose words it is, where they are not those of the chat's own people.
     """
 
     id: str
@@ -35,6 +37,12 @@ class Fact:
     message_id: str | None
     created_at: str
     replaced_by: str | None = None
+    source: str | None = None
+
+    @property
+    def told(self) -> str:
+        """The text as people and models are shown it, with its source behind it."""
+        return marked(self.text, self.source)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row of file, command line and API."""
@@ -229,7 +237,14 @@ def read_fact(line: bytes) -> Fact | None:
         message_id=_written(message_id) or None,
         created_at=_written(row.get("created_at")),
         replaced_by=_written(replaced_by) or None,
+        source=_source(row.get("source")),
     )
+
+
+def _source(value: object) -> str | None:
+    """Return one of the marks; another text could say anything behind the fact."""
+    text = _written(value)
+    return text if is_mark(text) else None
 
 
 def _written(value: object) -> str:

@@ -86,7 +86,10 @@ class KnownFacts:
         return (await self._read(scope)).holding
 
     async def nearest(self, scope: Scope, session: Session, text: str) -> list[str]:
-        """Return the facts that a message is told with, the nearest first; none where they cannot be read."""
+        """Return the facts that a message is told with, the nearest first, each with its source.
+
+        There are none where they cannot be read.
+        """
         try:
             read = await self._read(scope)
         except StoreError as error:
@@ -94,14 +97,15 @@ class KnownFacts:
             log.warning("facts.unreadable", scope=scope.name, error=str(error), hint=error.hint)
             return []
         if len(read.holding) <= TOLD:
-            return [fact.text for fact in reversed(read.holding)]
+            return [fact.told for fact in reversed(read.holding)]
         question = comparable(text)
         near = await asyncio.to_thread(read.index.nearest, question, COMPARED)
+        facts = {read.holding[at].text: read.holding[at] for at in reversed(near)}
         texts = list(dict.fromkeys(read.holding[at].text for at in near))
         scores = await self._compared(session, question, texts)
         if scores is not None:
             texts.sort(key=lambda each: -scores.get(each, -1.0))
-        return texts[:TOLD]
+        return [facts[each].told for each in texts[:TOLD]]
 
     async def among(self, scope: Scope, text: str, most: int) -> list[Fact]:
         """List the facts that hold and share the most words with a text, in the order of their storing."""
