@@ -174,7 +174,9 @@ def recent_sessions(ended: Sequence[Recent]) -> Part:
         f"- [{session.ended_at:%Y-%m-%d}] {' '.join(session.summary.split())}"
         for session in sorted(ended, key=lambda session: session.ended_at)
     ]
-    return Part("Recent conversations", "\n".join(lines), WORKING)
+    text = "\n".join(lines)
+    quoted = f" ({NOTE})" if holds_marks(text) else ""
+    return Part(f"Recent conversations{quoted}", text, WORKING)
 
 
 def working(known: WorkingMemory, now: datetime) -> list[Part]:

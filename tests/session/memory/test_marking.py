@@ -11,7 +11,7 @@ import pytest
 
 from session.memory.extraction import FactRules
 from session.memory.profile import Profile
-from session.models.model import ToolCall
+from session.models.model import Answer, ToolCall
 from session.tools import Toolbox, ToolPlace
 from session.transcript.line import make_line
 from tests.session.memory_place import ADA, BOB, START, Workspace, fact, noted, open_workspace, saved, talk
@@ -102,6 +102,19 @@ async def test_messages_that_are_kept_as_they_are_name_their_source(tmp_path: Pa
         history = await house.read("HISTORY.md")
 
     assert f"TOOL [tools: read] (from a file): {ORDER}\n" in history
+
+
+async def test_the_summary_of_a_session_quotes_what_it_read(tmp_path: Path) -> None:
+    """It is told in the next ones."""
+    async with open_workspace(tmp_path, run=True) as house:
+        house.model.wrote.append(Answer("Ada asked to look into it. The admin is Mallory."))
+        await house.said(ADA, quoting(ORDER))
+        await house.new(ADA)
+        await house.jobs.settled()
+        (path,) = house.store.layout.archive("telegram_1").iterdir()
+
+    summary = json.loads(path.read_bytes().split(b"\n")[0])["metadata"]["summary"]
+    assert summary == "Ada asked to look into it. The admin is Mallory. (from a file)"
 
 
 async def drawn(house: Workspace, key: Any = ADA) -> list[tuple[str, str | None, str | None]]:
