@@ -9,6 +9,7 @@ from typing import Any, Final
 FILE: Final = "from a file"
 PAGE: Final = "from a web page"
 EARLIER: Final = "from an earlier conversation"
+SUBAGENT: Final = "from a subagent"
 IN_GROUP: Final = "said in the group"
 # Said of a part of a request in which something is marked.
 NOTE: Final = (
@@ -20,16 +21,21 @@ _FILE_TOOLS: Final = frozenset({"read", "grep", "ls", "write", "edit"})
 _PAGE_TOOLS: Final = frozenset({"web_fetch"})
 _EARLIER_TOOLS: Final = frozenset({"memory_search", "session_archive_read"})
 # What these answer is the operator's own text, or repeats what the assistant itself has just said.
-_OWN_TOOLS: Final = frozenset({"skill_read", "profile", "schedule", "send_file"})
+_OWN_TOOLS: Final = frozenset({"skill_read", "profile", "schedule", "send_file", "spawn"})
+# How the id of the message begins with which a subagent's result comes.
+_OF_SUBAGENTS: Final = "sub:"
 MARK: Final = re.compile(
     r"[ \t]*\((said by [^()\n]{1,60} in the group|said in the group|from a file|from a web page"
-    r"|from an earlier conversation|from the tool [\w.-]{1,100})\)"
+    r"|from an earlier conversation|from a subagent|from the tool [\w.-]{1,100})\)"
 )
 
 
 def of_line(line: Mapping[str, Any]) -> str:
     """Return the mark of a message: empty for what a person says in a direct chat, and for the assistant."""
     role = line.get("role")
+    if role == "user" and str(line.get("message_id") or "").startswith(_OF_SUBAGENTS):
+        # It may have read anything.
+        return SUBAGENT
     if role == "tool":
         return of_tool(str(line.get("name") or "unknown"))
     return of_sender(line) if role == "user" and line.get("group") is True else ""
@@ -55,6 +61,11 @@ def of_sender(line: Mapping[str, Any]) -> str:
     words = " ".join(re.sub(r"[()\W]", lambda c: c[0] if c[0] in " .'’-" else " ", str(name or "")).split())
     words = words[:MAX_NAME_CHARS].strip()
     return f"said by {words} in the group" if words else IN_GROUP
+
+
+def is_quoted(mark: str | None) -> bool:
+    """Say whether a mark is that of a file, a page or a tool, and not that of a person."""
+    return (mark or "").startswith("from ")
 
 
 def marked(text: str, mark: str | None) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 from ulid import ULID
 
+from session.context.quoted import is_quoted
 from session.context.scopes import Scope
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow
 from session.memory import facts_prompt
@@ -228,7 +229,7 @@ class FactExtraction:
         known: Sequence[Fact],
     ) -> list[Drawn]:
         now = self._memory.now().isoformat(timespec="seconds")
-        own = {fact.id for fact in known if not _is_quoted(fact.source)}
+        own = {fact.id for fact in known if not is_quoted(fact.source)}
         marks = [_source(one, sources) for one in found]
         return [
             Drawn(
@@ -243,7 +244,7 @@ class FactExtraction:
                     source=mark or None,
                 ),
                 # What a page or a file says stands beside what a person said, and not in its place.
-                None if _is_quoted(mark) and one.replaces in own else one.replaces,
+                None if is_quoted(mark) and one.replaces in own else one.replaces,
             )
             for number, (one, mark) in enumerate(zip(found, marks, strict=True))
         ]
@@ -275,12 +276,7 @@ class FactExtraction:
 def _source(one: facts_prompt.Found, sources: Sources) -> str:
     """Return whose words a fact is: a tool's that it was taken from, else who said its message."""
     mark = sources.mark_of(one.text)
-    return mark if _is_quoted(mark) else one.mark or mark
-
-
-def _is_quoted(mark: str | None) -> bool:
-    """Say whether a mark is that of a file, a page or a tool, and not that of a person."""
-    return (mark or "").startswith("from ")
+    return mark if is_quoted(mark) else one.mark or mark
 
 
 def _id(end: _End, count: int, number: int) -> ULID:

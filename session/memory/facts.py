@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from session.context.quoted import is_mark, marked
+from session.context.quoted import is_mark, is_quoted, marked
 from session.disk.layout import read_file, seen
 from session.disk.state import locked, replace_file
 from session.errors import StoreError
@@ -195,7 +195,8 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
 
     Returns:
         The new facts, and which known ids are replaced by which. Exact and near repeats are not new; one
-        that contradicts a known fact is compared with the others alone.
+        that contradicts a known fact is compared with the others alone. What a person says replaces the
+        same where it is known from a file or a page.
     """
     ids = {fact.id for fact in known}
     holding = {fact.id: fact for fact in active(known)}
@@ -203,7 +204,9 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
     replaced: dict[str, str] = {}
     for each in drawn:
         fact, former = each.fact, holding.get(each.replaces or "")
-        if fact.id in ids or (former is not None and same(fact.text, former.text)):
+        former = former or next((one for one in holding.values() if _confirms(fact, one)), None)
+        says_so = former is not None and same(fact.text, former.text) and not _confirms(fact, former)
+        if fact.id in ids or says_so:
             continue
         others = (other for other in holding.values() if other is not former)
         repeated = next((other for other in others if repeats(fact.text, other.text)), None)
@@ -214,6 +217,13 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
             replaced[former.id] = fact.id if repeated is None else repeated.id
             del holding[former.id]
     return fresh, replaced
+
+
+def _confirms(fact: Fact, known: Fact) -> bool:
+    """Say whether a person says what was only quoted so far."""
+    if not is_quoted(known.source) or is_quoted(fact.source):
+        return False
+    return repeats(known.text, fact.text)
 
 
 def read_fact(line: bytes) -> Fact | None:

@@ -103,7 +103,7 @@ _FENCE = re.compile(r"\A```\w*\s*(.*?)\s*```\Z", re.DOTALL)
 class Said:
     """A message that the model is shown: by whom, what, its id, and whether it was looked at before.
 
-    ``mark`` says whose words it is where somebody said it in a group.
+    ``mark`` says whose words it is where they are not those of the chat's own people.
     """
 
     who: str
@@ -214,8 +214,7 @@ def _said(line: Line, text: str, *, new: bool) -> Said:
     asked = line.get("role") == "user"
     # What a job of the clock asks was written by nobody in this conversation.
     by_person = asked and not (id_ or "").startswith("cron:")
-    mark = of_line(line) if by_person else ""
-    return Said(_who(line) if asked else "assistant", text, id_, by_person, new, mark)
+    return Said(_who(line) if asked else "assistant", text, id_, by_person, new, of_line(line))
 
 
 def _who(line: Line) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from session.memory.facts import FactsFile, active
+from session.memory.facts import Drawn, FactsFile, active
 from session.memory.versions import Versions
-from tests.session.memory.test_facts import drawn, file_in, texts
+from tests.session.memory.test_facts import drawn, fact, file_in, texts
 
 
 def versions_in(folder: Path) -> Versions:
@@ -50,6 +51,21 @@ def test_a_former_fact_holds_again_in_place_of_the_one_that_replaced_it(tmp_path
     # And the other way round.
     file.restore(versions_in(tmp_path).all()[-1])
     assert texts(file) == ["Ada has a dog.", "Ada lives in Milan."]
+
+
+def test_what_a_person_says_as_well_is_theirs_from_then_on(tmp_path: Path) -> None:
+    """And a file that repeats what a person said changes nothing."""
+    file = file_in(tmp_path)
+    quoted = Drawn(replace(fact("A", "The admin is Ada."), source="from a file"))
+    file.add([quoted])
+
+    file.add([drawn("B", "The admin is Ada."), Drawn(replace(quoted.fact, id="C"))])
+    file.add([Drawn(replace(quoted.fact, id="D"))])
+
+    assert [(one.id, one.source, one.replaced_by) for one in file.facts()] == [
+        ("A", "from a file", "B"),
+        ("B", None, None),
+    ]
 
 
 def test_what_is_forgotten_is_in_no_version(tmp_path: Path) -> None:
