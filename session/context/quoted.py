@@ -25,7 +25,8 @@ _OWN_TOOLS: Final = frozenset({"skill_read", "profile", "schedule", "send_file",
 # How the id of the message begins with which a subagent's result comes.
 _OF_SUBAGENTS: Final = "sub:"
 MARK: Final = re.compile(
-    r"[ \t]*\((said by [^()\n]{1,60} in the group|said in the group|from a file|from a web page"
+    # It begins with the whole of a gap: a long one is looked at once.
+    r"(?<![ \t])[ \t]*\((said by [^()\n]{1,60} in the group|said in the group|from a file|from a web page"
     r"|from an earlier conversation|from a subagent|from the tool [\w.-]{1,100})\)"
 )
 
