@@ -40,7 +40,7 @@ def build_facts(
     cost_meter: CostMeter,
 ) -> Facts:
     """Put them together for the scopes that ``circles`` draws."""
-    known = KnownFacts(store, embeddings=embeddings, cost_meter=cost_meter)
+    known = KnownFacts(store, embeddings=embeddings, cost_meter=cost_meter, versions=memory.rules.versions)
     facts = settings.facts
     rules = FactRules(facts.idle_s, facts.max_turns, facts.confidence)
     extraction = FactExtraction(memory, known, store=store, scope_of=circles.of_key, rules=rules)

@@ -35,8 +35,11 @@ from session.context.scopes import Scopes
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
 from session.library.library import Library
-from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.memory.consolidation import MemoryNotes
+from session.memory.former import FormerMemory
+from session.memory.memory_rules import MemoryRules
 from session.memory.profile import Profile
+from session.memory.versions import VersionRules
 from session.models.caps import Caps
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
@@ -91,6 +94,7 @@ class SessionServices:
             embeddings=embeddings,
             cost_meter=self._spending,
         )
+        self.former = FormerMemory(self.memory, self.facts.known, store=self.store)
         files = JobFiles(settings.workspace / "state")
         self.jobs = Background(self.memory, store=self.store, files=files, facts=self.facts.extraction)
         self.compactions = build_compactions(
@@ -166,6 +170,7 @@ class SessionServices:
             left=self.jobs.left,
             remembers=not self.model.plain,
             passing=Passing(settings.state / "retention.json", self.store.layout.sessions),
+            versions=self.memory.rules.versions,
         )
 
     def _toolbox(self, settings: Settings) -> Toolbox:
@@ -335,6 +340,7 @@ def memory_rules(settings: Settings) -> MemoryRules:
         small_model=settings.model.small,
         calls_per_hour=settings.limits.background_calls_per_hour,
         calls_per_day=settings.limits.background_calls_per_day,
+        versions=VersionRules(settings.memory.versions, settings.memory.version_days),
     )
 
 

@@ -79,7 +79,7 @@ def facts(args: argparse.Namespace) -> int:
     if args.json:
         output.document([fact.as_dict() for fact in found])
         return 0
-    rows = [fact.as_dict() for fact in active(found)]
+    rows = [{**fact.as_dict(), "text": fact.told} for fact in active(found)]
     output.rows(rows, ("id", "category", "confidence", "text"))
     if not rows:
         output.words(f"no facts are known about {args.key}")

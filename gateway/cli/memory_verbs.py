@@ -47,3 +47,25 @@ def add_memory(tree: Verbs, *, count: Callable[[str], int]) -> None:
     tree.verb("facts", "gateway.cli.memory:facts", "list the facts of a chat", as_json=True, keyed=True)
     forget = tree.verb("forget", "gateway.cli.memory:forget", "remove a fact for good", keyed=True)
     forget.add_argument("id", metavar="ID", help="as `memory facts` shows it")
+    _add_versions(tree)
+
+
+def _add_versions(tree: Verbs) -> None:
+    history = tree.verb(
+        "history",
+        "gateway.cli.memory_versions:history",
+        "list former texts of what is remembered of a chat, the newest first",
+        more="Each row is a text that was replaced: when, by what, and what that changed.",
+        as_json=True,
+        keyed=True,
+    )
+    history.add_argument("--file", choices=("MEMORY.md", "USER.md", "facts.jsonl"), help="of this file alone")
+    restore = tree.verb(
+        "restore",
+        "gateway.cli.memory_versions:restore",
+        "put a former text back",
+        more="What stands there now becomes a version itself.",
+        as_json=True,
+        keyed=True,
+    )
+    restore.add_argument("version_id", metavar="VERSION", help="as `memory history` shows it")

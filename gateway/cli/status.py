@@ -98,6 +98,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     # A daemon of an older version may answer.
     if held := found.get("in_memory"):
         yield _in_memory(held)
+    yield from _notes(found.get("memory") or {})
     for row in found.get("unserved", []):
         yield f"{in_words(row, datetime.now(UTC))}; {cure_of(row['channel'])}"
     for lane in found["lanes"]:
@@ -122,6 +123,17 @@ def _in_memory(held: Mapping[str, Any]) -> str:
     window = held["windows"].get(INBOUND)
     bound = f"; at most {window:,} of a queue" if window else ""
     return f"in memory: {held['letters']} messages, {size}{bound}"
+
+
+def _notes(memory: Mapping[str, Any]) -> Iterator[str]:
+    """Say what happened to notes since the daemon started that their people should look at."""
+    counts = memory.get("consolidated") or {}
+    if times := counts.get("unmerged"):
+        tries = output.counted(times, "time")
+        yield f"notes: MEMORY.md could not be shortened, {tries}; raise memory.max_kb, or shorten it by hand"
+    if lost := counts.get("headings_lost"):
+        headings = output.counted(lost, "heading")
+        yield f"notes: {headings} left out of MEMORY.md; chat-gateway memory history KEY shows which"
 
 
 def _limit(row: Mapping[str, Any]) -> str:

@@ -12,8 +12,6 @@ from gateway.config.settings import Settings
 # A table stands for all of its keys, and "*" for every table at that place.
 KEYS: Final = (
     "limits.workers",
-    "memory.versions",
-    "memory.version_days",
     "tools.web_fetch",
     "tools.shell",
     "mcp",

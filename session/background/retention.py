@@ -1,4 +1,4 @@
-"""Lets go of what is old: ended sessions are deleted, active ones that nobody uses are archived."""
+"""Lets go of what is old: ended sessions and former texts of memory; unused active sessions are archived."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from session.background.job_files import JobFiles
 from session.background.passing import Passing
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError
+from session.memory.versions import VersionRules, prune_all
 from session.store import archived, switch_session
 from session.store.enclosed import UNKNOWN, AwaitedFiles, let_go, named_in_files
 from session.store.fence import Fence
@@ -66,6 +67,7 @@ class Retention:
         passing: says whether the clock is to be believed; None: always.
         awaited: names the files of letters that wait or are parked; None: nobody can say, and files that no
             line names are left alone.
+        versions: how many former texts of memory are kept, and for how long.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class Retention:
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
         passing: Passing | None = None,
         awaited: Callable[[], Awaitable[AwaitedFiles]] | None = None,
+        versions: VersionRules | None = None,
     ) -> None:
         self._store = store
+        self._versions = versions or VersionRules()
         self._days = days
         self._left = left
         self._remembers = remembers
@@ -95,6 +99,7 @@ class Retention:
                 steps = await self.prune()
                 if steps:
                     log.info("sessions.pruned", count=len(steps))
+                await start_thread(self._prune_versions, name="disk-prune")
             except SessionError as error:
                 log.warning("sessions.unpruned", error=str(error), hint=error.hint)
             # A fault in one round must not end those to come.
@@ -147,6 +152,11 @@ class Retention:
     async def _sweep(self, awaited: AwaitedFiles) -> None:
         before = self._store.clock() - UNNAMED_FOR
         await start_thread(lambda: sweep(self._store.layout, awaited, before=before), name="disk-prune")
+
+    def _prune_versions(self) -> None:
+        memory = self._store.layout.workspace / "memory"
+        if gone := prune_all(memory, self._versions, clock=self._store.clock):
+            log.info("versions.pruned", count=gone)
 
     def _foreseen(self, idle: list[Step], oldest: datetime) -> list[Step]:
         """Say what would be done if these sessions were archived."""

@@ -35,6 +35,8 @@ from session.errors import (
 from session.memory import consolidation_prompt as wording
 from session.memory.budget import Budget
 from session.memory.circles import Circles
+from session.memory.memory_rules import MemoryRules
+from session.memory.note_taking import NoteTaking
 from session.memory.notes import MEMORY, Mark, Notes
 from session.memory.scope_state import Failure, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
@@ -53,21 +55,6 @@ CACHED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRules:
-    """The figures of ``[memory]`` and ``[limits]`` that bound consolidation.
-
-    ``max_chars`` is the most conversation in one request; what is longer goes in several.
-    """
-
-    window: int = 100
-    max_bytes: int = 32 * 1024
-    small_model: str = ""
-    calls_per_hour: int = 60
-    calls_per_day: int = 500
-    max_chars: int = 160_000
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """What a consolidation did: messages moved, those of them kept raw, calls of the model, its scope."""
 
@@ -81,7 +68,6 @@ class MemoryNotes:
     """The notes of all scopes: read by turns, written by consolidation.
 
     Args:
-        notes: opens the two files of a scope's folder.
         cost_meter: pays for the calls; None: they cost nothing.
     """
 
@@ -94,7 +80,6 @@ class MemoryNotes:
         rules: MemoryRules,
         zone: tzinfo,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        notes: Callable[[Path], Notes] = Notes,
         cost_meter: CostMeter | None = None,
     ) -> None:
         state = scopes.workspace / "state"
@@ -112,11 +97,15 @@ class MemoryNotes:
             cost_meter=cost_meter,
         )
         self._cost_meter = cost_meter
-        self.totals = {"messages": 0, "raw": 0, "failures": 0}
+        counted = ("messages", "raw", "failures", "merged", "unmerged", "headings_lost")
+        self.totals = dict.fromkeys(counted, 0)
         self.zone = zone
-        self._notes = notes
         self.scope_states = ScopeStates(state / "memory", clock=clock)
         self._cache: BoundedDict[Path, tuple[Seen | None, str]] = BoundedDict(CACHED)
+
+    def notes(self, scope: Scope) -> Notes:
+        """Return the files of a scope, for threads."""
+        return Notes(scope.memory, self.rules.versions, clock=self.clock)
 
     async def ask(self, key: str, prompt: Prompt) -> Answer:
         """Ask the model for the background of a conversation, after ``budget.take``; its cost counts at once.
@@ -141,7 +130,7 @@ class MemoryNotes:
 
     def _read(self, scope: Scope) -> str:
         try:
-            return self._notes(scope.memory).memory().decode("utf-8", "replace")
+            return self.notes(scope).memory().decode("utf-8", "replace")
         except StoreError as error:
             # A turn goes on without its notes; a consolidation does not.
             log.warning("memory.unreadable", scope=scope.name, error=str(error), hint=error.hint)
@@ -172,7 +161,7 @@ class MemoryNotes:
             return Done()
         scope = await self.circles.of_past(first)
         async with self.scope_states.open(scope.name) as scope_state:
-            work = _Work(self, scope_state, self._notes(scope.memory), asked, scope.name)
+            work = _Work(self, scope_state, scope, asked)
             await work.put_through()
             return replace(await work.run(key, session_id), scope=scope)
 
@@ -185,8 +174,7 @@ class MemoryNotes:
         for name in await self.scope_states.waiting():
             try:
                 async with self.scope_states.open(name) as scope_state:
-                    notes = self._notes(self.scopes.named(name).memory)
-                    await _Work(self, scope_state, notes, False, name).put_through()
+                    await _Work(self, scope_state, self.scopes.named(name), False).put_through()
             except NotNow:
                 # Another process is at work on this scope.
                 continue
@@ -213,13 +201,11 @@ class MemoryNotes:
 class _Work:
     """One consolidation, while the state of its scope is ours."""
 
-    def __init__(
-        self, memory: MemoryNotes, scope_state: ScopeState, notes: Notes, asked: bool, scope: str
-    ) -> None:
+    def __init__(self, memory: MemoryNotes, scope_state: ScopeState, scope: Scope, asked: bool) -> None:
         self._memory = memory
         self._scope = scope
         self._scope_state = scope_state
-        self._notes = notes
+        self._notes = memory.notes(scope)
         self._asked = asked
         self._done = Done()
 
@@ -269,7 +255,7 @@ class _Work:
     async def _told_apart(self, key: str) -> str:
         """Return the chat that a paragraph has to name: it does where the scope is not that chat's own."""
         own = CHATS + await self._memory.unconsolidated.stem(key)
-        return "" if self._scope == own else key
+        return "" if self._scope.name == own else key
 
     def _to_files(self, answer: Stored, mark: Mark) -> bool:
         """Write HISTORY.md, then MEMORY.md; False where somebody edited that since the answer was made."""
@@ -279,7 +265,7 @@ class _Work:
             return True
         found = notes.memory()
         if content_digest(found) == answer.base:
-            notes.write_memory(answer.memory)
+            notes.write_memory(answer.memory, "merge" if answer.merged else "consolidation")
             return True
         return found == answer.memory.encode("utf-8", "replace")
 
@@ -326,31 +312,42 @@ class _Work:
 
     async def _answer(self, unconsolidated: Unconsolidated, mark: Mark) -> Stored:
         """Ask the model until MEMORY.md is the same before and after the call; not at all about silence."""
-        memory = self._memory
-        rules, zone = memory.rules, memory.zone
         spoken = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
+        taking = self._note_taking(unconsolidated.key)
         for _ in range(TRIES):
             base = await asyncio.to_thread(self._notes.memory)
-            text = base.decode("utf-8", "replace")
-            prompt = wording.prompt(
-                spoken, memory=text, zone=zone, max_bytes=rules.max_bytes, model=rules.small_model
-            )
-            if prompt is None:
+            taken = await taking.take(spoken, base.decode("utf-8", "replace"))
+            if taken is None:
                 return Stored.of(unconsolidated.key, mark)
-            await memory.budget.take(unasked=not self._asked)
-            self._done = replace(self._done, calls=self._done.calls + 1)
-            answer = await memory.ask(unconsolidated.key, prompt)
-            update = wording.read(answer, memory=text, max_bytes=rules.max_bytes, now=memory.now())
             # A person may have edited the notes while the model thought: it is asked again about those.
             if await asyncio.to_thread(self._notes.memory) == base:
                 return Stored.of(
                     unconsolidated.key,
                     mark,
-                    entry=update.history_entry,
-                    memory=update.memory_update,
+                    entry=taken.entry,
+                    memory=taken.memory,
                     base=content_digest(base),
+                    merged=taken.merged,
                 )
         raise self._edited()
+
+    def _note_taking(self, key: str) -> NoteTaking:
+        memory = self._memory
+
+        async def ask(prompt: Prompt) -> Answer:
+            await memory.budget.take(unasked=not self._asked)
+            self._done = replace(self._done, calls=self._done.calls + 1)
+            return await memory.ask(key, prompt)
+
+        return NoteTaking(
+            key,
+            rules=memory.rules,
+            zone=memory.zone,
+            now=memory.now,
+            ask=ask,
+            group=self._scope.group,
+            totals=memory.totals,
+        )
 
     def _edited(self) -> NotNow:
         until = self._memory.clock() + timedelta(seconds=EDITED_S)

@@ -20,12 +20,14 @@ from typing import Any
 import structlog
 from ulid import ULID
 
+from session.context.quoted import is_quoted
 from session.context.scopes import Scope
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow
 from session.memory import facts_prompt
 from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
 from session.memory.facts import Drawn, Fact
 from session.memory.known_facts import KnownFacts
+from session.memory.provenance import Sources
 from session.memory.scope_state import Failure, ScopeState
 from session.store import archived
 from session.store.store import Store
@@ -138,7 +140,9 @@ class FactExtraction:
             # What is too short now is looked at whole once more was said.
             return
         found, known = await self._ask(key, scope, scope_state, said, upto, f"facts:{end.session_id}")
-        drawn, add = self._drawn(key, end, found), self._known.file(scope).add
+        # Comparing the words of long results takes a while.
+        sources = await asyncio.to_thread(Sources.of, end.lines, group=scope.group)
+        drawn, add = self._drawn(key, end, found, sources, known), self._known.file(scope).add
         stored = await self._memory.unconsolidated.while_there(key, end.session_id, lambda: add(drawn))
         if stored is None:
             # The session was cleared meanwhile: nothing of it is kept.
@@ -216,8 +220,17 @@ class FactExtraction:
         await scope_state.save()
         raise NotNow(f"the model's answer cannot be used: {error}", reason="failed", until=until) from error
 
-    def _drawn(self, key: str, end: _End, found: Sequence[facts_prompt.Found]) -> list[Drawn]:
+    def _drawn(
+        self,
+        key: str,
+        end: _End,
+        found: Sequence[facts_prompt.Found],
+        sources: Sources,
+        known: Sequence[Fact],
+    ) -> list[Drawn]:
         now = self._memory.now().isoformat(timespec="seconds")
+        own = {fact.id for fact in known if not is_quoted(fact.source)}
+        marks = [_source(one, sources) for one in found]
         return [
             Drawn(
                 Fact(
@@ -228,10 +241,12 @@ class FactExtraction:
                     key=key,
                     message_id=one.message_id,
                     created_at=now,
+                    source=mark or None,
                 ),
-                one.replaces,
+                # What a page or a file says stands beside what a person said, and not in its place.
+                None if is_quoted(mark) and one.replaces in own else one.replaces,
             )
-            for number, one in enumerate(found)
+            for number, (one, mark) in enumerate(zip(found, marks, strict=True))
         ]
 
     def _idle_at(self, end: _End) -> datetime | None:
@@ -256,6 +271,12 @@ class FactExtraction:
             return _End(session_id, start, [decode(raw) for raw in transcript.messages[start:]])
 
         return await asyncio.to_thread(read)
+
+
+def _source(one: facts_prompt.Found, sources: Sources) -> str:
+    """Return whose words a fact is: a tool's that it was taken from, else who said its message."""
+    mark = sources.mark_of(one.text)
+    return mark if is_quoted(mark) else one.mark or mark
 
 
 def _id(end: _End, count: int, number: int) -> ULID:

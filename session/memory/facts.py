@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from session.context.quoted import is_mark, is_quoted, marked
 from session.disk.layout import read_file, seen
 from session.disk.state import locked, replace_file
 from session.errors import StoreError
 from session.memory.likeness import repeats, same
+from session.memory.versions import BY_HAND, Version, Versions
 
 FACTS = "facts.jsonl"
 CATEGORIES = ("preference", "background", "pattern", "project", "contact", "decision")
@@ -23,7 +25,8 @@ CATEGORIES = ("preference", "background", "pattern", "project", "contact", "deci
 class Fact:
     """One fact: its ULID, the text, how sure it is (0 to 1), and the message that it came from.
 
-    ``created_at`` is an ISO time with its offset; ``replaced_by`` the id of the fact that holds instead.
+    ``created_at`` is an ISO time with its offset; ``replaced_by`` the id of the fact that holds instead;
+    ``source`` says whose words it is, where they are not those of the chat's own people.
     """
 
     id: str
@@ -34,6 +37,12 @@ class Fact:
     message_id: str | None
     created_at: str
     replaced_by: str | None = None
+    source: str | None = None
+
+    @property
+    def told(self) -> str:
+        """The text as people and models are shown it, with its source behind it."""
+        return marked(self.text, self.source)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row of file, command line and API."""
@@ -60,11 +69,13 @@ class FactsFile:
     Args:
         folder: the scope's folder of memory.
         lock: the file whose lock is held while this one is replaced.
+        versions: keeps the former lines of what changes; None: by the rules that are the default.
     """
 
-    def __init__(self, folder: Path, *, lock: Path) -> None:
+    def __init__(self, folder: Path, *, lock: Path, versions: Versions | None = None) -> None:
         self.path = folder / FACTS
         self._lock = lock
+        self._versions = versions or Versions(folder)
 
     def facts(self) -> list[Fact]:
         """Read all facts, replaced ones among them, in the order in which they were stored.
@@ -88,11 +99,15 @@ class FactsFile:
             fresh, replaced = merged([row.fact for row in rows if row.fact is not None], drawn)
             if fresh or replaced:
                 kept = [_renewed(row, replaced) for row in rows]
-                self._write([*kept, *map(_line, fresh)])
+                self._change(rows, [*kept, *map(_line, fresh)], "facts")
         return fresh
 
     def remove(self, id_: str) -> Fact | None:
         """Remove a fact for good, and the former ones that it replaced; None where there is none of this id.
+
+        One that only a version still holds counts as well. Whoever has a fact forgotten wants it gone: no
+        version keeps it, and those that do let go of it before the file does, so that a crash in between
+        leaves it to be forgotten again.
 
         Raises:
             StoreError: the disk refused; the file is as it was.
@@ -100,11 +115,41 @@ class FactsFile:
         with locked(self._lock):
             rows = self._rows()
             facts = [row.fact for row in rows if row.fact is not None]
+            kept = [row.fact for each in self._versions.all(FACTS) for row in _rows_of(each.read())]
+            facts += [fact for fact in kept if fact is not None]
             found = next((fact for fact in facts if fact.id == id_), None)
             if found is not None:
                 gone = _with_former(facts, id_)
-                self._write([row.raw for row in rows if row.fact is None or row.fact.id not in gone])
+                self._forget_versions(gone)
+                left = [row.raw for row in rows if row.fact is None or row.fact.id not in gone]
+                self._change(rows, left, "forget", forgotten=gone)
         return found
+
+    def restore(self, version: Version) -> list[Fact]:
+        """Let the former lines of a version hold again, in place of the facts that replaced them.
+
+        Returns:
+            The facts whose lines changed; none where the file says so already.
+
+        Raises:
+            StoreError: the disk refused; the file is as it was.
+        """
+        with locked(self._lock):
+            rows = self._rows()
+            former = {row.fact.id: row for row in _rows_of(version.read()) if row.fact is not None}
+            instead = _instead(rows, former)
+            lines = [
+                former[row.fact.id].raw
+                if row.fact is not None and row.fact.id in former
+                else _renewed(row, instead)
+                for row in rows
+            ]
+            there = {row.fact.id for row in rows if row.fact is not None}
+            lines += [row.raw for id_, row in former.items() if id_ not in there]
+            if lines == [row.raw for row in rows]:
+                return []
+            self._change(rows, lines, "restore")
+        return [row.fact for row in former.values() if row.fact is not None]
 
     def _rows(self) -> list[_Row]:
         if seen(self.path) is None:
@@ -112,12 +157,32 @@ class FactsFile:
         if not self.path.is_file():
             raise StoreError(f"{FACTS} is no regular file", hint=f"look at {self.path}")
         data = read_file(self.path)
-        lines = data[0].split(b"\n") if data is not None else []
-        return [_Row(line, read_fact(line)) for line in lines if line.strip(b" \t\r\0")]
+        return _rows_of(data[0] if data is not None else b"")
 
-    def _write(self, lines: Iterable[bytes]) -> None:
+    def _change(
+        self, rows: Sequence[_Row], lines: Sequence[bytes], cause: str, *, forgotten: Collection[str] = ()
+    ) -> None:
+        """Replace the file; the lines of facts that change, or go, are kept first."""
+        written = self._versions.written(FACTS)
+        if written is not None:
+            edited = _former(_rows_of(written), [row.raw for row in rows], without=forgotten)
+            self._versions.add(FACTS, edited, BY_HAND)
+        self._versions.add(FACTS, _former(rows, lines, without=forgotten), cause)
+        data = b"".join(line + b"\n" for line in lines)
         # A link that the operator made stays one: the file that it points to is replaced.
-        replace_file(Path(os.path.realpath(self.path)), b"".join(line + b"\n" for line in lines))
+        replace_file(Path(os.path.realpath(self.path)), data)
+        self._versions.wrote(FACTS, data)
+
+    def _forget_versions(self, ids: Collection[str]) -> None:
+        for version in self._versions.all(FACTS):
+            rows = _rows_of(held := version.read())
+            left = b"".join(row.raw + b"\n" for row in rows if row.fact is None or row.fact.id not in ids)
+            if left != held:
+                self._versions.rewrite(version, left)
+        rows = _rows_of(self._versions.written(FACTS) or b"")
+        if any(row.fact is not None and row.fact.id in ids for row in rows):
+            left = b"".join(row.raw + b"\n" for row in rows if row.fact is None or row.fact.id not in ids)
+            self._versions.wrote(FACTS, left)
 
 
 def active(facts: Iterable[Fact]) -> list[Fact]:
@@ -130,7 +195,8 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
 
     Returns:
         The new facts, and which known ids are replaced by which. Exact and near repeats are not new; one
-        that contradicts a known fact is compared with the others alone.
+        that contradicts a known fact is compared with the others alone. What a person says replaces the
+        same where it is known from a file or a page.
     """
     ids = {fact.id for fact in known}
     holding = {fact.id: fact for fact in active(known)}
@@ -138,7 +204,9 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
     replaced: dict[str, str] = {}
     for each in drawn:
         fact, former = each.fact, holding.get(each.replaces or "")
-        if fact.id in ids or (former is not None and same(fact.text, former.text)):
+        former = former or next((one for one in holding.values() if _confirms(fact, one)), None)
+        says_so = former is not None and same(fact.text, former.text) and not _confirms(fact, former)
+        if fact.id in ids or says_so:
             continue
         others = (other for other in holding.values() if other is not former)
         repeated = next((other for other in others if repeats(fact.text, other.text)), None)
@@ -149,6 +217,13 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
             replaced[former.id] = fact.id if repeated is None else repeated.id
             del holding[former.id]
     return fresh, replaced
+
+
+def _confirms(fact: Fact, known: Fact) -> bool:
+    """Say whether a person says what was only quoted so far."""
+    if not is_quoted(known.source) or is_quoted(fact.source):
+        return False
+    return repeats(known.text, fact.text)
 
 
 def read_fact(line: bytes) -> Fact | None:
@@ -172,7 +247,14 @@ def read_fact(line: bytes) -> Fact | None:
         message_id=_written(message_id) or None,
         created_at=_written(row.get("created_at")),
         replaced_by=_written(replaced_by) or None,
+        source=_source(row.get("source")),
     )
+
+
+def _source(value: object) -> str | None:
+    """Return one of the marks; another text could say anything behind the fact."""
+    text = _written(value)
+    return text if is_mark(text) else None
 
 
 def _written(value: object) -> str:
@@ -186,6 +268,37 @@ def _number(value: object) -> float:
     except OverflowError:
         return 0.0
     return number if isfinite(number) else 0.0
+
+
+def _rows_of(data: bytes) -> list[_Row]:
+    return [_Row(line, read_fact(line)) for line in data.split(b"\n") if line.strip(b" \t\r\0")]
+
+
+def _former(rows: Sequence[_Row], lines: Sequence[bytes], *, without: Collection[str] = ()) -> bytes:
+    """Return the lines of facts that do not stand among ``lines`` as they are."""
+    there = set(lines)
+    return b"".join(
+        row.raw + b"\n"
+        for row in rows
+        if row.fact is not None and row.raw not in there and row.fact.id not in without
+    )
+
+
+def _instead(rows: Sequence[_Row], former: Mapping[str, _Row]) -> dict[str, str]:
+    """Say which facts, that replaced those of ``former`` which held, are replaced by these in turn."""
+    by_id = {row.fact.id: row.fact for row in rows if row.fact is not None}
+    instead: dict[str, str] = {}
+    for id_, row in former.items():
+        now = by_id.get(id_)
+        if row.fact is None or row.fact.replaced_by is not None or now is None:
+            continue
+        passed = {id_}
+        while now.replaced_by is not None and now.replaced_by in by_id and now.replaced_by not in passed:
+            now = by_id[now.replaced_by]
+            passed.add(now.id)
+        if now.id not in former and now.replaced_by is None:
+            instead[now.id] = id_
+    return instead
 
 
 def _line(fact: Fact) -> bytes:

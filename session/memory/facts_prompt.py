@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any
 
 from session.compaction.flat import capped
+from session.context.quoted import of_line
 from session.errors import BadAnswer
 from session.memory.facts import CATEGORIES, Fact
 from session.models.errorpage import is_error_page
@@ -101,24 +102,32 @@ _FENCE = re.compile(r"\A```\w*\s*(.*?)\s*```\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message that the model is shown: by whom, what, its id, and whether it was looked at before."""
+    """A message that the model is shown: by whom, what, its id, and whether it was looked at before.
+
+    ``mark`` says whose words it is where they are not those of the chat's own people.
+    """
 
     who: str
     text: str
     message_id: str | None
     by_person: bool
     new: bool
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A fact as the model answered it: from which message, and in place of which known fact."""
+    """A fact as the model answered it: from which message, and in place of which known fact.
+
+    ``mark`` is that of the message.
+    """
 
     text: str
     category: str
     confidence: float
     message_id: str | None
     replaces: str | None
+    mark: str = ""
 
 
 def material(lines: Sequence[Line], *, start: int, upto: int, max_turns: int) -> list[Said]:
@@ -160,7 +169,7 @@ def prompt(said: Sequence[Said], known: Sequence[Fact], *, max_chars: int, model
     ]
     while len(rows) > 1 and sum(map(len, rows)) > max_chars:
         rows.pop(0)
-    facts = [f"{number}. {fact.text}" for number, fact in enumerate(known, 1)]
+    facts = [f"{number}. {fact.told}" for number, fact in enumerate(known, 1)]
     text = "\n".join(["## Known facts", *(facts or ["(none)"]), "", "## Conversation", *rows])
     return Prompt(
         messages=[{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": text}],
@@ -206,7 +215,7 @@ def _said(line: Line, text: str, *, new: bool) -> Said:
     asked = line.get("role") == "user"
     # What a job of the clock asks, or a subagent found, was written by nobody in this conversation.
     by_person = asked and not (id_ or "").startswith(("cron:", f"{SUBAGENTS}:"))
-    return Said(_who(line) if asked else "assistant", text, id_, by_person, new)
+    return Said(_who(line) if asked else "assistant", text, id_, by_person, new, of_line(line))
 
 
 def _who(line: Line) -> str:
@@ -266,6 +275,7 @@ def _fact(item: object, said: Sequence[Said], known: Sequence[Fact]) -> Found | 
         confidence=confidence,
         message_id=source.message_id,
         replaces=former.id if former is not None else None,
+        mark=source.mark,
     )
 
 

@@ -18,6 +18,7 @@ from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.memory.facts import FACTS, Fact, FactsFile, active
 from session.memory.likeness import WordIndex
+from session.memory.versions import VersionRules, Versions
 from session.models.model import CostMeter, Meter
 from session.store.fence import Fence, Wait
 from session.store.store import Session, Store
@@ -49,12 +50,19 @@ class KnownFacts:
         store: the conversations, under whose locks facts are taken out.
         embeddings: compares them with a message; None: their words do.
         cost_meter: pays for that; None: it costs nothing.
+        versions: how many former ones are kept, and for how long.
     """
 
     def __init__(
-        self, store: Store, *, embeddings: Embeddings | None = None, cost_meter: CostMeter | None = None
+        self,
+        store: Store,
+        *,
+        embeddings: Embeddings | None = None,
+        cost_meter: CostMeter | None = None,
+        versions: VersionRules | None = None,
     ) -> None:
         self._store = store
+        self._versions = versions
         self._embeddings = embeddings
         self._cost_meter = cost_meter
         self._cache: BoundedDict[str, _Read] = BoundedDict(CACHED)
@@ -62,7 +70,8 @@ class KnownFacts:
     def file(self, scope: Scope) -> FactsFile:
         """Return the file of a scope, for threads."""
         state = self._store.layout.workspace / "state" / "facts"
-        return FactsFile(scope.memory, lock=state / f"{scope.name}.lock")
+        versions = Versions(scope.memory, self._versions, clock=self._store.clock)
+        return FactsFile(scope.memory, lock=state / f"{scope.name}.lock", versions=versions)
 
     async def facts(self, scope: Scope) -> Sequence[Fact]:
         """List all facts of a scope, replaced ones among them, in the order in which they were stored.
@@ -77,9 +86,10 @@ class KnownFacts:
         return (await self._read(scope)).holding
 
     async def nearest(self, scope: Scope, session: Session | None, text: str) -> list[str]:
-        """Return the facts that a message is told with, the nearest first; none where they cannot be read.
+        """Return the facts that a message is told with, the nearest first, each with its source.
 
-        Without a session, with which vectors are kept, they are compared by their words.
+        There are none where they cannot be read. Without a session, with which vectors are kept, they are
+        compared by their words.
         """
         try:
             read = await self._read(scope)
@@ -88,14 +98,15 @@ class KnownFacts:
             log.warning("facts.unreadable", scope=scope.name, error=str(error), hint=error.hint)
             return []
         if len(read.holding) <= TOLD:
-            return [fact.text for fact in reversed(read.holding)]
+            return [fact.told for fact in reversed(read.holding)]
         question = comparable(text)
         near = await asyncio.to_thread(read.index.nearest, question, COMPARED)
+        facts = {read.holding[at].text: read.holding[at] for at in reversed(near)}
         texts = list(dict.fromkeys(read.holding[at].text for at in near))
         scores = await self._compared(session, question, texts)
         if scores is not None:
             texts.sort(key=lambda each: -scores.get(each, -1.0))
-        return texts[:TOLD]
+        return [facts[each].told for each in texts[:TOLD]]
 
     async def among(self, scope: Scope, text: str, most: int) -> list[Fact]:
         """List the facts that hold and share the most words with a text, in the order of their storing."""

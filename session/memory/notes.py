@@ -1,10 +1,15 @@
-"""The files of a scope's memory: MEMORY.md and USER.md are replaced whole, HISTORY.md only grows."""
+"""The files of a scope's memory: MEMORY.md and USER.md are replaced whole, HISTORY.md only grows.
+
+What is replaced stays as a version, which is on disk before another text takes its place.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -14,6 +19,7 @@ from session.context.profile import PROFILE_FILE
 from session.disk.layout import read_file, seen
 from session.disk.state import replace_file
 from session.errors import StoreError
+from session.memory.versions import VersionRules, Versions
 
 MEMORY, HISTORY = "MEMORY.md", "HISTORY.md"
 _MARK = re.compile(
@@ -41,9 +47,22 @@ class Mark:
 
 
 class Notes:
-    """MEMORY.md, HISTORY.md and USER.md of one folder, for one writer at a time. Used from threads."""
+    """MEMORY.md, HISTORY.md and USER.md of one folder, for one writer at a time. Used from threads.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the scope's folder of memory.
+        rules: how many former texts are kept, and for how long; None: as by default.
+        clock: says when a text was replaced.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rules: VersionRules | None = None,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.versions = Versions(folder, rules, clock=clock)
         self.memory_path = folder / MEMORY
         self.history_path = folder / HISTORY
         self.profile_path = folder / PROFILE_FILE
@@ -64,7 +83,7 @@ class Notes:
         """
         return _read(self.history_path)
 
-    def write_memory(self, text: str) -> None:
+    def write_memory(self, text: str, cause: str = "consolidation") -> None:
         """Replace MEMORY.md; bytes that are no UTF-8, which no model could keep, stay beside it in a copy."""
         old = self.memory()
         new = text.encode("utf-8", "replace")
@@ -72,7 +91,7 @@ class Notes:
             return
         if old and not _is_utf8(old):
             _replace(self.memory_path.with_name(f"{MEMORY}.corrupt-{ULID()}"), old)
-        _replace(self.memory_path, new)
+        self._put(self.memory_path, old, new, cause)
 
     def profile(self) -> bytes:
         """Read USER.md; empty where there is none.
@@ -82,12 +101,31 @@ class Notes:
         """
         return _read(self.profile_path)
 
-    def replace_profile(self, text: str, *, was: bytes) -> bool:
+    def replace_profile(self, text: str, *, was: bytes, cause: str = "profile") -> bool:
         """Replace USER.md; False, and nothing is written, where a person edited it since it was read."""
         if self.profile() != was:
             return False
-        _replace(self.profile_path, text.encode("utf-8", "replace"))
+        self._put(self.profile_path, was, text.encode("utf-8", "replace"), cause)
         return True
+
+    def restore(self, file: str, data: bytes) -> str | None:
+        """Put a former text of MEMORY.md or USER.md in its place again.
+
+        Returns:
+            The version that holds what stood there; None where nothing did, or it said the same.
+
+        Raises:
+            StoreError: as ``memory``, or the disk refused.
+        """
+        path = self.memory_path if file == MEMORY else self.profile_path
+        old = _read(path)
+        return self._put(path, old, data, "restore") if old != data else None
+
+    def _put(self, path: Path, old: bytes, new: bytes, cause: str) -> str | None:
+        former = self.versions.keep(path.name, old, cause)
+        _replace(path, new)
+        self.versions.wrote(path.name, new)
+        return former.id if former is not None else None
 
     def marks(self) -> list[Mark]:
         """List what HISTORY.md holds, as its paragraphs say."""

@@ -77,7 +77,7 @@ class Remembered:
         there = await asyncio.to_thread(path.exists)
         if shown or there:
             await self._keep(path, [fact.id for fact in shown])
-        rows = [f"{number}. {fact.text}" for number, fact in enumerate(shown, 1)]
+        rows = [f"{number}. {fact.told}" for number, fact in enumerate(shown, 1)]
         if len(facts) > len(shown):
             rows.append(MORE.format(len(facts) - len(shown)))
         return "\n\n".join(filter(None, [notes, "\n".join([FACTS_HEAD, *rows]) if rows else ""]))

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ LOOKED_AT_MAX = 500
 class Stored:
     """An answer on its way into the files: stored before the first of them is touched, gone after the last.
 
-    ``base`` is the digest of the MEMORY.md that it was made from; ``memory`` is None where that stays.
+    ``base`` is the digest of the MEMORY.md that it was made from; ``memory`` is None where that stays;
+    ``merged`` says that it was shortened for its size.
     """
 
     key: str
@@ -37,13 +38,21 @@ class Stored:
     entry: str
     memory: str | None
     base: str
+    merged: bool = False
 
     @classmethod
     def of(
-        cls, key: str, mark: Mark, *, entry: str = "", memory: str | None = None, base: str = ""
+        cls,
+        key: str,
+        mark: Mark,
+        *,
+        entry: str = "",
+        memory: str | None = None,
+        base: str = "",
+        merged: bool = False,
     ) -> Stored:
         """Make an answer about the marked messages of a conversation; empty: they say nothing."""
-        return cls(key, mark.session_id, mark.start, mark.stop, mark.digest, entry, memory, base)
+        return cls(key, mark.session_id, mark.start, mark.stop, mark.digest, entry, memory, base, merged)
 
     @property
     def mark(self) -> Mark:
@@ -182,8 +191,10 @@ def _read(path: Path) -> ScopeState:
 
 
 def _read_as(kind: Callable[..., Any], raw: object) -> Any:
-    """Build a dataclass from its own fields; None where they are not all there."""
-    names = kind.__dataclass_fields__  # type: ignore[attr-defined]
-    if not isinstance(raw, Mapping) or any(name not in raw for name in names):
+    """Build a dataclass from its own fields; None where one without a default is not there."""
+    known = kind.__dataclass_fields__.values()  # type: ignore[attr-defined]
+    if not isinstance(raw, Mapping):
         return None
-    return kind(**{name: raw[name] for name in names})
+    if any(each.name not in raw and each.default is MISSING for each in known):
+        return None
+    return kind(**{each.name: raw[each.name] for each in known if each.name in raw})

@@ -17,6 +17,7 @@ from session.disk.threads import start_thread
 from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, NotNow
 from session.memory import title_prompt
 from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
+from session.memory.provenance import Sources
 from session.memory.scope_state import Failure, ScopeState
 from session.models.model import Answer, Prompt
 from session.store import archived
@@ -57,7 +58,8 @@ class SessionTitles:
         view = await self._store.look(SessionKey(key))
         if view.session_id == session_id:
             return
-        async with self._memory.scope_states.open((await self._memory.scope_of(key)).name) as scope_state:
+        scope = await self._memory.scope_of(key)
+        async with self._memory.scope_states.open(scope.name) as scope_state:
             transcript = await asyncio.to_thread(self._to_summarise, key, view.stem, session_id)
             if transcript is None:
                 return
@@ -67,6 +69,7 @@ class SessionTitles:
             )
             if not text:
                 return
+            text = await asyncio.to_thread(_marked, text, transcript, group=scope.group)
             if await self._write_summary(view.stem, session_id, text, count=len(transcript.messages)):
                 self.totals["summaries"] += 1
                 log.info("session.summarised", key=key, session=session_id, chars=len(text))
@@ -240,6 +243,12 @@ class SessionTitles:
             if session.session_id == session_id and await session.change(job):
                 return True
         return await self._renew(stem, session_id, head_of)
+
+
+def _marked(text: str, transcript: Transcript, *, group: bool) -> str:
+    """Return a summary in which stands what is quoted: it is told in later conversations."""
+    lines = [decode(raw) for raw in transcript.messages]
+    return Sources.of(lines, group=group).marked(text, fallback=False)
 
 
 def _head(transcript: Transcript, changes: Mapping[str, Any], now: datetime) -> bytes:

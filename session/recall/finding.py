@@ -13,7 +13,7 @@ from session.disk.layout import read_file
 from session.errors import StoreError
 from session.recall.index import ASSISTANT, Place, Source, WordIndex
 from session.recall.ranking import COMMON_NAME, NAME, OTHER_FORM, Row, Traits, rank
-from session.recall.reading import Kind, digest, excerpt, fact_of, note_of, of_notes, speaker
+from session.recall.reading import Kind, digest, excerpt, fact_of, note_of, of_notes, speaker, told
 from session.recall.words import expression, forms, names, terms
 from session.transcript.line import decode
 from session.transcript.lines import pread
@@ -211,7 +211,7 @@ class _Reader:
             "key": _text(fact.get("key")),
             "message_id": _text(fact.get("message_id")),
             "at": _text(fact.get("created_at")),
-            "text": fact["text"],
+            "text": told(fact),
         }
 
     def _around(self, place: Place, source: Source) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

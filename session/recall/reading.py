@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from session.context.quoted import is_mark, marked
 from session.recall.index import Piece
 from session.transcript.history import is_record
 from session.transcript.line import decode
@@ -105,6 +106,13 @@ def _facts(data: bytes) -> Iterator[Piece]:
         fact = fact_of(found[0])
         if fact is not None:
             yield Piece(fact["text"], number, found.start(), len(found[0]), digest(found[0]))
+
+
+def told(fact: Mapping[str, Any]) -> str:
+    """Return the text of a fact, with whose words it is behind it."""
+    source = fact.get("source")
+    known = isinstance(source, str) and is_mark(source)
+    return marked(fact["text"], source if known else None)
 
 
 def fact_of(raw: bytes) -> dict[str, Any] | None:

@@ -15,9 +15,10 @@ from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.context.scopes import Scope, Scopes
 from session.memory.circles import learn
-from session.memory.consolidation import MemoryNotes, MemoryRules
+from session.memory.consolidation import MemoryNotes
 from session.memory.extraction import FactExtraction, FactRules
 from session.memory.known_facts import KnownFacts
+from session.memory.memory_rules import MemoryRules
 from session.models.caps import Caps
 from session.models.model import Answer, CostMeter, OnDelta, Prompt, ToolCall
 from session.models.spending import Spending
@@ -208,7 +209,7 @@ async def open_workspace(
         scopes, store=store, model=model, rules=memory_rules, zone=UTC, clock=clock, cost_meter=spending
     )
     files = files or JobFiles(folder / "state")
-    known = KnownFacts(store, cost_meter=spending)
+    known = KnownFacts(store, cost_meter=spending, versions=memory_rules.versions)
     extraction = FactExtraction(
         memory,
         known,

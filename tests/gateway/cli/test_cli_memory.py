@@ -56,6 +56,50 @@ async def test_consolidate_asks_the_model_and_says_what_it_did(tmp_path: Path) -
     assert (tmp_path / "memory/chats/telegram_1/MEMORY.md").read_text() == "- noted\n"
 
 
+async def test_a_version_that_is_not_there_is_refused_with_a_cure(tmp_path: Path) -> None:
+    await talked(tmp_path)
+
+    code, out, err = await run(tmp_path, "memory", "restore", ADA, "01KG9NB3H0Q5W4XZ2WM29XRYBN")
+    none = await run(tmp_path, "memory", "history", ADA)
+
+    assert (code, out) == (1, "")
+    assert f"error: {ADA} has no version 01KG9NB3H0Q5W4XZ2WM29XRYBN\n" in err
+    assert f"try: chat-gateway memory history {ADA} lists them\n" in err
+    assert none == (0, "", f"nothing that was remembered about {ADA} has changed yet\n")
+
+
+async def test_while_another_process_works_on_the_memory_nothing_is_restored(tmp_path: Path) -> None:
+    """It is asking its model, and would find another text than it asked about."""
+    async with open_workspace(tmp_path, kind="workspace") as house:
+        await house.said(ADA, talk(10))
+        notes = house.memory.notes(await house.scope(ADA))
+        for text in ("one\n", "two\n"):
+            notes.write_memory(text)
+        (version,) = notes.versions.all()
+    (tmp_path / "c.toml").write_text('[memory]\nscope = "workspace"\n')
+    words = ("--config", str(tmp_path / "c.toml"), "memory", "restore", ADA, version.id)
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.session.scope_holder", str(tmp_path)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        async with asyncio.timeout(60):
+            assert await holder.stdout.readline() == b"asked\n"
+        code, _, err = await run(tmp_path, *words)
+    finally:
+        holder.kill()
+        await holder.wait()
+    again, _, said = await run(tmp_path, *words)
+
+    assert (code, again) == (1, 0)
+    assert "another process works on this memory" in err
+    assert "try again in a while" in err
+    assert said.startswith("MEMORY.md is as it was before; what stood there is version 0")
+    assert (tmp_path / "memory/MEMORY.md").read_text() == "one\n"
+
+
 async def test_model_away(tmp_path: Path) -> None:
     """Exit 69, and nothing has changed."""
     await talked(tmp_path)

@@ -26,9 +26,6 @@ WRITTEN = """
 bindings = [{channel = "telegram", agent = "cat"}]
 [limits]
 workers = 0
-[memory]
-versions = 0
-version_days = 1
 [tools]
 direct = ["read", "web_fetch"]
 [tools.web_fetch]
@@ -128,7 +125,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     assert "warning: limits.workers: not built yet, it changes nothing\n" in plain.err
     document = json.loads(as_json.out)
     assert document["problems"] == []
-    assert "memory.version_days: not built yet, it changes nothing" in document["warnings"]
+    assert "state.local_dir: not built yet, it changes nothing" in document["warnings"]
     assert ("warn", "mcp: not built yet, it changes nothing") in checks
     assert len(checks) == 1 + len(not_built(settings)) == 1 + len(document["warnings"])
 

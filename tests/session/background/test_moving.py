@@ -12,6 +12,7 @@ import pytest
 
 from session.background.moving import move
 from session.errors import Fenced, StoreError
+from session.memory.notes import Notes
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
@@ -302,3 +303,20 @@ async def test_wherever_it_dies_a_second_try_ends_in_the_same(store: Store, tmp_
         assert sorted(left) == [f"state/keys/{OLD_STEM}.lock", f"state/keys/{OLD_STEM}.log"], at
         assert not list(copy.rglob("*.tmp")), at
         await again.aclose()
+
+
+async def test_what_memory_said_before_goes_along(store: Store) -> None:
+    """The versions of both stand side by side, and nothing looks as if somebody had edited it."""
+    await talk(store, OLD, "a")
+    await talk(store, NEW, "b")
+    memory = store.layout.workspace / "memory/chats"
+    for stem, first, second in ((OLD_STEM, "one\n", "two\n"), (NEW_STEM, "three\n", "four\n")):
+        for text in (first, second):
+            Notes(memory / stem).write_memory(text)
+
+    await move(store, OLD, NEW)
+    notes = Notes(memory / NEW_STEM)
+    notes.write_memory("five\n")
+
+    kept = [(one.cause, one.read()) for one in notes.versions.all()]
+    assert kept == [("consolidation", text) for text in (b"one\n", b"three\n", b"two\nfour\n")]

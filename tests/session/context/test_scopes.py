@@ -53,7 +53,9 @@ async def test_a_groups_talk_stays_out_of_the_shared_memory(tmp_path: Path, ende
         await second.jobs.at_once(BOB)
         await second.jobs.at_once(ADA)
 
-        assert (tmp_path / "memory/chats/telegram_2/MEMORY.md").read_text() == "- fact 1\n"
+        assert (tmp_path / "memory/chats/telegram_2/MEMORY.md").read_text() == (
+            "- fact 1 (said in the group)\n"
+        )
         assert (tmp_path / "memory/MEMORY.md").read_text() == "- fact 2\n"
 
 

@@ -211,7 +211,7 @@ async def test_silence_costs_no_call(tmp_path: Path) -> None:
 
 
 async def test_input_lines(tmp_path: Path) -> None:
-    """Lines read ``[minute] ROLE [tools: a, b]: content``; long tool results are cut."""
+    """Lines read ``[minute] ROLE [tools: a, b] (whose words): content``; long tool results are cut."""
     lines = [
         make_line("user", "héllo", "2026-01-31T10:15:30.123456+01:00"),
         call("a"),
@@ -225,7 +225,7 @@ async def test_input_lines(tmp_path: Path) -> None:
 
     assert "[2026-01-31T09:15] USER: héllo\n" in text
     assert "ASSISTANT [tools: ls]:" in text
-    assert f"TOOL [tools: ls]: {'x' * 2000}… (3000 more characters)\n" in text
+    assert f"TOOL [tools: ls] (from a file): {'x' * 2000}… (3000 more characters)\n" in text
     assert "[2026-01-31T09:17] ASSISTANT [tools: ls, read]: done\n" in text
 
 

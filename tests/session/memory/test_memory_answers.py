@@ -42,6 +42,8 @@ BAD = {
 async def test_a_bad_answer_changes_nothing(tmp_path: Path, answer: Any) -> None:
     """Whatever is wrong with an answer: files and pointer stay, and it is tried again later."""
     async with open_workspace(tmp_path, answer, max_bytes=4096) as workspace:
+        # Nor is one that is too long made of use by a merge that is none.
+        workspace.model.wrote.append(Answer(""))
         await workspace.said(ADA, talk(10))
         folder = (await workspace.scope(ADA)).memory
         folder.mkdir(parents=True)

@@ -187,9 +187,10 @@ async def test_files_are_private(tmp_path: Path) -> None:
         folder = (await workspace.scope(ADA)).memory
 
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(path.name for path in folder.iterdir()) == ["HISTORY.md", "MEMORY.md"]
-    for path in [*folder.iterdir(), *(tmp_path / "state/memory/chats").iterdir()]:
-        assert path.stat().st_mode & 0o777 == 0o600
+    names = ["HISTORY.md", "MEMORY.md", "versions"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    for path in [*folder.rglob("*"), *(tmp_path / "state/memory/chats").iterdir()]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
 
 
 async def holding(workspace: Workspace, name: str, data: bytes) -> Path:

@@ -1,0 +1,178 @@
+"""What the memory of a scope said before: lists the versions with what each change did, and puts one back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from session.context.scopes import Scope
+from session.disk.threads import start_thread
+from session.errors import NotNow
+from session.memory.consolidation import MemoryNotes
+from session.memory.facts import FACTS, read_fact
+from session.memory.known_facts import KnownFacts
+from session.memory.notes import MEMORY, Notes
+from session.memory.versions import Version
+from session.store.fence import Fence, Wait
+from session.store.store import Store
+from session.transcript.key import SessionKey
+
+log = structlog.get_logger("memory")
+
+MAX_SHOWN_CHARS = 120
+# A consolidation of the same scope may be asking its model meanwhile.
+BUSY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What stands again in ``file``; ``former`` is the version of what stood there, None where nothing did.
+
+    ``changed`` is False where the file said so already.
+    """
+
+    version: str
+    file: str
+    changed: bool
+    former: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what other programs see."""
+        return {
+            "version": self.version,
+            "file": self.file,
+            "changed": self.changed,
+            "former": self.former,
+        }
+
+
+class FormerMemory:
+    """Lists and restores the versions of scopes."""
+
+    def __init__(self, memory: MemoryNotes, known: KnownFacts, *, store: Store) -> None:
+        self._memory = memory
+        self._known = known
+        self._store = store
+
+    async def history(self, scope: Scope, *, file: str = "") -> list[dict[str, Any]]:
+        """List the versions of a scope's memory, the newest first.
+
+        Args:
+            scope: whose.
+            file: ``MEMORY.md``, ``USER.md`` or ``facts.jsonl``; empty: all.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        notes = self._memory.notes(scope)
+
+        def look() -> list[dict[str, Any]]:
+            known = notes.versions.all(file)
+            texts = [version.read() for version in known]
+            rows = [
+                _row(version, text, _after(at, known, texts, notes))
+                for at, (version, text) in enumerate(zip(known, texts, strict=True))
+            ]
+            return rows[::-1]
+
+        return await asyncio.to_thread(look)
+
+    async def restore(self, key: str, scope: Scope, id_: str) -> Restored | None:
+        """Put a version in the place of what its file says now, which becomes a version itself.
+
+        Returns:
+            What was done; None where the scope has no version of this id.
+
+        Raises:
+            NotNow: another process works on this memory.
+            StoreError: the disk refused; the file is as it was.
+        """
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(BUSY_S):
+                    await held.enter_async_context(self._memory.scope_states.open(scope.name))
+            except TimeoutError as error:
+                until = self._memory.clock() + timedelta(seconds=BUSY_S)
+                raise NotNow(
+                    "this memory is being worked on", reason="busy", until=until, hint="try again in a while"
+                ) from error
+            stem = await self._store.stem(SessionKey(key))
+            layout, owner = self._store.layout, self._store.owner
+            notes, facts = self._memory.notes(scope), self._known.file(scope)
+
+            def work() -> Restored | None:
+                # Under the key's lock no clearing comes in between, whose file would be there again.
+                with Fence(layout, stem, owner=owner).hold(Wait()):
+                    version = next((one for one in notes.versions.all() if one.id == id_), None)
+                    if version is None:
+                        return None
+                    if version.file == FACTS:
+                        changed = bool(facts.restore(version))
+                        newest = notes.versions.all(FACTS)[-1].id if changed else None
+                        return Restored(id_, FACTS, changed, newest if newest != id_ else None)
+                    data = version.read()
+                    if data == _standing(notes, version.file):
+                        return Restored(id_, version.file, False)
+                    return Restored(id_, version.file, True, notes.restore(version.file, data))
+
+            done = await start_thread(work, name="notes")
+        if done is not None and done.changed:
+            log.info("memory.restored", key=key, scope=scope.name, file=done.file, version=id_)
+        return done
+
+
+def changed(before: str, after: str) -> str:
+    """Say in short how two texts differ: how many lines came and went, and which headings went."""
+    old, new = Counter(before.splitlines()), Counter(after.splitlines())
+    more, less = (new - old).total(), (old - new).total()
+    said = f"+{more} -{less} lines"
+    gone = [_short(line.lstrip("#").strip()) for line in old - new if line.startswith("#")]
+    return f"{said}; headings gone: {', '.join(gone)}" if gone else said
+
+
+def _row(version: Version, text: bytes, after: bytes | None) -> dict[str, Any]:
+    if version.file == FACTS:
+        said = _facts_changed(text.splitlines())
+    else:
+        said = changed(text.decode("utf-8", "replace"), (after or b"").decode("utf-8", "replace"))
+    return {
+        "version": version.id,
+        "file": version.file,
+        "at": f"{version.at:%Y-%m-%dT%H:%M:%SZ}",
+        "cause": version.cause,
+        "bytes": len(text),
+        "changed": said,
+    }
+
+
+def _after(at: int, known: Sequence[Version], texts: Sequence[bytes], notes: Notes) -> bytes | None:
+    """Return what took the place of a version: of a text the next one of its file, else what stands there."""
+    file = known[at].file
+    if file == FACTS:
+        return None
+    later = (texts[n] for n in range(at + 1, len(known)) if known[n].file == file)
+    return next(later, None) or _standing(notes, file)
+
+
+def _standing(notes: Notes, file: str) -> bytes:
+    return notes.memory() if file == MEMORY else notes.profile()
+
+
+def _facts_changed(lines: Sequence[bytes]) -> str:
+    texts = [fact.text for line in lines if (fact := read_fact(line)) is not None]
+    if not texts:
+        return "no fact"
+    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+    return f"was: {_short(texts[0])}{more}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_SHOWN_CHARS else line[: MAX_SHOWN_CHARS - 1] + "…"

@@ -1,0 +1,158 @@
+"""Finds out by its words whose text it is that goes into memory, and marks what is quoted; pure.
+
+Whoever writes notes is a model, which may be told by a page or a file what to note. So its text is compared,
+sentence by sentence, with what was said: a sentence whose words stand in a file, a page, a tool's result or
+somebody's message in a group, and not as well in what the chat's own people said, gets the mark of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from session.context.profile import zone_in
+from session.context.quoted import IN_GROUP, MARK, is_mark, of_line
+from session.memory.likeness import words
+from session.transcript.repair import plain_text
+
+# So much of a sentence's words stands together in what it is taken from.
+SHARE = 0.5
+# So much of one message is compared, and of all that was quoted together, the newest first.
+MAX_CHARS = 100_000
+MAX_ALL_CHARS = 1_000_000
+# A heading with fewer words names a section, and tells nothing.
+MIN_HEADING_WORDS = 4
+_SENTENCE = re.compile(r"(?<=[.!?…。！？])\s+")
+_PIECE = re.compile(r"\n+|(?<=[.!?…。！？])\s+")
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s")
+_STAMP = re.compile(r"^\s*\[[\d :T-]+\]\s*")
+_OWN = ""
+
+
+class Sources:
+    """The texts that something may come from, each with its mark; those of the chat's own people have none.
+
+    Args:
+        fallback: the mark of what comes from none of them; empty: it has none.
+    """
+
+    def __init__(self, *, fallback: str = "") -> None:
+        self._fallback = fallback
+        self._places: dict[str, list[int]] = {}
+        self._marks: list[str] = []
+
+    @classmethod
+    def of(cls, lines: Sequence[Mapping[str, Any]], *, group: bool) -> Sources:
+        """Take what people and tools said in the lines of a conversation.
+
+        In a group everybody is somebody else, and what comes from nobody in particular was said there.
+        """
+        sources = cls(fallback=IN_GROUP if group else "")
+        left = MAX_ALL_CHARS
+        for line in reversed(lines):
+            text = plain_text(line.get("content"))[:MAX_CHARS]
+            if line.get("role") not in ("user", "tool") or (left := left - len(text)) < 0:
+                continue
+            sources.add(text, of_line(line) or (IN_GROUP if group and line["role"] == "user" else _OWN))
+        return sources
+
+    def add(self, text: str, mark: str = _OWN) -> None:
+        """Take a text, with the mark of whoever said it."""
+        pieces = [words(piece) for piece in _PIECE.split(text) if piece.strip()]
+        # A note may join two sentences.
+        for one, next_ in zip(pieces, [*pieces[1:], frozenset[str]()], strict=True):
+            if both := one | next_:
+                for word in both:
+                    self._places.setdefault(word, []).append(len(self._marks))
+                self._marks.append(mark)
+
+    def mark_of(self, text: str) -> str:
+        """Return the mark of a sentence; empty for the chat's own."""
+        mine = words(_STAMP.sub("", text))
+        if not mine:
+            return ""
+        found = Counter(place for word in mine for place in self._places.get(word, ()))
+        best: dict[str, int] = {}
+        for place, count in found.items():
+            mark = self._marks[place]
+            best[mark] = max(best.get(mark, 0), count)
+        own = best.pop(_OWN, 0)
+        mark, most = max(best.items(), key=lambda each: each[1], default=("", 0))
+        if most > own and most >= SHARE * len(mine):
+            return mark
+        return "" if own >= SHARE * len(mine) else self._fallback
+
+    def marked(self, text: str, *, former: str = "", fallback: bool = True) -> str:
+        """Return a text with its quotations marked.
+
+        Args:
+            text: as it shall be from now on. A mark that stands in it stays.
+            former: as it was. What stood there already keeps the mark that it had, or had not.
+            fallback: whether what comes from nobody in particular is marked in a group.
+        """
+        known = dict(_sentences(former))
+        sources = self._with(known.items())
+        lines = (sources._line(line, known, fallback=fallback) for line in text.split("\n"))
+        return "\n".join(lines)
+
+    def _with(self, known: Iterable[tuple[str, str]]) -> Sources:
+        """Return these and the sentences that memory held before, which may be put in other words."""
+        more = Sources(fallback=self._fallback)
+        more._marks = [*self._marks]
+        more._places = {word: [*places] for word, places in self._places.items()}
+        for sentence, mark in known:
+            more.add(sentence, mark)
+        return more
+
+    def _line(self, line: str, known: Mapping[str, str], *, fallback: bool) -> str:
+        if not line.strip() or zone_in(line) is not None:
+            return line
+        if _HEADING.match(line) and len(words(line)) < MIN_HEADING_WORDS:
+            return line
+        return "".join(
+            gap + self._sentence(sentence, mark, known, alone=alone, fallback=fallback)
+            for gap, sentence, mark, alone in _taken_apart(line)
+        )
+
+    def _sentence(
+        self, sentence: str, written: str, known: Mapping[str, str], *, alone: bool, fallback: bool
+    ) -> str:
+        mark = known.get(_plain(sentence))
+        if mark is None:
+            # Half a sentence, such as an abbreviation leaves, tells nothing of its origin.
+            mark = self.mark_of(sentence) if alone or len(words(sentence)) > 1 else ""
+            if mark == self._fallback and not fallback:
+                mark = ""
+        mark = mark or written
+        return f"{sentence} ({mark})" if mark else sentence
+
+
+def _taken_apart(line: str) -> list[tuple[str, str, str, bool]]:
+    """Take a line apart: what stands before a sentence, the sentence, the mark behind it, if it is alone."""
+    found: list[tuple[str, str, str, bool]] = []
+    pieces = MARK.split(line)
+    alone = sum(bool(words(text)) for text in pieces[::2]) == 1 and not _SENTENCE.search(line)
+    for text, mark in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+        at = 0
+        for gap in [*_SENTENCE.finditer(text), None]:
+            sentence = text[at : gap.start() if gap else len(text)]
+            lead = len(sentence) - len(sentence.lstrip())
+            found.append((sentence[:lead], sentence[lead:], "" if gap else mark, alone))
+            if gap:
+                found.append((gap[0], "", "", False))
+                at = gap.end()
+    return [each for each in found if each[0] or each[1] or each[2]]
+
+
+def _sentences(text: str) -> Iterable[tuple[str, str]]:
+    """Yield the sentences of a text, each with its mark, as ``known`` compares them."""
+    for line in text.split("\n"):
+        for _, sentence, mark, _ in _taken_apart(line):
+            if plain := _plain(sentence):
+                yield plain, mark if is_mark(mark) else ""
+
+
+def _plain(sentence: str) -> str:
+    return " ".join(sentence.strip(" \t-*+>#").split()).casefold()

@@ -1,0 +1,188 @@
+"""Former texts of memory: kept before they go, each once, in order, until they are too many or too old."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from session.memory.former import FormerMemory, changed
+from session.memory.notes import Notes
+from session.memory.versions import VersionRules, Versions
+from tests.session.memory_place import ADA, BOB, Clock, Workspace, open_workspace, saved, talk
+
+UNKNOWN = "01KG9NB3H0Q5W4XZ2WM29XRYBN"
+
+
+def notes_in(folder: Path, clock: Clock, **rules: float) -> Notes:
+    return Notes(folder, VersionRules(**rules), clock=clock)  # type: ignore[arg-type]
+
+
+def texts(notes: Notes, file: str = "MEMORY.md") -> list[tuple[str, str]]:
+    """Cause and text of the versions, the oldest first."""
+    return [(one.cause, one.read().decode()) for one in notes.versions.all(file)]
+
+
+def former(house: Workspace) -> FormerMemory:
+    return FormerMemory(house.memory, house.known, store=house.store)
+
+
+def test_each_change_keeps_what_stood_there(tmp_path: Path) -> None:
+    notes = notes_in(tmp_path, Clock())
+    for text, cause in (("one\n", "consolidation"), ("two\n", "consolidation"), ("three\n", "merge")):
+        notes.write_memory(text, cause)
+    notes.replace_profile("old\n", was=b"")
+    notes.replace_profile("new\n", was=b"old\n")
+
+    assert texts(notes) == [("consolidation", "one\n"), ("merge", "two\n")]
+    assert texts(notes, "USER.md") == [("profile", "old\n")]
+    assert notes.memory() == b"three\n"
+
+
+def test_an_edit_by_hand_is_kept_with_what_it_replaced(tmp_path: Path) -> None:
+    """Its time is that of the edit; what stood there before by our own hand is not lost to it."""
+    clock = Clock()
+    notes = notes_in(tmp_path, clock)
+    notes.write_memory("ours\n")
+    notes.memory_path.write_text("by hand\n")
+    at = clock() + timedelta(minutes=5)
+    os.utime(notes.memory_path, (at.timestamp(), at.timestamp()))
+    clock.advance(3600)
+
+    notes.write_memory("ours again\n")
+
+    assert texts(notes) == [("edited by hand", "ours\n"), ("consolidation", "by hand\n")]
+    assert [one.at for one in notes.versions.all()] == [at, clock()]
+
+
+def test_a_file_that_was_deleted_by_hand_can_be_had_again(tmp_path: Path) -> None:
+    notes = notes_in(tmp_path, Clock())
+    notes.write_memory("ours\n")
+    notes.memory_path.unlink()
+
+    notes.write_memory("new\n")
+
+    assert texts(notes) == [("edited by hand", "ours\n")]
+
+
+def test_what_was_there_before_any_version_is_kept_as_it_is(tmp_path: Path) -> None:
+    """Whatever its bytes are."""
+    notes = notes_in(tmp_path, Clock())
+    notes.memory_path.write_bytes(b"caf\xe9\r\n")
+
+    notes.write_memory("new\n")
+
+    assert [one.read() for one in notes.versions.all()] == [b"caf\xe9\r\n"]
+
+
+def test_the_same_change_again_keeps_it_once(tmp_path: Path) -> None:
+    """As after a crash between the version and the file."""
+    notes = notes_in(tmp_path, Clock())
+    notes.write_memory("one\n")
+    assert notes.versions.keep("MEMORY.md", b"one\n", "consolidation") is not None
+
+    notes.write_memory("two\n")
+
+    assert texts(notes) == [("consolidation", "one\n")]
+
+
+def test_so_many_are_kept_of_each_file_and_for_so_long(tmp_path: Path) -> None:
+    clock = Clock()
+    notes = notes_in(tmp_path, clock, most=3, days=10)
+    notes.replace_profile("a", was=b"")
+    notes.replace_profile("b", was=b"a")
+    for number in range(6):
+        notes.write_memory(f"{number}")
+        clock.advance(3 * 24 * 3600)
+
+    assert [text for _, text in texts(notes)] == ["2", "3", "4"]
+    assert texts(notes, "USER.md") == []
+    clock.advance(5 * 24 * 3600)
+    assert notes.versions.prune() == 2
+    assert [text for _, text in texts(notes)] == ["4"]
+
+
+@pytest.mark.parametrize("rules", [{"most": 0}, {"days": 0}])
+def test_none_are_kept_where_none_shall_be(tmp_path: Path, rules: dict[str, float]) -> None:
+    clock = Clock()
+    notes_in(tmp_path, clock).write_memory("one\n")
+    notes_in(tmp_path, clock).write_memory("two\n")
+
+    notes_in(tmp_path, clock, **rules).write_memory("three\n")
+
+    assert [path for path in (tmp_path / "versions").rglob("*") if path.is_file()] == []
+    assert (tmp_path / "MEMORY.md").read_text() == "three\n"
+
+
+def test_they_are_in_order_within_a_millisecond_and_over_a_clock_that_goes_back(tmp_path: Path) -> None:
+    clock = Clock()
+    notes = notes_in(tmp_path, clock)
+    for number in range(20):
+        notes.write_memory(f"{number}")
+        clock.advance(-3600 if number == 10 else 0)
+
+    assert [text for _, text in texts(notes)] == [f"{number}" for number in range(19)]
+
+
+def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+    notes = notes_in(tmp_path, Clock(), most=1)
+    (tmp_path / "versions").mkdir()
+    strange = tmp_path / "versions/20269931T991500Z-01KG9NB3H0Q5W4XZ2WM29XRYBN-merge-MEMORY.md"
+    for path in (strange, tmp_path / "versions/notes.txt"):
+        path.write_text("mine")
+
+    for number in range(4):
+        notes.write_memory(f"{number}")
+
+    assert strange.read_text() == "mine"
+    assert [text for _, text in texts(notes)] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("a\nb\n", "a\nc\nd\n", "+2 -1 lines"),
+        ("## Work\n- x\n", "- x\n", "+0 -1 lines; headings gone: Work"),
+        ("- x\n- x\n", "- x\n", "+0 -1 lines"),
+    ],
+)
+def test_a_change_is_told_in_short(before: str, after: str, said: str) -> None:
+    assert changed(before, after) == said
+
+
+async def test_a_chat_has_its_own_versions_alone(tmp_path: Path) -> None:
+    """Neither listed nor restored by another one, not even by the version's id."""
+    async with open_workspace(tmp_path, saved(memory="one"), saved(memory="two")) as house:
+        for start in (0, 10):
+            await house.said(ADA, talk(10, start=start))
+            await house.memory.consolidate(ADA)
+        await house.said(BOB, talk(2))
+        (row,) = await former(house).history(await house.scope(ADA))
+
+        assert await former(house).history(await house.scope(BOB)) == []
+        assert await former(house).restore(BOB, await house.scope(BOB), row["version"]) is None
+        assert await former(house).restore(ADA, await house.scope(ADA), UNKNOWN) is None
+        assert await house.read("MEMORY.md") == "two\n"
+
+
+async def test_what_was_cleared_has_no_versions_and_gets_none(tmp_path: Path) -> None:
+    async with open_workspace(tmp_path, saved(memory="one"), saved(memory="two")) as house:
+        for start in (0, 10):
+            await house.said(ADA, talk(10, start=start))
+            await house.memory.consolidate(ADA)
+        scope = await house.scope(ADA)
+        (row,) = await former(house).history(scope)
+
+        await house.store.clear(ADA, everything=True)
+
+        assert await former(house).restore(ADA, scope, row["version"]) is None
+        assert not scope.memory.exists()
+
+
+def test_versions_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "nowhere")
+
+    assert versions.all() == []
+    assert versions.prune() == 0
