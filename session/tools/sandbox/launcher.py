@@ -10,6 +10,7 @@ import base64
 import ctypes
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -29,6 +30,9 @@ _SET_SECCOMP, _FILTER = 22, 2
 _DROP_BOUNDING, _CAPSET_VERSION = 24, 0x20080522
 _SYS_LANDLOCK = 444
 _NEW_IPC, _NEW_PID, _NEW_NET = 0x08000000, 0x20000000, 0x40000000
+_COUNTS_BY_NAMESPACE = (6, 14)
+# What the sandbox itself consists of comes on top.
+_ONCE, _OURS = 300, 4
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WAITED = _ENDING | {signal.SIGCHLD}
 _OF_A_FILE = 0b1100000000000111
@@ -57,10 +61,8 @@ def main() -> NoReturn:
 
 def _watched(rules: dict[str, Any], temp: str | None) -> int:
     """Start the command, and wait until it ends or has to."""
-    if rules["landlock"] and os.geteuid() == 0:
-        # No limit of processes holds for root: the end of a namespace ends all of them at once.
-        apart = _NEW_PID | _NEW_IPC | (0 if rules["network"] else _NEW_NET)
-        _checked(libc.unshare(apart), "a namespace of processes of its own")
+    if os.geteuid() == 0:
+        _apart(rules)
     alive, ours = os.pipe()
     child = os.fork()
     if child == 0:
@@ -93,15 +95,33 @@ def _as_child(rules: dict[str, Any], temp: str | None, alive: int) -> NoReturn:
         if select.select([alive], [], [], 0)[0]:
             os._exit(NOT_STARTED)
         if os.getpid() == 1:
-            _first_of_namespace()
+            _first_of_namespace(rules)
         _become(rules, temp)
-    except OSError as error:
-        _say(f"the command was not started: {error.filename or ''} {error.strerror}".replace("  ", " "))
+    except Exception as error:  # noqa: BLE001 - what follows in the launcher is not for its child
+        _say(f"the command was not started: {_words(error)}")
     os._exit(NOT_STARTED)
 
 
-def _first_of_namespace() -> None:
+def _apart(rules: dict[str, Any]) -> None:
+    """Give the processes to come a namespace: no other limit of processes holds for root.
+
+    Before Linux 6.14 it has no limit either, and what would be written there is the machine's own.
+    """
+    version = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    cure = "run the gateway as a user of its own"
+    if version < _COUNTS_BY_NAMESPACE:
+        raise OSError(0, cure, "for root this kernel bounds no processes;")
+    flags = _NEW_PID
+    if rules["landlock"]:
+        flags |= _NEW_IPC | (0 if rules["network"] else _NEW_NET)
+    if libc.unshare(flags) < 0:
+        raise OSError(0, cure, "root may make no namespace here;")
+
+
+def _first_of_namespace(rules: dict[str, Any]) -> None:
     """Start the command below, and be what its orphans come to; when it ends, the kernel ends them."""
+    # The first 300 numbers are given once, those after them again and again.
+    Path("/proc/sys/kernel/pid_max").write_text(str(_ONCE + rules["processes"] + _OURS))
     child = os.fork()
     if child == 0:
         return
@@ -185,11 +205,11 @@ def _over(rules: dict[str, Any]) -> str:
         used, threads = _used(pid)
         memory += used
         tasks += threads
-    if memory > rules["memory"]:
-        return f"ended: over {rules['memory'] // 2**20} MB of memory"
-    # Two more are the sandbox's own.
-    if tasks > rules["processes"] + 2:
-        return f"ended: over {rules['processes']} processes"
+        # At once: those that fork without end would keep the count from ending.
+        if memory > rules["memory"]:
+            return f"ended: over {rules['memory'] // 2**20} MB of memory"
+        if tasks > rules["processes"] + _OURS:
+            return f"ended: over {rules['processes']} processes"
     return ""
 
 
@@ -217,9 +237,11 @@ def _running() -> int:
 
 def _descendants(pid: int) -> Iterator[int]:
     """Yield the processes below one, each before its own children."""
-    for child in _children(pid):
+    left = _children(pid)
+    while left:
+        child = left.pop()
         yield child
-        yield from _descendants(child)
+        left += _children(child)
 
 
 def _children(pid: int) -> list[int]:
@@ -236,15 +258,15 @@ def _children(pid: int) -> list[int]:
 
 def _end_all() -> None:
     """Kill whatever is left below, until nothing is; what forks meanwhile comes to us, and is found then."""
-    while True:
-        left = list(_descendants(os.getpid()))
-        for pid in left:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0 if left else os.WNOHANG)
-        except ChildProcessError:
-            return
+    with suppress(ChildProcessError):
+        while True:
+            # The first of a namespace takes all others with it, and waits for them.
+            for pid in _descendants(os.getpid()):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            os.waitpid(-1, 0)
+            for _ in _ended():
+                pass
 
 
 def _ended() -> Iterator[tuple[int, int]]:
@@ -268,6 +290,12 @@ def _say(text: str) -> None:
         os.write(2, f"[sandbox] {text}\n".encode())
 
 
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or ''} {error.strerror}".strip()
+    return type(error).__name__
+
+
 def _checked(result: int, what: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
@@ -278,5 +306,5 @@ if __name__ == "__main__":
     try:
         main()
     except OSError as problem:
-        _say(f"the command was not started: {problem.filename or ''} {problem.strerror}".replace("  ", " "))
+        _say(f"the command was not started: {_words(problem)}")
         os._exit(NOT_STARTED)

@@ -12,6 +12,7 @@ from session.tools.sandbox.rules import NoSandbox, Rules, Sandbox
 MAX_OUTPUT_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
 _GRACE_S = 5.0
+_NOTE_BYTES = 64
 
 
 class Output:
@@ -38,6 +39,16 @@ class Output:
             return (self._head + self._tail).decode("utf-8", "replace")
         ends = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
         return f"\n[… {left_out} bytes are left out …]\n".join(ends)
+
+
+def shortened(text: str, most_bytes: int) -> str:
+    """Return ``text`` within ``most_bytes`` of UTF-8: both ends, and a line where the middle was."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= most_bytes:
+        return text
+    half = (most_bytes - _NOTE_BYTES) // 2
+    ends = (part.decode("utf-8", "ignore") for part in (data[:half], data[-half:]))
+    return f"\n[… {len(data) - 2 * half} bytes are left out …]\n".join(ends)
 
 
 @dataclass(frozen=True, slots=True)
