@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import httpx
@@ -26,6 +29,7 @@ _HEADERS = {
     "Accept": "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, application/xml;q=0.8",
     "Accept-Encoding": "gzip",
 }
+_TYPE = re.compile(r"(application|audio|font|image|model|multipart|video)/[a-z0-9.+-]{1,40}")
 _TEXTS = ("application/json", "application/xml", "application/xhtml+xml", "application/javascript")
 
 
@@ -139,7 +143,7 @@ class Fetcher:
         if response.status_code in _REDIRECTS and location:
             return followed(target, location)
         if not response.is_success:
-            raise ToolError(f"{target.host} answered {response.status_code} {response.reason_phrase}".strip())
+            raise ToolError(f"{target.host} answered {_status(response.status_code)}")
         kind, _, more = response.headers.get("content-type", "").partition(";")
         kind = kind.strip().lower()
         _check_kind(target, kind)
@@ -170,7 +174,7 @@ async def _unpacked(response: httpx.Response, most: int) -> AsyncIterator[bytes]
     """
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip"):
-        raise ToolError(f"the page is packed as {coding[:40]}, which was not asked for")
+        raise ToolError("the page is packed in a way that was not asked for")
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if "gzip" in coding else None
     raw = 0
     async for part in response.aiter_raw():
@@ -189,7 +193,16 @@ def _check_kind(target: Target, kind: str) -> None:
         raise ToolError(f"{target.host} answered a PDF, and only text can be read")
     text = kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
     if kind and not text:
-        raise ToolError(f"{target.host} answered {kind[:60]}, and only text can be read")
+        # Only what is a type is repeated: an error is not quoted.
+        told = kind if _TYPE.fullmatch(kind) else "something"
+        raise ToolError(f"{target.host} answered {told}, and only text can be read")
+
+
+def _status(code: int) -> str:
+    """Say a status in the words of the standard, never in the server's own."""
+    with suppress(ValueError):
+        return f"{code} {HTTPStatus(code).phrase}"
+    return str(code)
 
 
 def _charset(parameters: str) -> str:

@@ -64,9 +64,10 @@ class WebFetch:
 
 def told(page: Page, text: Text, *, offset: int) -> str:
     """Write down a page, at most ``MAX_RESULT_BYTES``, from character ``offset`` of its text on."""
-    head = [HEAD, f"Address: {page.target.shown}"]
     rest = text.text[offset:]
-    lines = [f"Title: {text.title}"] if text.title and not offset else []
+    # A server chooses these as well: where it redirects to, and what it calls itself.
+    lines = [f"Address: {page.target.shown}"]
+    lines += [f"Title: {text.title}"] if text.title and not offset else []
     if not rest.strip():
         lines.append("(nothing more)" if offset else "(no text)")
     quoted, taken = _quoted(lines, rest, MAX_RESULT_BYTES - _ROOM_BYTES)
@@ -75,7 +76,7 @@ def told(page: Page, text: Text, *, offset: int) -> str:
         notes.append(f"[{len(rest) - taken} more characters; go on with offset={offset + taken}]")
     elif page.cut:
         notes.append("[the page was longer than may be read; this is its beginning]")
-    return "\n".join([*head, *quoted, *notes])
+    return "\n".join([HEAD, *quoted, *notes])
 
 
 def _quoted(first: list[str], text: str, room: int) -> tuple[list[str], int]:
