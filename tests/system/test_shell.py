@@ -17,7 +17,6 @@ from tests.support.place import lines_of, with_model
 from tests.support.until import until
 
 KEY = "web:a"
-STEM = "web-a"
 
 
 def on(model: ModelServer, kind: str = "auto", **more: Any) -> dict[str, Any]:
@@ -30,8 +29,8 @@ def calls(command: str, **arguments: Any) -> str:
 
 def results(workspace: Path) -> list[str]:
     """List what the tool said, as the transcript of the chat has it."""
-    [path] = [path for path in (workspace / "sessions").glob("*.jsonl") if path.stem.startswith("web")]
-    lines = lines_of(workspace, path.stem)
+    paths = sorted((workspace / "sessions").glob("web_a*.jsonl"))
+    lines = lines_of(workspace, paths[0].stem)
     return [line["content"] for line in lines if line.get("role") == "tool"]
 
 
@@ -51,13 +50,16 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
                 KEY,
                 "1",
                 calls(f"echo x > own.txt; cat {tmp_path}/files/*/*/diary.txt; ls -R {tmp_path}; env")
-                + calls("cat own.txt; cat /proc/*/environ"),
+                + calls("cat own.txt; cat /proc/*/environ; :")
+                + calls("for n in {3..254}; do (: >&$n) 2>&- || (: <&$n) 2>&- && echo open $n; done; :"),
             )
             _, printed = await command(tmp_path, "doctor", "--json", config=config)
 
     assert answer is not None
     told = "\n".join(str(seen.messages) for seen in model.turns if "web:b" not in str(seen.messages))
     assert "exit code: 0\\nstdout:\\nx\\n" in told
+    # Nothing that the daemon has open is handed on.
+    assert results(tmp_path)[-1] == "exit code: 0"
     assert "exit code: 3" in str(model.turns[1].messages)
     assert [path.read_text() for path in tmp_path.glob("files/chats/*/own.txt")] == ["x\n"]
     for seen in model.turns[2:]:

@@ -33,6 +33,7 @@ _NEW_IPC, _NEW_PID, _NEW_NET = 0x08000000, 0x20000000, 0x40000000
 _COUNTS_BY_NAMESPACE = (6, 14)
 # What the sandbox itself consists of comes on top.
 _ONCE, _OURS = 300, 4
+_MOST_FILES = 2**20
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WAITED = _ENDING | {signal.SIGCHLD}
 _OF_A_FILE = 0b1100000000000111
@@ -44,6 +45,8 @@ libc.syscall.restype = ctypes.c_long
 def main() -> NoReturn:
     """Run the command to its end, and end with its exit code."""
     rules = json.loads(sys.argv[1])
+    # Not every event loop starts a process without what it has open itself.
+    os.closerange(3, _MOST_FILES)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     _die_with(rules["parent"], signal.SIGTERM)
     with suppress(OSError):

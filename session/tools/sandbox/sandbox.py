@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ async def sandbox_here(wanted: Wanted = "auto") -> Found:
     Raises:
         NoSandbox: none works; the error says why, the hint what to install.
     """
+    if sys.platform != "linux":
+        raise NoSandbox("commands can be confined on Linux alone", hint="leave the tool off")
     candidates = ("bubblewrap", "landlock") if wanted == "auto" else (wanted,)
     problems: list[str] = []
     for name in candidates:
