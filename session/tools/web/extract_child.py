@@ -7,6 +7,7 @@ page, standard output JSON.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from contextlib import suppress
@@ -19,6 +20,8 @@ MAX_TITLE_CHARS = 300
 
 def main() -> None:
     """Extract the text, as Markdown, and the title."""
+    # Not every event loop starts a process without what it has open itself.
+    os.closerange(3, 2**20)
     for kind, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CPU, CPU_S)):
         # The machine may have set a tighter limit already.
         with suppress(ValueError, OSError):
