@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 POLL_S = 0.05
+# While nothing changes, as with a server that waits for a request.
+REST_S = 0.2
 NOT_STARTED = 125
 
 _SET_DEATH_SIGNAL, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 36, 38
@@ -76,18 +78,24 @@ def _watched(rules: dict[str, Any], temp: str | None) -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
+    wait_s, before = POLL_S, (0, 0)
     while True:
         # A signal that came meanwhile is still waiting: it is blocked.
-        got = signal.sigtimedwait(_WAITED, POLL_S)
+        got = signal.sigtimedwait(_WAITED, wait_s)
         if got is not None and got.si_signo in _ENDING:
             return 128 + got.si_signo
         for pid, status in _ended():
             if pid == child:
                 return _exit_code(status)
-        over = _over(rules)
-        if over:
-            _say(over)
+        used = _used_by_all(rules)
+        if used[0] > rules["memory"]:
+            _say(f"ended: over {rules['memory'] // 2**20} MB of memory")
             return 128 + signal.SIGKILL
+        if used[1] > rules["processes"] + _OURS:
+            _say(f"ended: over {rules['processes']} processes")
+            return 128 + signal.SIGKILL
+        wait_s = min(wait_s * 1.5, REST_S) if used == before else POLL_S
+        before = used
 
 
 def _as_child(rules: dict[str, Any], temp: str | None, alive: int) -> NoReturn:
@@ -201,19 +209,17 @@ def _die_with(parent: int, number: int) -> None:
         os._exit(NOT_STARTED)
 
 
-def _over(rules: dict[str, Any]) -> str:
-    """Say which limit all processes together are over."""
+def _used_by_all(rules: dict[str, Any]) -> tuple[int, int]:
+    """Return the bytes and the threads of all processes together, as far as a limit is not yet passed."""
     memory, tasks = 0, 0
     for pid in _descendants(os.getpid()):
         used, threads = _used(pid)
         memory += used
         tasks += threads
-        # At once: those that fork without end would keep the count from ending.
-        if memory > rules["memory"]:
-            return f"ended: over {rules['memory'] // 2**20} MB of memory"
-        if tasks > rules["processes"] + _OURS:
-            return f"ended: over {rules['processes']} processes"
-    return ""
+        # Those that fork without end would keep the count from ending.
+        if memory > rules["memory"] or tasks > rules["processes"] + _OURS:
+            break
+    return memory, tasks
 
 
 def _used(pid: int) -> tuple[int, int]:
