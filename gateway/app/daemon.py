@@ -16,6 +16,7 @@ from gateway.app import collector, descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application, Role
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.optional_tools import lacking
 from gateway.config import memory_scope
 from gateway.config.not_built import WORDS, not_built
 from gateway.config.settings import Settings
@@ -76,6 +77,8 @@ async def _main(settings: Settings, server: Callable[[Application], Server], rol
                 _say("model echo: it repeats what it is told, until model.name is set")
             for key in not_built(settings):
                 _say(f"{key}: {WORDS}")
+            for text, cure in lacking(settings):
+                _say(f"{text}; {cure}")
             level, text, cure = memory_scope.check(settings)
             if level == "warn":
                 _say(f"{text}; {cure}")

@@ -12,6 +12,7 @@ from gateway.app.approvals import build_gate, without_denied
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
 from gateway.app.model import build_model
+from gateway.app.optional_tools import OptionalTools, granted
 from gateway.app.schedules import ChatSchedules
 from gateway.app.subagents import SubagentContext, build_store, status_lines, turns_like
 from gateway.app.surroundings import SurroundingsReader
@@ -108,6 +109,7 @@ class SessionServices:
         self._context_parts = build_context_parts(settings, self.store, self._library)
         self.gate = build_gate(settings, clock=self.store.clock)
         self.answers = Answers(self.gate.files)
+        self._optional = OptionalTools(settings)
         self.turns = Turns(
             model=self.model,
             toolbox=self._toolbox(settings),
@@ -124,7 +126,7 @@ class SessionServices:
         self.subagent_store = build_store(settings)
         self.subagent_turns = self._subagent_turns(settings)
         self.retention = self._retention(settings)
-        self._tools = settings.tools
+        self._settings = settings
         self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"
 
@@ -183,6 +185,7 @@ class SessionServices:
             Schedule(ChatSchedules(settings, self.scopes)),
             SendFile(max_bytes=settings.media.max_mb * 2**20),
             *([Spawn(self._spawning)] if self._spawning is not None else []),
+            *self._optional.tools,
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -191,7 +194,7 @@ class SessionServices:
         if session.metadata.get("model") != self.model.name:
             await session.checkpoint(metadata={"model": self.model.name})
         scope = await self.circles.of(session, request)
-        tools = self._tools.groups if scope.group else self._tools.direct
+        tools = granted(self._settings, group=scope.group)
         notes = await self.memory.text(scope)
         facts = await self.facts.told(scope, session, request)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
@@ -251,6 +254,7 @@ class SessionServices:
             group.create_task(self.jobs.run(), name="jobs")
             group.create_task(self.compactions.run(), name="compactions")
             group.create_task(self.recall.run(), name="recall")
+            group.create_task(self._optional.look(), name="sandbox")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from gateway.app.approvals import without_denied
+from gateway.app.optional_tools import granted
 from gateway.config.settings import Settings
 from gateway.turns.spawning import Spawning
 from session.context.context_parts import ContextParts
@@ -45,7 +46,7 @@ class SubagentContext:
     def __init__(
         self, settings: Settings, *, circles: Circles, facts: Told, context_parts: ContextParts
     ) -> None:
-        self._tools = settings.tools
+        self._settings = settings
         self._records = SubagentFiles(settings.state)
         self._circles = circles
         self._facts = facts
@@ -75,7 +76,7 @@ class SubagentContext:
         return answered if isinstance(answered, str) and answered else parent
 
     def _allowed(self, place: ToolPlace) -> Sequence[str]:
-        tools = self._tools.groups if place.group else self._tools.direct
+        tools = granted(self._settings, group=place.group)
         mine = [name for name in tools if name not in NOT_FOR_SUBAGENTS]
         turns = self.turns
         return without_denied(turns.gate, turns.toolbox, mine, place) if turns.gate is not None else mine

@@ -12,27 +12,18 @@ from gateway.config.settings import Settings
 # A table stands for all of its keys, and "*" for every table at that place.
 KEYS: Final = (
     "limits.workers",
-    "tools.web_fetch",
-    "tools.shell",
     "mcp",
     "agents",
     "bindings",
     "state.local_dir",
 )
-# Tools that may be named in ``tools.direct`` and ``tools.groups``.
-TOOLS: Final = ("web_fetch", "shell")
 WORDS: Final = "not built yet, it changes nothing"
 CURE: Final = "leave it out until a version that has it"
 
 
 def not_built(settings: Settings) -> list[str]:
-    """List the keys that somebody set to something other than the default, and tools that somebody named."""
-    keys = [found for key in KEYS for found in _changed(settings, key.split("."), ())]
-    for name in ("direct", "groups"):
-        if name in settings.tools.model_fields_set:
-            named = getattr(settings.tools, name)
-            keys += [f"tools.{name}: {tool}" for tool in TOOLS if tool in named]
-    return keys
+    """List the keys that somebody set to something other than the default."""
+    return [found for key in KEYS for found in _changed(settings, key.split("."), ())]
 
 
 def _changed(table: BaseModel, path: list[str], above: tuple[str, ...]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.config.load import load
-from gateway.config.not_built import KEYS, TOOLS, not_built
+from gateway.config.not_built import KEYS, not_built
 from gateway.config.settings import Settings
 from gateway.doctor.checks import examine
 from gateway.errors import ConfigError
@@ -26,12 +26,6 @@ WRITTEN = """
 bindings = [{channel = "telegram", agent = "cat"}]
 [limits]
 workers = 0
-[tools]
-direct = ["read", "web_fetch"]
-[tools.web_fetch]
-enabled = true
-[tools.shell]
-network = true
 [mcp.files]
 command = ["files"]
 env = {TOKEN = "sesame-open"}
@@ -52,13 +46,11 @@ def read(folder: Path, text: str, **environ: str) -> Settings:
 
 
 def named(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Name each key that a document sets, and each tool, as warnings do."""
+    """Name each key that a document sets, as warnings do."""
     for name, value in table.items():
         path = f"{above}{name}"
         if isinstance(value, dict) and path not in WHOLE:
             yield from named(value, f"{path}.")
-        elif path == "tools.direct":
-            yield from (f"{path}: {tool}" for tool in value if tool in TOOLS)
         else:
             yield path
 

@@ -1,0 +1,228 @@
+"""Asks a public web server for a page: every address is checked, and the one checked is the one asked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import httpx
+
+from session.errors import ToolError
+from session.tools.web.addresses import Target, followed, is_public, refused_host, target_of
+
+MAX_REDIRECTS: Final = 5
+# Of the addresses of a name, how many are tried.
+MAX_TRIED: Final = 3
+USER_AGENT: Final = "chat-gateway (reads single pages for a person in a chat)"
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_HEADERS = {
+    "User-Agent": USER_AGENT,
+    "Accept": "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, application/xml;q=0.8",
+    "Accept-Encoding": "gzip",
+}
+_TYPE = re.compile(r"(application|audio|font|image|model|multipart|video)/[a-z0-9.+-]{1,40}")
+_TEXTS = ("application/json", "application/xml", "application/xhtml+xml", "application/javascript")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a server answered: ``data`` are the first bytes, unpacked; ``cut`` says that there were more.
+
+    ``target`` is where it came from in the end, ``kind`` its media type, ``charset`` as the server named it.
+    """
+
+    target: Target
+    kind: str
+    charset: str
+    data: bytes
+    cut: bool
+
+
+class Resolver(Protocol):
+    """Finds the addresses of a name."""
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """Return them, best first.
+
+        Raises:
+            OSError: there are none.
+        """
+        ...
+
+
+async def resolved_by_system(host: str, port: int) -> Sequence[str]:
+    """Return the addresses that the system has for a name, in a thread."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(row[4][0]) for row in found]
+
+
+def direct(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
+    """Connect to the address that a request names; no proxy, nothing kept open, no second try."""
+    return httpx.AsyncHTTPTransport(verify=context, trust_env=False, retries=0)
+
+
+class Fetcher:
+    """Fetches single pages; keeps nothing from one to the next.
+
+    Args:
+        max_bytes: how much of a page is read, unpacked.
+        resolve: finds the addresses of a name.
+        connect: makes the transport of one page. Its requests name an address, their ``Host`` the name.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int,
+        resolve: Resolver = resolved_by_system,
+        connect: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport] = direct,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._resolve = resolve
+        self._connect = connect
+        self._context: ssl.SSLContext | None = None
+
+    async def fetch(self, address: str) -> Page:
+        """Read a page, redirects followed; whoever calls bounds the time.
+
+        Raises:
+            ToolError: it may not be read, cannot be, or is no text; the words are for the model.
+        """
+        target = target_of(address)
+        if self._context is None:
+            # The certificates take longer to read than the loop may wait.
+            self._context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
+        async with self._connect(self._context) as transport:
+            for _ in range(MAX_REDIRECTS + 1):
+                found = await self._ask(transport, target)
+                if isinstance(found, Page):
+                    return found
+                target = found
+        raise ToolError(f"over {MAX_REDIRECTS} redirects, the last to {target.host}")
+
+    async def _ask(self, transport: httpx.AsyncBaseTransport, target: Target) -> Page | Target:
+        """Ask one server; return what it answers, or where it redirects to."""
+        addresses = await self._public(target)
+        for number, ip in enumerate(addresses, 1):
+            try:
+                response = await transport.handle_async_request(_request(target, ip))
+            except httpx.HTTPError as error:
+                if isinstance(error, httpx.ConnectError) and number < len(addresses):
+                    continue
+                raise ToolError(f"{target.host}: {_why(error)}") from error
+            try:
+                return await self._read(target, response)
+            except httpx.HTTPError as error:
+                raise ToolError(f"{target.host}: {_why(error)}") from error
+            finally:
+                await response.aclose()
+        raise ToolError(f"{target.host} cannot be found")
+
+    async def _public(self, target: Target) -> Sequence[str]:
+        """Return the addresses of the host; one that is not public among them refuses the host."""
+        try:
+            addresses = await self._resolve(target.host, target.port)
+        except (OSError, UnicodeError) as error:
+            raise ToolError(f"{target.host} cannot be found") from error
+        if not all(map(is_public, addresses)):
+            raise refused_host(target.host)
+        return list(dict.fromkeys(addresses))[:MAX_TRIED]
+
+    async def _read(self, target: Target, response: httpx.Response) -> Page | Target:
+        location = response.headers.get("location")
+        if response.status_code in _REDIRECTS and location:
+            return followed(target, location)
+        if not response.is_success:
+            raise ToolError(f"{target.host} answered {_status(response.status_code)}")
+        kind, _, more = response.headers.get("content-type", "").partition(";")
+        kind = kind.strip().lower()
+        _check_kind(target, kind)
+        data = bytearray()
+        async for part in _unpacked(response, self._max_bytes + 1):
+            data += part
+            if len(data) > self._max_bytes:
+                break
+        cut = len(data) > self._max_bytes
+        if b"\0" in data[:1024] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise ToolError(f"{target.host} answered what is no text")
+        return Page(target, kind, _charset(more), bytes(data[: self._max_bytes]), cut)
+
+
+def _request(target: Target, ip: str) -> httpx.Request:
+    """Ask the address itself: a name that is looked up again could lead elsewhere by now."""
+    url = target.url.copy_with(host=ip, port=target.url.port)
+    host = target.url.netloc.decode("ascii")
+    extensions = {"sni_hostname": target.host.removesuffix(".")}
+    return httpx.Request("GET", url, headers={"Host": host, **_HEADERS}, extensions=extensions)
+
+
+async def _unpacked(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
+    """Yield what the body holds, at most ``most`` bytes at once: what is packed may hold a thousandfold.
+
+    Raises:
+        ToolError: it is packed in a way that was not asked for, or damaged.
+    """
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity", "gzip", "x-gzip"):
+        raise ToolError("the page is packed in a way that was not asked for")
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if "gzip" in coding else None
+    raw = 0
+    async for part in response.aiter_raw():
+        raw += len(part)
+        try:
+            yield part if unpack is None else unpack.decompress(part, most)
+        except zlib.error as error:
+            raise ToolError("the page is packed, and damaged") from error
+        # Packed nothings would go on without a byte of text.
+        if raw >= most or (unpack is not None and unpack.eof):
+            return
+
+
+def _check_kind(target: Target, kind: str) -> None:
+    if kind == "application/pdf":
+        raise ToolError(f"{target.host} answered a PDF, and only text can be read")
+    text = kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
+    if kind and not text:
+        # Only what is a type is repeated: an error is not quoted.
+        told = kind if _TYPE.fullmatch(kind) else "something"
+        raise ToolError(f"{target.host} answered {told}, and only text can be read")
+
+
+def _status(code: int) -> str:
+    """Say a status in the words of the standard, never in the server's own."""
+    with suppress(ValueError):
+        return f"{code} {HTTPStatus(code).phrase}"
+    return str(code)
+
+
+def _charset(parameters: str) -> str:
+    """Return the charset of a media type, empty where it names none."""
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip("\"'")[:40]
+    return ""
+
+
+def _why(error: httpx.HTTPError) -> str:
+    """Say what went wrong without a word of the other side's."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "its certificate is not valid for it"
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx.TimeoutException):
+        return "it does not answer in time"
+    if isinstance(error, httpx.ConnectError):
+        return "it cannot be reached"
+    return "it answered what is no HTTP, or broke off"

@@ -1,0 +1,208 @@
+"""A confined command reads and writes what it may, and nothing else; both sandboxes, tried for real."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from session.tools.sandbox.rules import NoSandbox, Rules
+from tests.session.tools.sandbox_place import KINDS, SECRET, Yard, yard
+
+# Each would show the secret, or change what is not the command's own. "$W" is the workspace.
+ESCAPES = {
+    "state": "cat $W/state/queue.db",
+    "sessions": "cat $W/sessions/*; ls -R $W/sessions",
+    "another chat": "cat ../bob/diary.txt; cat $W/files/chats/bob/*",
+    "everything above": "grep -rs sesame $W / --include=diary.txt --include=queue.db --include=bob.jsonl",
+    "a link": "ln -s $W/files/chats/bob/diary.txt in; cat in; ln $W/files/chats/bob/diary.txt hard; cat hard",
+    "a link that was there": "cat out/diary.txt",
+    "another root": "cat /proc/1/root$W/state/queue.db /proc/self/root/../$W/state/queue.db",
+    "a mount": "mkdir m; mount --bind $W m && cat m/state/*; mount -t tmpfs none /mnt",
+    "another namespace": "unshare -r -m sh -c 'cat $W/state/queue.db; umount -l /; cat $W/state/queue.db'",
+    "a debugger": "for p in /proc/[0-9]*; do cat $p/environ $p/mem; done",
+    "another user": "su -c 'cat $W/state/queue.db'; sudo -n cat $W/state/queue.db; chroot / cat $W/state/*",
+}
+
+
+@pytest.fixture(params=KINDS)
+async def there(request: pytest.FixtureRequest, tmp_path: Path) -> Yard:
+    return await yard(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("way", ESCAPES)
+async def test_what_is_somebody_elses_is_not_read(there: Yard, way: str) -> None:
+    (there.folder / "out").symlink_to(there.workspace / "files/chats/bob")
+
+    outcome = await there.sh(ESCAPES[way].replace("$W", str(there.workspace)))
+
+    assert SECRET not in outcome.out.text() + outcome.err.text()
+
+
+async def test_passwords_of_the_machine_are_not_read(there: Yard) -> None:
+    outcome = await there.sh("head -c 1 /etc/shadow /etc/ssl/private/* /root/.* || echo refused")
+
+    assert outcome.out.text() == "refused\n"
+
+
+async def test_only_its_folder_is_written(there: Yard) -> None:
+    outside = there.workspace / "files/chats/bob"
+    (there.folder / "out").symlink_to(outside)
+    (there.folder / "file").symlink_to(outside / "diary.txt")
+    modes = {path: path.stat().st_mode for path in (outside, outside / "diary.txt")}
+
+    outcome = await there.sh(
+        "echo x > own.txt; mkdir deep && mv own.txt deep/; echo a > out/new; echo b > file;"
+        f"echo c >> {outside}/diary.txt;"
+        f"rm -rf {outside}; mv {outside} here; touch {outside}/t; truncate -s 0 {outside}/diary.txt;"
+        f"chmod 777 {outside} {outside}/diary.txt; chown 1234 {outside}/diary.txt;"
+        "touch /usr/x /etc/x /x /dev/x /var/x; exit 7"
+    )
+
+    assert outcome.exit_code == 7
+    assert (there.folder / "deep/own.txt").read_text() == "x\n"
+    assert [path.name for path in outside.iterdir()] == ["diary.txt"]
+    assert (outside / "diary.txt").read_text() == SECRET
+    assert {path: path.stat().st_mode for path in modes} == modes
+    assert not [path for path in map(Path, ("/usr/x", "/etc/x", "/x", "/dev/x", "/var/x")) if path.exists()]
+
+
+async def test_its_environment_is_clean(there: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAT_GATEWAY_MODEL__API_KEY", SECRET)
+
+    outcome = await there.sh("env; cat /proc/*/environ", env={"MINE": "given"})
+
+    assert SECRET not in outcome.out.text()
+    assert "MINE=given" in outcome.out.text()
+    assert f"HOME={there.folder}" in outcome.out.text()
+
+
+async def test_it_has_a_place_for_temporary_files_that_nobody_else_sees(there: Yard) -> None:
+    outcome = await there.sh('echo kept > "$TMPDIR/t" && cat "$TMPDIR/t" && echo "$TMPDIR"')
+
+    said, where = outcome.out.text().split()
+    assert said == "kept"
+    assert not (Path(where) / "t").exists()
+
+
+async def test_without_network_nothing_is_reached(there: Yard) -> None:
+    """Neither by TCP nor UDP, neither the loopback nor a socket that has a name; nor the machine's host."""
+    reached: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        udp.bind(("127.0.0.1", 0))
+        udp.settimeout(0.3)
+        abstract = socket.socket(socket.AF_UNIX)
+        abstract.bind(f"\0sandbox-test-{os.getpid()}")
+        abstract.listen()
+        named = socket.socket(socket.AF_UNIX)
+        named.bind(str(there.workspace / "state/s"))
+        named.listen()
+        outcome = await there.python(f"""
+import socket
+def tried(family, kind, where):
+    try:
+        one = socket.socket(family, kind)
+        one.settimeout(2)
+        one.sendto(b"x", where) if kind == socket.SOCK_DGRAM else one.connect(where)
+        print("reached", where)
+    except OSError as error:
+        print("refused")
+tried(socket.AF_INET, socket.SOCK_STREAM, {tcp.getsockname()})
+tried(socket.AF_INET, socket.SOCK_DGRAM, ("192.0.2.1", 53))
+tried(socket.AF_UNIX, socket.SOCK_STREAM, {abstract.getsockname()!r})
+tried(socket.AF_UNIX, socket.SOCK_STREAM, {named.getsockname()!r})
+tried(socket.AF_VSOCK, socket.SOCK_STREAM, (2, 1024))
+try:
+    socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", {udp.getsockname()})
+except OSError:
+    pass
+""")
+        with suppress(TimeoutError):
+            reached.append(udp.recv(10))
+        abstract.close()
+        named.close()
+
+    assert outcome.out.text().split() == ["refused"] * 5, outcome.err.text()
+    assert reached == []
+
+
+async def test_with_the_network_it_reaches_servers_but_no_socket_of_other_programs(there: Yard) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as tcp:
+        port = tcp.getsockname()[1]
+        threading.Thread(target=lambda: tcp.accept()[0].sendall(b"hello"), daemon=True).start()
+        outcome = await there.python(
+            f"import socket; print(socket.create_connection(('127.0.0.1', {port})).recv(9))\n"
+            "socket.socket(socket.AF_UNIX)",
+            network=True,
+        )
+
+    assert outcome.out.text() == "b'hello'\n"
+    assert "PermissionError" in outcome.err.text()
+
+
+async def test_it_signals_nobody_outside(there: Yard) -> None:
+    us, above = os.getpid(), os.getppid()
+
+    outcome = await there.sh(f"kill -9 {us}; kill -STOP {above}; renice 19 {us} || echo no")
+
+    assert outcome.out.text() == "no\n"
+    assert os.getpriority(os.PRIO_PROCESS, us) < 19
+
+
+async def test_it_has_no_privileges_and_gets_none(there: Yard) -> None:
+    outcome = await there.python(
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        "print(libc.prctl(39, 0, 0, 0, 0), libc.prctl(21, 0, 0, 0, 0))\n"
+        "header = (ctypes.c_uint32 * 2)(0x20080522, 0); caps = (ctypes.c_uint32 * 6)()\n"
+        "libc.capget(header, caps); print(list(caps))\n"
+        "try:\n    os.mknod('disk', 0o60600, os.makedev(8, 0)); print('made')\n"
+        "except OSError: print('refused')"
+    )
+
+    assert outcome.out.text().split("\n")[:3] == ["1 2", "[0, 0, 0, 0, 0, 0]", "refused"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_place_that_would_show_the_workspace_is_refused(kind: str, tmp_path: Path) -> None:
+    there = await yard(kind, tmp_path)
+    for readable, folder in (
+        (there.workspace, there.folder),
+        (there.workspace / "state", there.folder),
+        (tmp_path, there.folder),
+        (Path("/usr"), there.workspace),
+        (tmp_path / "gone", there.folder),
+    ):
+        with pytest.raises(NoSandbox):
+            there.sandbox.wrap(["true"], Rules(folder, readable=(readable,), private=(there.workspace,)))
+
+
+async def test_what_is_readable_is_read_and_not_written(there: Yard, tmp_path: Path) -> None:
+    program = tmp_path / "programs/server"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho served; echo x >> $0")
+    program.chmod(0o755)
+
+    outcome = await there.sh(str(program), readable=(program.parent,))
+
+    assert outcome.out.text() == "served\n"
+    assert program.read_text().count("\n") == 1
+
+
+async def test_of_the_shared_folder_the_parts_of_others_are_closed(tmp_path: Path) -> None:
+    there = await yard("bubblewrap", tmp_path)
+    shared = there.workspace / "files"
+    (shared / "note").write_text("ours")
+
+    outcome = await there.sh(
+        "cat note; ls chats people; touch chats/x people/y || echo no",
+        folder=shared,
+        closed=("chats", "people"),
+    )
+
+    assert outcome.out.text() == "ourschats:\n\npeople:\nno\n"
+    with pytest.raises(NoSandbox, match="Landlock cannot close"):
+        (await yard("landlock", tmp_path)).sandbox.wrap(["true"], Rules(shared, closed=("chats",)))

@@ -1,0 +1,85 @@
+"""The sandboxes hold for a user that is not root as well: a service runs as one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from session.tools.sandbox.rules import Limits, Rules
+from session.tools.sandbox.sandbox import sandbox_here
+from tests.session.tools.sandbox_place import KINDS, processes_with
+
+NOBODY = 65534
+LIMITS = Limits(memory_bytes=256 * 2**20, processes=64)
+# One that every user may start: that of the tests may lie in root's home.
+PYTHON = "/usr/bin/python3"
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path(PYTHON).exists(), reason="the other tests run as such a user then"
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Make a folder of nobody's where nobody gets to."""
+    path = Path(tempfile.mkdtemp(prefix="chat-gateway-nobody-"))
+    os.chown(path, NOBODY, NOBODY)
+    yield path
+    shutil.rmtree(path)
+
+
+async def as_nobody(kind: str, folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    sandbox = (await sandbox_here(kind)).sandbox  # type: ignore[arg-type]
+    wrapped = sandbox.wrap(["/bin/sh", "-c", command], Rules(folder, limits=LIMITS))
+    user = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all")
+    # The launcher's parent has to be who wrapped the command, and it is: setpriv becomes the launcher.
+    return subprocess.run(
+        [*user, PYTHON, *wrapped.argv[1:]],
+        env=dict(wrapped.env),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_writes_its_folder_and_nothing_else(kind: str, folder: Path) -> None:
+    with tempfile.NamedTemporaryFile() as other:
+        os.chown(other.name, NOBODY, NOBODY)
+        ended = await as_nobody(
+            kind,
+            folder,
+            f"echo x > mine; cat {other.name}; chmod 777 {other.name}; touch {other.name}; kill -9 -1",
+        )
+        mode = Path(other.name).stat().st_mode & 0o777
+
+    assert (folder / "mine").read_text() == "x\n"
+    assert mode == 0o600
+    assert ended.stderr.count(other.name) >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_fork_bomb_ends_alone(kind: str, folder: Path) -> None:
+    tag = f"98765.{uuid.uuid4().int % 10**12}"
+
+    ended = await as_nobody(
+        kind, folder, f"bomb() {{ bomb | bomb & }}; bomb; sleep 2; sleep {tag} & sleep 1; exit 5"
+    )
+
+    assert "Cannot fork" in ended.stderr or "temporarily unavailable" in ended.stderr
+    assert list(processes_with(tag)) == []
+    assert not [path for path in Path("/proc").glob("[0-9]*") if _owner(path) == NOBODY]
+
+
+def _owner(path: Path) -> int:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return -1

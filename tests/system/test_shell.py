@@ -1,0 +1,184 @@
+"""A running gateway runs a model's commands in a sandbox: told whole, ended by /stop and by its own death."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.session.tools.sandbox_place import KINDS, SECRET, processes_with
+from tests.support.harness import Daemon, ask, command
+from tests.support.model_server import ModelServer
+from tests.support.place import lines_of, with_model
+from tests.support.until import until
+
+KEY = "web:a"
+
+
+def on(model: ModelServer, kind: str = "auto", **more: Any) -> dict[str, Any]:
+    return with_model(model, **{"tools.shell.enabled": "true", "tools.shell.sandbox": kind, **more})
+
+
+def calls(command: str, **arguments: Any) -> str:
+    return f"please [[tool:shell {json.dumps({'command': command, **arguments})}]]"
+
+
+def results(workspace: Path) -> list[str]:
+    """List what the tool said, as the transcript of the chat has it."""
+    paths = sorted((workspace / "sessions").glob("web_a*.jsonl"))
+    lines = lines_of(workspace, paths[0].stem)
+    return [line["content"] for line in lines if line.get("role") == "tool"]
+
+
+@pytest.fixture
+def tag() -> str:
+    return f"98765.{uuid.uuid4().int % 10**12}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_path: Path, kind: str) -> None:
+    async with ModelServer() as model:
+        config = on(model, kind, **{"model.api_key": SECRET})
+        async with Daemon(tmp_path, config=config) as daemon:
+            await ask(daemon, "web:b", "0", calls("echo my diary > diary.txt; exit 3"))
+            answer = await ask(
+                daemon,
+                KEY,
+                "1",
+                calls(f"echo x > own.txt; cat {tmp_path}/files/*/*/diary.txt; ls -R {tmp_path}; env")
+                + calls("cat own.txt; cat /proc/*/environ; :")
+                + calls("for n in {3..254}; do (: >&$n) 2>&- || (: <&$n) 2>&- && echo open $n; done; :"),
+            )
+            _, printed = await command(tmp_path, "doctor", "--json", config=config)
+
+    assert answer is not None
+    told = "\n".join(str(seen.messages) for seen in model.turns if "web:b" not in str(seen.messages))
+    assert "exit code: 0\\nstdout:\\nx\\n" in told
+    # Nothing that the daemon has open is handed on.
+    assert results(tmp_path)[-1] == "exit code: 0"
+    assert "exit code: 3" in str(model.turns[1].messages)
+    assert [path.read_text() for path in tmp_path.glob("files/chats/*/own.txt")] == ["x\n"]
+    for seen in model.turns[2:]:
+        assert "my diary" not in str(seen.messages)
+        assert SECRET not in str(seen.messages)
+    assert f"{kind} confines commands, without network" in printed
+    assert "shell" in model.turns[0].tools
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, kind: str, tag: str) -> None:
+    async with ModelServer() as model, Daemon(tmp_path, config=on(model, kind)) as daemon:
+        turn = asyncio.create_task(ask(daemon, KEY, "1", calls(f"setsid sleep {tag} & sleep {tag}")))
+        await until(lambda: len(_sleeping(tag)) == 2)
+
+        await ask(daemon, KEY, "2", "/stop")
+
+        await until(lambda: not _sleeping(tag))
+        await turn
+        again = await ask(daemon, KEY, "3", "still there?")
+
+    assert again is not None
+    assert again["reply"] == "stub: still there?"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again(
+    tmp_path: Path, kind: str, tag: str
+) -> None:
+    async with ModelServer() as model, Daemon(tmp_path, config=on(model, kind)) as daemon:
+        words = calls(f"echo run >> runs.txt; (setsid sleep {tag} &); sleep {tag}")
+        turn = asyncio.create_task(ask(daemon, KEY, "1", words))
+        await until(lambda: len(_sleeping(tag)) == 2)
+
+        await daemon.kill()
+
+        await until(lambda: not _sleeping(tag))
+        await turn
+        await daemon.start()
+        answer = await ask(daemon, KEY, "1", words)
+
+    assert answer is not None
+    assert [path.read_text() for path in tmp_path.glob("files/chats/*/runs.txt")] == ["run\n"]
+    assert "outcome unknown" in results(tmp_path)[0]
+
+
+async def test_without_a_sandbox_a_command_is_refused_and_the_turn_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where bubblewrap is not to be found, and Landlock not wanted."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    async with ModelServer() as model:
+        config = on(model, "bubblewrap")
+        async with Daemon(tmp_path, config=config, anew=True) as daemon:
+            await daemon.said("sandbox.missing")
+            answer = await ask(daemon, KEY, "1", calls("touch x"))
+            code, printed = await command(tmp_path, "doctor", "--json", config=config)
+
+    assert answer is not None
+    [said] = results(tmp_path)
+    assert said == (
+        "error: no command can be run: bubblewrap is not installed; "
+        "the owner's cure: apt-get install bubblewrap"
+    )
+    assert not list(tmp_path.glob("files/**/x"))
+    assert "shell refuses every command: bubblewrap is not installed" in printed
+    assert code == 1
+
+
+async def test_what_is_said_is_cut_in_the_middle(tmp_path: Path) -> None:
+    async with ModelServer() as model, Daemon(tmp_path, config=on(model)) as daemon:
+        flood = "echo first; yes grüße 2>/dev/null | head -c 50000000; echo last; echo error >&2"
+        await ask(daemon, KEY, "1", calls(flood) + calls("echo early; sleep 60", timeout_s=1))
+
+    whole, timed = results(tmp_path)
+    assert whole.startswith("exit code: 0\nstdout:\nfirst\n")
+    assert whole.endswith("last\n\nstderr:\nerror\n")
+    assert "bytes are left out" in whole
+    assert len(whole.encode()) <= 64 * 1024
+    assert timed == "ended after 1 s: its time was up\nstdout:\nearly\n"
+
+
+async def test_it_is_off_until_it_is_enabled_and_groups_have_it_where_it_is_named(tmp_path: Path) -> None:
+    offered = {}
+    for name, more in (
+        ("off", {}),
+        ("named", {"tools.direct": "shell"}),
+        ("on", {"tools.shell.enabled": "true"}),
+        ("group", {"tools.shell.enabled": "true", "tools.groups": "shell"}),
+    ):
+        async with (
+            ModelServer() as model,
+            Daemon(tmp_path / name, config=with_model(model, **more)) as daemon,
+        ):
+            await ask(daemon, "web:a", "1", "hello")
+            await ask(daemon, "telegram:1", "2", "hello")
+            direct, group = (
+                next(seen for seen in model.turns if seen.text == "hello" and ours in str(seen.messages[-1]))
+                for ours in ("web", "telegram")
+            )
+            offered[name] = ("shell" in direct.tools, "shell" in group.tools)
+            if name == "named":
+                assert b"tools.direct: shell is not enabled; set tools.shell.enabled = true" in daemon.log
+
+    assert offered == {
+        "off": (False, False),
+        "named": (False, False),
+        "on": (True, False),
+        "group": (True, True),
+    }
+
+
+def _sleeping(tag: str) -> list[int]:
+    """List the processes that sleep so long, not those whose command says that they will."""
+    found = []
+    for pid in processes_with(tag):
+        try:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0"):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
