@@ -20,6 +20,10 @@ SDKS = {
     "aiormq": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "wire")},
     "pamqp": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "wire", "lenient")},
     "litellm": {"session/models/llm.py"},
+    **dict.fromkeys(
+        ("mcp", "mcp_types", "httpx2", "anyio"),
+        {f"session/mcp/{name}.py" for name in ("connection", "streams", "watch")},
+    ),
     "telegram": {"channels/telegram/wire.py"},
     "discord": {f"channels/discord/{name}.py" for name in ("gateway", "rest")},
 }

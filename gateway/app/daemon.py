@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from gateway.app import collector, descriptors
+from gateway.app import collector, descriptors, mcp
 from gateway.app import log as logs
 from gateway.app.app import Application, Role
 from gateway.app.daemons import DaemonRegistry
@@ -76,6 +76,8 @@ async def _main(settings: Settings, server: Callable[[Application], Server], rol
                 _say("model echo: it repeats what it is told, until model.name is set")
             for key in not_built(settings):
                 _say(f"{key}: {WORDS}")
+            if mcp.missing(settings):
+                _say(f"mcp: {mcp.MISSING}; {mcp.CURE}")
             level, text, cure = memory_scope.check(settings)
             if level == "warn":
                 _say(f"{text}; {cure}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
+from gateway.app.mcp import build_servers
 from gateway.app.model import build_model
 from gateway.app.surroundings import SurroundingsReader
 from gateway.config.memory_scope import scopes_of
@@ -38,7 +39,7 @@ from session.models.spending import Spending
 from session.recall.recall import Recall
 from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
-from session.tools import Toolbox
+from session.tools import Toolbox, ToolSource
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
@@ -86,6 +87,7 @@ class SessionServices:
         )
         self._library = Library(settings.workspace)
         self._context_parts = build_context_parts(settings, self.store, self._library)
+        self.mcp = build_servers(settings, self.scopes)
         self.turns = Turns(
             model=self.model,
             toolbox=self._toolbox(settings),
@@ -138,6 +140,7 @@ class SessionServices:
             self.store.layout,
             self.memory,
             MemorySearch(self.recall, self.scopes, zone=settings.zone),
+            self.mcp,
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -146,7 +149,9 @@ class SessionServices:
         if session.metadata.get("model") != self.model.name:
             await session.checkpoint(metadata={"model": self.model.name})
         scope = await self.circles.of(session, request)
-        tools = self._tools.groups if scope.group else self._tools.direct
+        await self.mcp.refresh()
+        # A server's own table says where its tools are on offer.
+        tools = (*(self._tools.groups if scope.group else self._tools.direct), *self.turns.toolbox.sourced())
         notes = await self.memory.text(scope)
         facts = await self.facts.told(scope, session, request)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
@@ -197,6 +202,7 @@ class SessionServices:
             group.create_task(self.jobs.run(), name="jobs")
             group.create_task(self.compactions.run(), name="compactions")
             group.create_task(self.recall.run(), name="recall")
+            group.create_task(self.mcp.run(), name="mcp")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""
@@ -269,12 +275,18 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
 
 
 def build_toolbox(
-    settings: Settings, library: Library, layout: Layout, memory: MemoryNotes, search: MemorySearch
+    settings: Settings,
+    library: Library,
+    layout: Layout,
+    memory: MemoryNotes,
+    search: MemorySearch,
+    source: ToolSource | None = None,
 ) -> Toolbox:
-    """Put together the tools that come with the daemon."""
+    """Put together the tools that come with the daemon, and those of a source that changes."""
     archives = SessionArchiveRead(layout, zone=settings.zone)
     profile = Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives, search])
+    here = (Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives, search)
+    return Toolbox(here, source)
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

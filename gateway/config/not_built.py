@@ -17,7 +17,6 @@ KEYS: Final = (
     "tools.policy",
     "tools.web_fetch",
     "tools.shell",
-    "mcp",
     "agents",
     "bindings",
     "state.local_dir",

@@ -377,9 +377,8 @@ class _Turn:
                 spent = usage_of(line)
                 self.meter.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
         for call in self._open_calls(exchange):
-            tool = self._turns.toolbox.get(call.name)
             # A tool may have acted before the crash: only one that may act twice is run again.
-            if tool is not None and not tool.repeatable:
+            if not self._turns.toolbox.may_repeat(call.name):
                 await self._store(self._lines.result(call, INTERRUPTED, is_error=True))
             else:
                 await self._run_call(call)
