@@ -105,6 +105,8 @@ class Connection:
             raise CallLate(f"it did not answer within {timeout_s:g} s") from None
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
+                # Nothing is sent to it any more, whoever notices first.
+                self._watch.ended.set()
                 raise ServerGone(self._why(said(str(error)))) from error
             raise CallFailed(f"it refused the call: {self._why(said(str(error)))}") from error
         except (ValidationError, RuntimeError) as error:

@@ -135,6 +135,9 @@ class ServerProcess:
         self._signal(signal.SIGKILL)
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
+                # A pipe that is full keeps its descriptor until somebody reads it.
+                while self._process.stdout is not None and await self._process.stdout.read(CHUNK_BYTES):
+                    pass
                 await self._process.wait()
 
     async def drain_errors(self) -> None:
