@@ -115,12 +115,16 @@ class Connection:
 
     async def listen(self) -> None:
         """Wait for news of the tools in the newer era, where a server is asked for them; for ever."""
-        while self.protocol in MODERN_PROTOCOL_VERSIONS:
+        task = asyncio.current_task()
+        assert task is not None
+        # An error on the way out may have taken the place of a cancellation.
+        while self.protocol in MODERN_PROTOCOL_VERSIONS and not task.cancelling():
             with suppress(MCPError, SubscriptionLost, ValidationError, RuntimeError):
                 async with self._client.listen(tools_list_changed=True) as news:
                     async for _ in news:
                         self.changed.set()
-            await asyncio.sleep(LISTEN_AGAIN_S)
+            if not task.cancelling():
+                await asyncio.sleep(LISTEN_AGAIN_S)
 
     def _why(self, text: str) -> str:
         """Return what was said, and how HTTP answered where that was an error."""

@@ -26,6 +26,17 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames")
+_NUMBERS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "multipleOf")
+_WORDS = ("title", "description", "format", "pattern", "$ref")
+_KEYWORDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_NAMED, (dict,)),
+    **dict.fromkeys((*_MANY, "required", "enum"), (list,)),
+    **dict.fromkeys(_NUMBERS, (int, float)),
+    **dict.fromkeys(_WORDS, (str,)),
+}
 
 
 def fault_of(schema: object) -> str:
@@ -41,6 +52,8 @@ def fault_of(schema: object) -> str:
         if size > MAX_SCHEMA_BYTES:
             return f"its schema has {size} bytes, {MAX_SCHEMA_BYTES} are the most"
         _Expanded(schema).of(schema, 0)
+        if fault := _unsound(schema, "$"):
+            return fault
     except (_TooMuch, RecursionError, ValueError) as error:
         return str(error) or "its schema is nested too deeply"
     return ""
@@ -56,6 +69,31 @@ def misfit(value: object, schema: Schema) -> str:
         ValueError: the schema asks for more than ``MAX_STEPS`` looks.
     """
     return _Fitting(schema).look(value, schema, "$", 0)
+
+
+def _unsound(schema: object, at: str) -> str:
+    """Say where a schema is none: a provider refuses the whole request for one bad word in a tool's."""
+    if isinstance(schema, bool):
+        return ""
+    if not isinstance(schema, dict):
+        return f"its schema is none at {at}"
+    for name, kinds in _KEYWORDS.items():
+        # To Python, True is a number.
+        if name in schema and (not isinstance(schema[name], kinds) or isinstance(schema[name], bool)):
+            return f"its schema is none at {at}: {name}"
+    types = schema.get("type", "object")
+    if not all(
+        isinstance(each, str) and each in _TYPES for each in (types if isinstance(types, list) else [types])
+    ):
+        return f"its schema is none at {at}: type"
+    if not all(isinstance(each, str) for each in schema.get("required", ())):
+        return f"its schema is none at {at}: required"
+    inner = [(name, each) for name in _ONE if name in schema for each in [schema[name]]]
+    inner += [(name, each) for name in _MANY if name in schema for each in schema[name]]
+    inner += [
+        (f"{name}.{key}", each) for name in _NAMED if name in schema for key, each in schema[name].items()
+    ]
+    return next((fault for name, each in inner if (fault := _unsound(each, f"{at}.{name}"))), "")
 
 
 class _TooMuch(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -40,6 +41,7 @@ PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 WELL_S: Final = 60.0
 
 log = structlog.get_logger("mcp")
+_importing = threading.Lock()
 
 
 class Server:
@@ -66,6 +68,8 @@ class Server:
         self._connection: Connection | None = None
         self._suspect = asyncio.Event()
         self._up = asyncio.Event()
+        # Set, and another put in its place, when the server ends or does not start.
+        self._failed = asyncio.Event()
         # Set once it is known whether the server can be started at all.
         self.tried = asyncio.Event()
         self._since = datetime.now(UTC)
@@ -95,6 +99,7 @@ class Server:
                 await self._keep()
             except ServerFailed as fault:
                 self._down(fault)
+                _end_if_cancelled()
             failures = 1 if self._clock() - began > WELL_S else failures + 1
             self._pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
             await self._sleep(self._pause_s)
@@ -129,15 +134,7 @@ class Server:
         Raises:
             CallFailed: it came to nothing, or nobody knows its outcome.
         """
-        if self._connection is not None and self._connection.ended.is_set():
-            # It is gone, and nobody has noticed yet: nothing is sent to it any more.
-            self._up.clear()
-        try:
-            # One that failed again and again is not worth the wait.
-            async with asyncio.timeout(WAIT_S if self._pause_s < WAIT_S else 0):
-                await self._up.wait()
-        except TimeoutError:
-            raise CallFailed(f"it does not run: {self._error}") from None
+        await self._wait_until_up()
         connection = self._connection
         assert connection is not None
         if tool not in self.tools:
@@ -149,6 +146,25 @@ class Server:
             raise CallLate(f"{late}; whether it did what it was asked is not known") from late
         except ServerGone as gone:
             raise CallFailed(f"{gone}; whether it did what it was asked is not known") from gone
+
+    async def _wait_until_up(self) -> None:
+        """Wait for a server that is being started, or that just ended and will be.
+
+        Raises:
+            CallFailed: it does not come up.
+        """
+        if self._connection is not None and self._connection.ended.is_set():
+            # It is gone, and nobody has noticed yet: nothing is sent to it any more.
+            self._up.clear()
+        ends_at = self._clock() + WAIT_S
+        # The end that was not noticed yet, and the start after it.
+        for _ in range(2):
+            # One that failed again and again is not worth the wait.
+            if not self._up.is_set() and self._pause_s < WAIT_S:
+                left_s = ends_at - self._clock()
+                await first_of(self._up.wait(), self._failed.wait(), timeout_s=left_s)
+        if not self._up.is_set():
+            raise CallFailed(f"it does not run: {self._error}")
 
     def part(self) -> dict[str, Any]:
         """Say whether it is up, since when, and what is wrong with it or its tools."""
@@ -238,6 +254,8 @@ class Server:
             log.warning("mcp.went_down", server=self.spec.name, error=str(fault), hint=fault.hint)
             self._since = datetime.now(UTC)
         self._error = str(fault)
+        failed, self._failed = self._failed, asyncio.Event()
+        failed.set()
         self.tried.set()
 
     @asynccontextmanager
@@ -254,9 +272,18 @@ class Server:
             self.record, self._seen = self._file.read(), now
 
 
+def _end_if_cancelled() -> None:
+    """End the task where it was told to: an error on the way out may have taken the place of that."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 def _opening() -> Opening:
     try:
-        from session.mcp.opening import opened
+        # Two threads that import modules which import one another may wait for each other for ever.
+        with _importing:
+            from session.mcp.opening import opened
     except ModuleNotFoundError as error:
         raise ServerFailed(f"the package {error.name} is not installed", hint="make extras") from error
     return opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
@@ -93,8 +93,14 @@ class Watch:
         rows = result.get("tools")
         self.listing = read_listing(rows if isinstance(rows, list) else [])
         result["tools"] = [
-            {"name": tool.name, "inputSchema": dict(tool.parameters)} for tool in self.listing.tools
+            {"name": tool.name, "inputSchema": _plain(tool.parameters)} for tool in self.listing.tools
         ]
+
+
+def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the session looks at of the arguments' schema, as each of its eras takes it."""
+    rules = schema["properties"].items()
+    return {"type": "object", "properties": {name: rule for name, rule in rules if isinstance(rule, dict)}}
 
 
 def joined(pages: Sequence[Listing]) -> Listing:

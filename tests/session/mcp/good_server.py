@@ -1,6 +1,6 @@
-"""A server by the library's own server class, over stdio or HTTP: it keeps a log of the calls it got.
+"""A server by the library's own server class: it keeps a log of the calls it got.
 
-``python good_server.py LOG [--http PORT]``; LOG grows by a line for each call that begins or is cancelled.
+``python good_server.py LOG``; LOG grows by a line for each call that begins or is cancelled.
 """
 
 from __future__ import annotations
@@ -66,7 +66,4 @@ def broken() -> str:
 
 
 if __name__ == "__main__":
-    if "--http" in sys.argv:
-        server.run("streamable-http", port=int(sys.argv[sys.argv.index("--http") + 1]))
-    else:
-        server.run("stdio")
+    server.run("stdio")
