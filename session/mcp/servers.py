@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,9 @@ from session.tools import Tool, ToolPlace
 from session.transcript.key import split
 
 # How long a turn waits, in all, for servers of which nothing is known yet: their tools would be missing.
-FIRST_S: Final = 5.0
+FIRST_S: Final = 10.0
+# Before they are started, a model's library may have to be imported.
+BEGUN_S: Final = 30.0
 
 
 class McpServers:
@@ -33,7 +36,8 @@ class McpServers:
         ]
         self._person = partial(person_of, scopes)
         self._built: tuple[object, Sequence[McpTool], Mapping[str, McpTool]] = (None, (), {})
-        self._first = asyncio.Event()
+        self._begun = asyncio.Event()
+        self._waited = False
 
     def tools(self) -> Sequence[Tool]:
         """List the tools of all servers, always in the same order, whether the servers are up or not."""
@@ -52,17 +56,20 @@ class McpServers:
         if not self.servers:
             return
         new = [server for server in self.servers if server.record.approved is None]
-        if new and not self._first.is_set():
-            waits = [asyncio.create_task(server.tried.wait(), name="mcp first") for server in new]
-            await asyncio.wait(waits, timeout=FIRST_S)
-            for wait in waits:
-                wait.cancel()
-            self._first.set()
+        if new and not self._waited:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEGUN_S):
+                    await self._begun.wait()
+                async with asyncio.timeout(FIRST_S):
+                    for server in new:
+                        await server.tried.wait()
+            self._waited = True
         for server in self.servers:
             await server.refresh()
 
     async def run(self) -> None:
         """Keep all servers up, for ever."""
+        self._begun.set()
         async with asyncio.TaskGroup() as group:
             for server in self.servers:
                 group.create_task(server.run(), name=f"mcp {server.spec.name}")

@@ -17,6 +17,8 @@ from tests.support.until import until
 
 HERE = Path(__file__).parent
 GOOD, WILD = HERE / "good_server.py", HERE / "wild_server.py"
+# A server from a registry, as it was installed.
+TIME = Path(sys.executable).with_name("mcp-server-time")
 
 
 def spec_of(script: Path, log: Path, *arguments: object, **more: Any) -> ServerSpec:

@@ -11,10 +11,8 @@ import pytest
 from session.mcp.errors import CallLate
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
-from tests.session.mcp.mcp_place import GOOD, WILD, called, fault, kept_up, noted, spec_of, up_again
+from tests.session.mcp.mcp_place import GOOD, TIME, WILD, called, fault, kept_up, noted, spec_of, up_again
 from tests.support.until import until
-
-TIME = Path(__file__).parents[3] / ".venv/bin/mcp-server-time"
 
 
 def alive(pid: int) -> bool:
