@@ -64,7 +64,10 @@ class Server:
         self._sleep = sleep
         self._file = RecordFile(folder, spec.name)
         self._seen: object = None
+        self._identity = spec.identity
         self.record = Record()
+        # Those that may be used, by name, also of a server that is not up right now.
+        self.tools: Sequence[ListedTool] = ()
         self._connection: Connection | None = None
         self._suspect = asyncio.Event()
         self._up = asyncio.Event()
@@ -77,11 +80,6 @@ class Server:
         self._pause_s = 0.0
         self._problems: Sequence[str] = ()
         self._read()
-
-    @property
-    def tools(self) -> Sequence[ListedTool]:
-        """The tools that may be used, by name, also of a server that is not up right now."""
-        return self.record.usable if self.record.identity == self.spec.identity else ()
 
     async def refresh(self) -> None:
         """Look whether another process approved of tools."""
@@ -117,7 +115,7 @@ class Server:
         async with self._connected() as connection:
             listing, protocol = await self._listed(connection), connection.protocol
         spec = self.spec
-        record = settled(self.record, listing, identity=spec.identity, trusted=spec.trusted)
+        record = settled(self.record, listing, identity=self._identity, trusted=spec.trusted)
         return record, listing.problems, protocol
 
     def approve(self) -> None:
@@ -126,7 +124,7 @@ class Server:
         Raises:
             NewerFormat, StoreError: nothing was written.
         """
-        self.record = self._file.approve()
+        self._know(self._file.approve())
 
     async def call(self, tool: ListedTool, arguments: Mapping[str, Any]) -> Answer:
         """Call a tool, once.
@@ -169,7 +167,7 @@ class Server:
     def part(self) -> dict[str, Any]:
         """Say whether it is up, since when, and what is wrong with it or its tools."""
         up = self._up.is_set()
-        changes = len(self.record.changes) if self.record.identity == self.spec.identity else 0
+        changes = len(self.record.changes) if self.record.identity == self._identity else 0
         said = [] if up else [self._error]
         if changes:
             said.append(f"{changes} tools are not as they were approved: chat-gateway mcp list")
@@ -218,11 +216,11 @@ class Server:
         spec = self.spec
         try:
             record = await asyncio.to_thread(
-                self._file.settle, listing, identity=spec.identity, trusted=spec.trusted
+                self._file.settle, listing, identity=self._identity, trusted=spec.trusted
             )
         except StoreError as error:
             raise ServerFailed(f"what it listed cannot be recorded: {error}", hint=error.hint) from error
-        self.record = record
+        self._know(record)
         if listing.problems or self.record.changes:
             log.warning(
                 "mcp.tools_withheld",
@@ -269,7 +267,14 @@ class Server:
     def _read(self) -> None:
         now = seen(self._file.path)
         if now != self._seen:
-            self.record, self._seen = self._file.read(), now
+            self._know(self._file.read())
+            self._seen = now
+
+    def _know(self, record: Record) -> None:
+        """Take over what is known of the server, unless it is of another one that had its name."""
+        if record != self.record:
+            self.record = record
+            self.tools = record.usable if record.identity == self._identity else ()
 
 
 def _end_if_cancelled() -> None:

@@ -23,6 +23,9 @@ FIRST_S: Final = 10.0
 # Before they are started, a model's library may have to be imported.
 BEGUN_S: Final = 30.0
 
+# Of which lists, the tools in order, and by name.
+_Built = tuple[Sequence[object], Sequence[McpTool], Mapping[str, McpTool]]
+
 
 class McpServers:
     """The servers, in the order of their names; one that is slow or gone is in the way of no other."""
@@ -35,7 +38,7 @@ class McpServers:
             Server(spec, state / "mcp", launch=launch) for spec in sorted(specs, key=lambda spec: spec.name)
         ]
         self._person = partial(person_of, scopes)
-        self._built: tuple[object, Sequence[McpTool], Mapping[str, McpTool]] = (None, (), {})
+        self._built: _Built = ((), (), {})
         self._begun = asyncio.Event()
         self._waited = False
 
@@ -78,9 +81,11 @@ class McpServers:
         """Say of each server, as ``mcp.<name>``, whether it is up, since when, and what is wrong."""
         return {f"mcp.{server.spec.name}": server.part() for server in self.servers}
 
-    def _tools(self) -> tuple[object, Sequence[McpTool], Mapping[str, McpTool]]:
-        now = [server.record for server in self.servers]
-        if now != self._built[0]:
+    def _tools(self) -> _Built:
+        now = [server.tools for server in self.servers]
+        before = self._built[0]
+        # Looked at for each call: another list is another object.
+        if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
             pairs = [(server, tool) for server in self.servers for tool in server.tools]
             names = offered_names((server.spec.name, tool.name) for server, tool in pairs)
             tools = [
