@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ async def up(daemon: Daemon, name: str) -> None:
         return bool(parts["parts"][f"mcp.{name}"]["up"])
 
     await until(is_up, 90)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """List the processes of this machine that work in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            if path.readlink() == folder:
+                found.append(path.parent.name)
+    return found
 
 
 async def test_a_server_from_a_registry_serves_a_turn(tmp_path: Path) -> None:
@@ -120,6 +131,22 @@ async def test_a_call_of_a_server_that_is_configured_no_more_is_not_lost_sight_o
             asking.cancel()
 
     assert results(tmp_path) == ["outcome unknown: interrupted"]
+
+
+async def test_a_server_that_hangs_ends_with_its_daemon(tmp_path: Path) -> None:
+    """It hears nothing any more, and is not told: the daemon is killed."""
+    folder = tmp_path / "state/mcp/wild"
+    async with ModelServer() as model:
+        model.script.append(calling("mcp_wild_hang"))
+        async with Daemon(tmp_path, config=with_model(model, mcp={"wild": table(WILD)})) as daemon:
+            await up(daemon, "wild")
+            asking = asyncio.create_task(ask(daemon, KEY, "1", "wait for ever"))
+            await until(lambda: noted(folder / "log"), 60)
+            assert processes_in(folder)
+            await daemon.kill()
+
+            await until(lambda: not processes_in(folder), 60)
+            asking.cancel()
 
 
 async def test_stop_ends_a_call_there(tmp_path: Path) -> None:
