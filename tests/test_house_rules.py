@@ -15,11 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("gateway", "channels", "session", "durable")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 RABBITMQ = "gateway/queue/rabbitmq"
+MCP = {f"session/mcp/{name}.py" for name in ("connection", "streams", "watch")}
 SDKS = {
     "aio_pika": {f"{RABBITMQ}/{name}.py" for name in ("connection", "wire")},
     "aiormq": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "wire")},
     "pamqp": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "wire", "lenient")},
     "litellm": {"session/models/llm.py"},
+    "mcp": MCP,
+    "mcp_types": MCP,
+    "httpx2": MCP,
+    "anyio": MCP,
     "telegram": {"channels/telegram/wire.py"},
     "discord": {f"channels/discord/{name}.py" for name in ("gateway", "rest")},
 }

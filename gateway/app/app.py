@@ -259,6 +259,8 @@ class Application:
             parts[kind.name] = part
         if self.clock is not None:
             parts["cron"] = self.clock.part()
+        if self.services is not None and not self.services.model.plain:
+            parts |= self.services.mcp.parts()
         return health.up and up, parts
 
     def model_standing(self) -> ModelStanding:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from gateway.app import collector, descriptors
+from gateway.app import collector, descriptors, mcp
 from gateway.app import log as logs
 from gateway.app.app import Application, Role
 from gateway.app.daemons import DaemonRegistry
@@ -79,6 +79,8 @@ async def _main(settings: Settings, server: Callable[[Application], Server], rol
                 _say(f"{key}: {WORDS}")
             for text, cure in lacking(settings):
                 _say(f"{text}; {cure}")
+            if mcp.missing(settings):
+                _say(f"mcp: {mcp.MISSING}; {mcp.CURE}")
             level, text, cure = memory_scope.check(settings)
             if level == "warn":
                 _say(f"{text}; {cure}")

@@ -45,6 +45,7 @@ LOUD = (
     "discord",
     "httpcore",
     "httpx",
+    "httpx2",
     "litellm",
     "LiteLLM",
     "LiteLLM Proxy",

@@ -11,11 +11,12 @@ from typing import Any
 from gateway.app.approvals import build_gate, without_denied
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
+from gateway.app.mcp import build_servers
 from gateway.app.model import build_model
 from gateway.app.optional_tools import OptionalTools, granted
-from gateway.app.schedules import ChatSchedules
 from gateway.app.subagents import SubagentContext, build_store, status_lines, turns_like
 from gateway.app.surroundings import SurroundingsReader
+from gateway.app.toolbox import build_toolbox
 from gateway.config.memory_scope import scopes_of
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
@@ -33,29 +34,20 @@ from session.context.recent import RecentSessions
 from session.context.relevance import Relevance
 from session.context.request import place_of
 from session.context.scopes import Scopes
-from session.disk.layout import Layout
 from session.disk.threads import start_thread
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
 from session.memory.memory_rules import MemoryRules
-from session.memory.profile import Profile
 from session.memory.versions import VersionRules
 from session.models.caps import Caps
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
 from session.recall.recall import Recall
-from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
 from session.subagents.tool import Spawn
-from session.tools import Tool, Toolbox
-from session.tools.archives import SessionArchiveRead
-from session.tools.files import Edit, Ls, Read, Write
-from session.tools.grep import Grep
-from session.tools.schedule import Schedule
-from session.tools.send_file import SendFile
-from session.tools.skills import SkillRead
+from session.tools import Toolbox
 from session.transcript.attachments import Attachment
 from session.transcript.history import HistoryWindow
 from session.turn.commands import Commands
@@ -110,6 +102,7 @@ class SessionServices:
         self.gate = build_gate(settings, clock=self.store.clock)
         self.answers = Answers(self.gate.files)
         self._optional = OptionalTools(settings)
+        self.mcp = build_servers(settings, self.scopes)
         self.turns = Turns(
             model=self.model,
             toolbox=self._toolbox(settings),
@@ -176,16 +169,16 @@ class SessionServices:
         )
 
     def _toolbox(self, settings: Settings) -> Toolbox:
+        own = [Spawn(self._spawning)] if self._spawning is not None else []
         return build_toolbox(
             settings,
-            self._library,
-            self.store.layout,
-            self.memory,
-            MemorySearch(self.recall, self.scopes, zone=settings.zone),
-            Schedule(ChatSchedules(settings, self.scopes)),
-            SendFile(max_bytes=settings.media.max_mb * 2**20),
-            *([Spawn(self._spawning)] if self._spawning is not None else []),
-            *self._optional.tools,
+            self.scopes,
+            library=self._library,
+            layout=self.store.layout,
+            memory=self.memory,
+            recall=self.recall,
+            more=[*own, *self._optional.tools],
+            source=self.mcp,
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -194,7 +187,9 @@ class SessionServices:
         if session.metadata.get("model") != self.model.name:
             await session.checkpoint(metadata={"model": self.model.name})
         scope = await self.circles.of(session, request)
-        tools = granted(self._settings, group=scope.group)
+        await self.mcp.refresh()
+        # A server's own table says where its tools are on offer.
+        tools = (*granted(self._settings, group=scope.group), *self.turns.toolbox.sourced())
         notes = await self.memory.text(scope)
         facts = await self.facts.told(scope, session, request)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
@@ -255,6 +250,7 @@ class SessionServices:
             group.create_task(self.compactions.run(), name="compactions")
             group.create_task(self.recall.run(), name="recall")
             group.create_task(self._optional.look(), name="sandbox")
+            group.create_task(self.mcp.run(), name="mcp")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""
@@ -325,15 +321,6 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
         clock=lambda: datetime.now(UTC),
         look_around=SurroundingsReader(settings),
     )
-
-
-def build_toolbox(
-    settings: Settings, library: Library, layout: Layout, memory: MemoryNotes, *more: Tool
-) -> Toolbox:
-    """Put together the tools that come with the daemon, ``more`` at the end."""
-    archives = SessionArchiveRead(layout, zone=settings.zone)
-    profile = Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024)
-    return Toolbox([Read(), Write(), Edit(), Ls(), Grep(), profile, SkillRead(library), archives, *more])
 
 
 def memory_rules(settings: Settings) -> MemoryRules:

@@ -76,7 +76,7 @@ class SubagentContext:
         return answered if isinstance(answered, str) and answered else parent
 
     def _allowed(self, place: ToolPlace) -> Sequence[str]:
-        tools = granted(self._settings, group=place.group)
+        tools = (*granted(self._settings, group=place.group), *self.turns.toolbox.sourced())
         mine = [name for name in tools if name not in NOT_FOR_SUBAGENTS]
         turns = self.turns
         return without_denied(turns.gate, turns.toolbox, mine, place) if turns.gate is not None else mine

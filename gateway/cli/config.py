@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, SecretStr
 
 from channels import registry
-from gateway.app import log
+from gateway.app import log, mcp
 from gateway.cli import output
 from gateway.config.load import effective_compaction, effective_history, find_file, load, with_tables
 from gateway.config.not_built import WORDS, not_built
@@ -56,6 +56,7 @@ def check(args: argparse.Namespace) -> int:
         count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
         raise ConfigError(error.problems, hint=f"correct {count}, then check again") from None
     unbuilt = [f"{key}: {WORDS}" for key in not_built(settings)]
+    unbuilt += [f"mcp: {mcp.MISSING}; {mcp.CURE}"] if mcp.missing(settings) else []
     if args.json:
         output.document({"file": str(file) if file else None, "problems": [], "warnings": unbuilt})
     else:

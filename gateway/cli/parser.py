@@ -84,6 +84,7 @@ def build() -> argparse.ArgumentParser:
     _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
     _add_pairing(tree.noun("pairing", "strangers and groups that ask for access"))
     _add_cron(tree.noun("cron", "what is asked by the clock"))
+    _add_mcp(tree.noun("mcp", "servers of tools, and which of their tools may be used"))
     _add_config(tree.noun("config", "the configuration and its problems"))
     return parser
 
@@ -378,6 +379,16 @@ def _add_cron(tree: _Tree) -> None:
     ):
         verb = tree.verb(name, f"gateway.cli.cron:{name}", words, as_json=name == "run")
         verb.add_argument("id", metavar="ID", help="as `cron list` shows it")
+
+
+def _add_mcp(tree: _Tree) -> None:
+    tree.verb(
+        "list", "gateway.cli.mcp:list_", "list servers, their tools, and what of them changed", as_json=True
+    )
+    approve = tree.verb(
+        "approve", "gateway.cli.mcp:approve", "let the tools of a server be used as it lists them now"
+    )
+    approve.add_argument("name", metavar="NAME", help="as in [mcp.NAME] of the configuration")
 
 
 def _add_config(tree: _Tree) -> None:

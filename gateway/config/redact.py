@@ -98,6 +98,17 @@ def _walk(table: BaseModel, above: str) -> Iterator[tuple[str, str]]:
             yield f"{above}{name}", value.get_secret_value()
         elif isinstance(value, BaseModel):
             yield from _walk(value, f"{above}{name}.")
+        elif isinstance(value, Mapping):
+            yield from _named(value, f"{above}{name}.")
+
+
+def _named(table: Mapping[str, object], above: str) -> Iterator[tuple[str, str]]:
+    """Give the secrets below names that people choose, such as ``mcp.NAME.env.TOKEN``."""
+    for name, value in table.items():
+        if isinstance(value, SecretStr):
+            yield f"{above}{name}", value.get_secret_value()
+        elif isinstance(value, BaseModel):
+            yield from _walk(value, f"{above}{name}.")
 
 
 def _spellings(secret: str) -> Iterator[str]:

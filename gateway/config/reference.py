@@ -102,7 +102,7 @@ WORDS: Mapping[str, str] = {
     "tools.shell.sandbox": "What confines it; `auto`: the first that works, else the tool is refused.",
     "tools.shell.network": "Whether its commands reach the network.",
     "tools.shell.timeout_s": "How long a command may take.",
-    "mcp": f"One table a server: `[mcp.NAME]` with `command` or `url`, and more. {NOT_BUILT}",
+    "mcp": "One table a server: `[mcp.NAME]` with `command` or `url`, and [more](tools.md#mcp-servers).",
     "agents": f"One table an agent: `[agents.NAME]` with a persona and a model of its own. {NOT_BUILT}",
     "bindings": f"Which chat talks to which agent. {NOT_BUILT}",
     "state": "Where the state of this machine lies.",

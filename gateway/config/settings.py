@@ -26,7 +26,8 @@ from channels.tables import (
     Web,
     sound_secret,
 )
-from gateway.config.settings_ahead import AgentTable, Bindings, McpServer, Shell, State, WebFetch
+from gateway.config.settings_ahead import AgentTable, Bindings, Shell, State, WebFetch
+from gateway.config.settings_mcp import McpServer, check_servers
 from gateway.config.settings_policy import Policy
 from session.compaction.presets import Preset
 
@@ -345,6 +346,11 @@ class Settings(ConfigTable):
                         f"{key} belongs to both {owner[key]} and {name}; leave it with one of them"
                     )
         return value
+
+    @field_validator("mcp")
+    @classmethod
+    def _sound_servers(cls, value: Mapping[str, McpServer], info: ValidationInfo) -> Mapping[str, McpServer]:
+        return check_servers(value, info.data.get("people") or {})
 
     @property
     def zone(self) -> tzinfo:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field
 
-from channels.tables import ConfigTable, Seconds, Strings
+from channels.tables import ConfigTable, Seconds
 
 Bindings = Annotated[
     tuple[Mapping[str, str], ...],
@@ -30,19 +30,6 @@ class Shell(ConfigTable):
     enabled: bool = False
     sandbox: Literal["auto", "bubblewrap", "landlock"] = "auto"
     network: bool = False
-    timeout_s: Seconds = 60.0
-
-
-class McpServer(ConfigTable):
-    """``[mcp.NAME]``: a server on its stdio by ``command``, or over HTTP at ``url``."""
-
-    command: Strings = ()
-    url: str = Field(default="", repr=False)
-    headers_file: str = ""
-    env: Mapping[str, SecretStr] = Field(default_factory=dict)
-    channels: Strings = ()
-    repeatable: Strings = ()
-    trusted: bool = False
     timeout_s: Seconds = 60.0
 
 

@@ -24,7 +24,7 @@ from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
-from gateway.doctor import cron, embedding, owners, tools
+from gateway.doctor import cron, embedding, mcp, owners, tools
 from gateway.errors import GatewayError, StateInUse
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
@@ -97,6 +97,8 @@ async def examine(
         yield Check("embedding", level, text, cure)
     for level, text, cure in await tools.check(settings):
         yield Check("tools", level, text, cure)
+    for name, level, text, cure in await mcp.check(settings) if usable else ():
+        yield Check(name, level, text, cure)
     if usable:
         for name, look in _CONTENTS.items():
             for check in await _looked(name, look, settings):

@@ -95,6 +95,22 @@ class Choosy(Protocol):
         ...
 
 
+class ToolSource(Protocol):
+    """Tools that come and go while the daemon runs."""
+
+    def tools(self) -> Sequence[Tool]:
+        """List them as they are now, always in the same order."""
+        ...
+
+    def get(self, name: str) -> Tool | None:
+        """Return the one that is offered under a name; None where there is none right now."""
+        ...
+
+    def owns(self, name: str) -> bool:
+        """Say whether a name is that of a tool of its own, be it there or not."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What goes back to the model: at most ``MAX_RESULT_BYTES`` of UTF-8."""
@@ -104,23 +120,41 @@ class ToolResult:
 
 
 class Toolbox:
-    """The tools of this daemon by name."""
+    """The tools of this daemon by name, those of a source that changes behind those that stay."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], source: ToolSource | None = None) -> None:
         self._tools = {tool.spec.name: tool for tool in tools}
+        self._source = source
 
     def specs(self, allowed: Collection[str], place: ToolPlace) -> list[ToolSpec]:
         """Describe the tools that are on offer at ``place`` and allowed, always in the same order."""
-        return [tool.spec for name, tool in self._tools.items() if name in allowed and _serves(tool, place)]
+        here = [*self._tools.values(), *self._sourced()]
+        return [tool.spec for tool in here if tool.spec.name in allowed and _serves(tool, place)]
+
+    def sourced(self) -> list[str]:
+        """Name the tools of the source; each knows by itself where it is on offer."""
+        return [tool.spec.name for tool in self._sourced()]
 
     def get(self, name: str) -> Tool | None:
         """Return the tool of that name, if there is one."""
-        return self._tools.get(name)
+        found = self._tools.get(name)
+        return self._source.get(name) if found is None and self._source is not None else found
+
+    def may_repeat(self, name: str) -> bool:
+        """Say whether a call that a crash interrupted may be made again; never one of a tool that is gone."""
+        tool = self.get(name)
+        if tool is not None:
+            return tool.repeatable
+        # A tool that never was did nothing.
+        return self._source is None or not self._source.owns(name)
+
+    def _sourced(self) -> Sequence[Tool]:
+        return self._source.tools() if self._source is not None else ()
 
     async def run(self, call: ToolCall, place: ToolPlace, allowed: Collection[str]) -> ToolResult:
         """Run a call; whatever goes wrong becomes an error result, and only cancellation is raised."""
         try:
-            tool = self._tools.get(call.name)
+            tool = self.get(call.name)
             if tool is None or call.name not in allowed or not _serves(tool, place):
                 names = ", ".join(spec.name for spec in self.specs(allowed, place)) or "none"
                 raise ToolError(f"there is no tool {call.name!r}; the tools are: {names}")
@@ -165,21 +199,31 @@ def _serves(tool: Tool, place: ToolPlace) -> bool:
 
 
 def _problems(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """Check the part of JSON Schema that tools use: required, type, enum, minimum."""
+    """Check the part of JSON Schema that tools use: required, type, enum, minimum.
+
+    The schema of a server outside may say other things, too, which are for that server to check.
+    """
+    required = schema.get("required")
     problems = [
-        f"argument {name!r} is missing" for name in schema.get("required", ()) if name not in arguments
+        f"argument {name!r} is missing"
+        for name in (required if isinstance(required, list) else ())
+        if isinstance(name, str) and name not in arguments
     ]
     for name, rule in schema.get("properties", {}).items():
-        if name not in arguments:
+        if name not in arguments or not isinstance(rule, dict):
             continue
-        value, wanted = arguments[name], rule.get("type")
-        if wanted in _TYPES and not _is_a(value, wanted):
+        value, wanted, least = arguments[name], rule.get("type"), rule.get("minimum")
+        if isinstance(wanted, str) and wanted in _TYPES and not _is_a(value, wanted):
             problems.append(f"argument {name!r} is not of type {wanted}")
-        elif "enum" in rule and value not in rule["enum"]:
+        elif isinstance(rule.get("enum"), list) and value not in rule["enum"]:
             problems.append(f"argument {name!r} is none of {', '.join(map(str, rule['enum']))}")
-        elif "minimum" in rule and value < rule["minimum"]:
-            problems.append(f"argument {name!r} is under {rule['minimum']}")
+        elif _is_number(least) and _is_number(value) and value < least:
+            problems.append(f"argument {name!r} is under {least}")
     return problems
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_a(value: object, wanted: str) -> bool:

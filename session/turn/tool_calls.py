@@ -92,9 +92,7 @@ class ToolCalls:
         # Calls run one after the other: what stands behind one that surely did not begin did not, either.
         untouched = False
         for call in calls:
-            tool = self._toolbox.get(call.name)
-            lasting = tool is not None and not tool.repeatable
-            if call.id in asked or untouched or not lasting:
+            if call.id in asked or untouched or self._toolbox.may_repeat(call.name):
                 untouched = await self._run(call, ask=call.id in asked) or untouched
             else:
                 # A tool may have acted before the crash: only one that may act twice is run again.
@@ -139,7 +137,7 @@ class ToolCalls:
         except Refused as refused:
             await self._put(call, str(refused))
             return True
-        if way == "begun" and tool is not None and not tool.repeatable:
+        if way == "begun" and not self._toolbox.may_repeat(call.name):
             await self._put(call, INTERRUPTED)
         else:
             await self._act(call)

@@ -26,9 +26,6 @@ WRITTEN = """
 bindings = [{channel = "telegram", agent = "cat"}]
 [limits]
 workers = 0
-[mcp.files]
-command = ["files"]
-env = {TOKEN = "sesame-open"}
 [agents.cat]
 persona = "a cat"
 [state]
@@ -37,7 +34,7 @@ local_dir = "/var/lib/x"
 
 
 # Of these tables, whose keys a person names, the warning is for the whole.
-WHOLE = ("mcp", "agents")
+WHOLE = ("agents",)
 
 
 def read(folder: Path, text: str, **environ: str) -> Settings:
@@ -80,7 +77,7 @@ def test_the_environment_names_them_too(tmp_path: Path) -> None:
     )
 
     assert settings.mcp["files"].command == ("files",)
-    assert not_built(settings) == ["limits.workers", "mcp", "state.local_dir"]
+    assert not_built(settings) == ["limits.workers", "state.local_dir"]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +85,11 @@ def test_the_environment_names_them_too(tmp_path: Path) -> None:
     [
         ('[tools.policy]\nshell = "maybe"', 'tools.policy.shell: expected "allow" or "ask" or "deny"'),
         ("[limits]\nworkers = -1", "limits.workers: expected a whole number of at least 0"),
-        ("[mcp.files]\ntimeout_s = 0", "mcp.files.timeout_s: expected a number above 0, got 0"),
-        ("[mcp.files]\ncomand = []", "mcp.files.comand: unknown key"),
+        (
+            "[mcp.files]\ncommand = ['x']\ntimeout_s = 0",
+            "mcp.files.timeout_s: expected a number above 0, got 0",
+        ),
+        ("[mcp.files]\nurl = 'http://a/'\ncomand = []", "mcp.files.comand: unknown key"),
         ('[tools.shell]\nsandbox = "docker"', "tools.shell.sandbox: expected"),
         ('[state]\nlocal = ""', "state.local: unknown key; nearest: state.local_dir"),
         ("[memory]\nversion_days = -1", "memory.version_days: expected a number of at least 0"),
@@ -118,7 +118,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     document = json.loads(as_json.out)
     assert document["problems"] == []
     assert "state.local_dir: not built yet, it changes nothing" in document["warnings"]
-    assert ("warn", "mcp: not built yet, it changes nothing") in checks
+    assert ("warn", "agents: not built yet, it changes nothing") in checks
     assert len(checks) == 1 + len(not_built(settings)) == 1 + len(document["warnings"])
 
 

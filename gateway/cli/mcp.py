@@ -1,0 +1,99 @@
+"""``mcp list|approve``: the servers of the configuration, what their tools are, and which may be used."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.app import mcp
+from gateway.cli import attach, output
+from gateway.cli.config import settings_of
+from gateway.config.memory_scope import scopes_of
+from gateway.config.settings import Settings
+from gateway.errors import GatewayError
+from session.mcp.server import Server
+
+COLUMNS = ("server", "state", "tools", "changed", "error")
+
+
+def list_(args: argparse.Namespace) -> int:
+    """Print each server with its state, its tools, and what of them is not as it was approved."""
+    settings = settings_of(args)
+    rows = _rows(settings, attach.complete(_parts(settings)))
+    if args.json:
+        output.document(rows)
+        return 0
+    output.rows(
+        [{**row, "tools": len(row["tools"]), "changed": len(row["changed"])} for row in rows], COLUMNS
+    )
+    for row in rows:
+        for line in _changes(row):
+            output.shown(line)
+    if not rows:
+        output.words("no server is configured: docs/tools.md shows how")
+    elif any(row["changed"] for row in rows):
+        output.words("what was added or changed is not offered: chat-gateway mcp approve NAME")
+    if mcp.missing(settings):
+        output.words(f"{mcp.MISSING}; {mcp.CURE}")
+    return 0
+
+
+def approve(args: argparse.Namespace) -> int:
+    """Let the tools of a server be used as it listed them last; a running daemon learns of it by itself."""
+    settings = settings_of(args)
+    server = _server(settings, args.name)
+    if server.record.identity != server.spec.identity:
+        raise GatewayError(
+            f"{args.name} has listed no tools yet", hint="start the daemon, or chat-gateway doctor says why"
+        )
+    changes = server.record.changes
+    server.approve()
+    for kind, tool, what in changes:
+        output.shown(f"{kind}: {tool}" + (f" ({what})" if what else ""))
+    output.words(f"{args.name}: {output.counted(len(server.tools), 'tool')} may be used")
+    return 0
+
+
+def _server(settings: Settings, name: str) -> Server:
+    for server in mcp.build_servers(settings, scopes_of(settings)).servers:
+        if server.spec.name == name:
+            return server
+    known = ", ".join(settings.mcp) or "none"
+    raise GatewayError(f"there is no server {name!r}; configured are {known}", hint="chat-gateway mcp list")
+
+
+async def _parts(settings: Settings) -> Mapping[str, Mapping[str, Any]] | None:
+    """Ask the running daemon how its parts are; None where none runs."""
+    async with attach.daemon(settings) as client:
+        if client is None:
+            return None
+        parts: Mapping[str, Mapping[str, Any]] = (await client.status())["parts"]
+        return parts
+
+
+def _rows(settings: Settings, parts: Mapping[str, Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    rows = []
+    for server in mcp.build_servers(settings, scopes_of(settings)).servers:
+        part = (parts or {}).get(f"mcp.{server.spec.name}", {})
+        state = "no daemon runs" if parts is None else "up" if part.get("up") else "down"
+        record = server.record
+        changes = record.changes if record.identity == server.spec.identity else ()
+        rows.append(
+            {
+                "server": server.spec.name,
+                "state": state,
+                "since": part.get("since"),
+                "error": part.get("error", ""),
+                "tools": [tool.name for tool in server.tools],
+                "changed": [{"change": kind, "tool": tool, "what": what} for kind, tool, what in changes],
+                "trusted": server.spec.trusted,
+            }
+        )
+    return rows
+
+
+def _changes(row: Mapping[str, Any]) -> Iterator[str]:
+    for each in row["changed"]:
+        what = f" ({each['what']})" if each["what"] else ""
+        yield f"{row['server']}: {each['change']} {each['tool']}{what}"

@@ -1,0 +1,34 @@
+"""How a server of the Model Context Protocol fails.
+
+::
+
+    ServerFailed        the server is of no use any more as it is: it is ended and started again
+    ├── ServerGone      it ended, or its connection did
+    └── Flooded         it sent more than anybody asked for
+    CallFailed          one call came to nothing; the server may be well
+    └── CallLate        it did not answer in time
+"""
+
+from __future__ import annotations
+
+from session.errors import SessionError
+
+
+class ServerFailed(SessionError):
+    """The server is of no use as it is; ``str`` says why without a secret, for chat, log and status."""
+
+
+class ServerGone(ServerFailed):
+    """It ended, or its connection did."""
+
+
+class Flooded(ServerFailed):
+    """It sent more than anybody asked for."""
+
+
+class CallFailed(SessionError):
+    """A call came to nothing; ``str`` is a sentence for the model."""
+
+
+class CallLate(CallFailed):
+    """The server did not answer in time; whether it did what it was asked nobody knows."""

@@ -1,0 +1,116 @@
+"""The list of tools that a server gives: what of it can be offered, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from session.mcp.schema import fault_of
+
+MAX_TOOLS: Final = 128
+MAX_NAME_CHARS: Final = 128
+MAX_DESCRIPTION_CHARS: Final = 2_000
+MAX_LIST_BYTES: Final = 256 * 1024
+# An annotation in a schema that tells another program where to look is of no use to a model.
+_DROPPED = ("$schema", "$id")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """A tool as its server describes it.
+
+    ``output`` is the schema of its structured results, None where it gives none; ``read_only`` says that the
+    server calls it harmless to repeat.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    output: Mapping[str, Any] | None = None
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tools of a server in the order of their names, and what was left out of its list, and why."""
+
+    tools: Sequence[ListedTool] = ()
+    problems: Sequence[str] = ()
+
+
+def read_listing(rows: Sequence[object]) -> Listing:
+    """Read what a server lists; a row that cannot be a tool is a problem and spoils no other."""
+    tools: list[ListedTool] = []
+    problems: list[str] = []
+    times = Counter(row["name"] for row in rows if isinstance(row, dict) and isinstance(row.get("name"), str))
+    left = MAX_LIST_BYTES
+    for row in rows:
+        fault = _fault(row, times)
+        if not fault and isinstance(row, dict):
+            tool = _tool(row)
+            size = len(json.dumps(asdict(tool)))
+            if size > left or len(tools) == MAX_TOOLS:
+                problems.append(f"{shown(tool.name)}: the list is too long")
+                continue
+            left -= size
+            tools.append(tool)
+        else:
+            name = row.get("name") if isinstance(row, dict) else None
+            problems.append(f"{shown(name if isinstance(name, str) else '?')}: {fault}")
+    # A name that is listed twice is one problem.
+    return Listing(sorted(tools, key=lambda tool: tool.name), list(dict.fromkeys(problems)))
+
+
+def as_row(tool: ListedTool) -> dict[str, Any]:
+    """Write a tool down, for ``from_row``."""
+    return asdict(tool)
+
+
+def from_row(row: object) -> ListedTool | None:
+    """Read a tool that was written down; None where it is damaged."""
+    kinds = {"name": str, "description": str, "parameters": dict, "output": dict | None, "read_only": bool}
+    if not isinstance(row, dict) or row.keys() != kinds.keys():
+        return None
+    return ListedTool(**row) if all(isinstance(row[name], kind) for name, kind in kinds.items()) else None
+
+
+def shown(text: str) -> str:
+    """Return a name of a server's own for a line of words: printable, not too long."""
+    return "".join(c if c.isprintable() else "?" for c in text[:80])
+
+
+def _fault(row: object, times: Mapping[str, int]) -> str:
+    if not isinstance(row, dict):
+        return "no object"
+    name = row.get("name")
+    if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
+        return "its name is no name"
+    if len(name) > MAX_NAME_CHARS:
+        return f"its name has {len(name)} characters, {MAX_NAME_CHARS} are the most"
+    if times[name] > 1:
+        return "listed more than once, and nobody knows which is meant"
+    return fault_of(row.get("inputSchema")) or _output_fault(row)
+
+
+def _output_fault(row: Mapping[str, Any]) -> str:
+    output = row.get("outputSchema")
+    # Its root may be anything in the newer protocol.
+    fault = fault_of({**output, "type": "object"}) if isinstance(output, dict) else ""
+    return f"of what it returns: {fault}" if fault else ""
+
+
+def _tool(row: Mapping[str, Any]) -> ListedTool:
+    description, notes = row.get("description"), row.get("annotations")
+    text = description if isinstance(description, str) else ""
+    schema = {name: value for name, value in row["inputSchema"].items() if name not in _DROPPED}
+    output = row.get("outputSchema")
+    return ListedTool(
+        row["name"],
+        text if len(text) <= MAX_DESCRIPTION_CHARS else f"{text[:MAX_DESCRIPTION_CHARS]} […]",
+        {**schema, "type": "object", "properties": schema.get("properties", {})},
+        output if isinstance(output, dict) else None,
+        isinstance(notes, dict) and notes.get("readOnlyHint") is True,
+    )

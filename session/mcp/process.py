@@ -1,0 +1,211 @@
+"""A server as a process: started in a group of its own, read within bounds, ended with its children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from durable import make_folder
+from session.mcp.errors import Flooded, ServerFailed, ServerGone
+from session.mcp.spec import ServerSpec
+
+
+class Launched(Protocol):
+    """What to start: ``argv`` with exactly ``env`` in the folder ``cwd``."""
+
+    @property
+    def argv(self) -> Sequence[str]:
+        """The program and its arguments."""
+        ...
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The whole environment."""
+        ...
+
+    @property
+    def cwd(self) -> Path:
+        """Where it starts."""
+        ...
+
+
+# Given a server, its command with the program found, and its folder, returns what runs it confined.
+Launch = Callable[[ServerSpec, Sequence[str], Path], Awaitable[Launched]]
+
+MAX_LINE_BYTES: Final = 4 * 2**20
+CHUNK_BYTES: Final = 64 * 1024
+# What a server may take to end by itself once nobody writes to it, and once it was told to.
+GRACE_S: Final = 1.0
+MAX_LOGGED_CHARS: Final = 500
+MAX_LOGGED_LINES: Final = 200
+log = structlog.get_logger("mcp")
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfined:
+    """A command as it is, with nothing of the daemon's environment but where programs are."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+
+
+async def unconfined(spec: ServerSpec, argv: Sequence[str], folder: Path) -> Launched:
+    """Run a command as it is."""
+    path = os.environ.get("PATH", os.defpath)
+    return Unconfined(argv, {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder), **spec.env}, folder)
+
+
+class ServerProcess:
+    """A running server; ``lines`` and ``write`` are used by one task each."""
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+        self._process = process
+        self._name = name
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield what it says, line by line, until it says nothing more.
+
+        Raises:
+            Flooded: a line is over ``MAX_LINE_BYTES``.
+        """
+        reader = self._process.stdout
+        assert reader is not None
+        pieces: list[bytes] = []
+        size = 0
+        while chunk := await reader.read(CHUNK_BYTES):
+            head, *rest = chunk.split(b"\n")
+            for after in rest:
+                yield b"".join([*pieces, head])
+                pieces, size, head = [], 0, after
+            pieces.append(head)
+            size += len(head)
+            if size > MAX_LINE_BYTES:
+                raise Flooded(f"it sent a message of over {MAX_LINE_BYTES // 2**20} MB")
+
+    async def write(self, data: bytes) -> None:
+        """Send it bytes.
+
+        Raises:
+            ServerGone: it reads no more.
+        """
+        writer = self._process.stdin
+        assert writer is not None
+        try:
+            writer.write(data)
+            await writer.drain()
+        except (OSError, RuntimeError) as error:
+            raise ServerGone(await self.farewell()) from error
+
+    async def farewell(self) -> str:
+        """Say in words how it ended, which it is about to do."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await self._process.wait()
+        code = self._process.returncode
+        if code is None:
+            return "it closed its output"
+        if code < 0:
+            with suppress(ValueError):
+                return f"it was ended by {signal.Signals(-code).name}"
+        return f"it ended with exit code {code}"
+
+    async def end(self, *, at_once: bool) -> None:
+        """End it and everything it started: by closing its input, then by asking, then by force."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if not at_once:
+            for number in (None, signal.SIGTERM):
+                if number is not None:
+                    self._signal(number)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(GRACE_S):
+                        await self._process.wait()
+                        break
+        # What it started may outlive it, in its group.
+        self._signal(signal.SIGKILL)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                # A pipe that is full keeps its descriptor until somebody reads it.
+                while self._process.stdout is not None and await self._process.stdout.read(CHUNK_BYTES):
+                    pass
+                await self._process.wait()
+
+    async def drain_errors(self) -> None:
+        """Read what it writes to stderr for ever, and log the beginning, where anybody wants to know."""
+        reader = self._process.stderr
+        assert reader is not None
+        logged = 0
+        while chunk := await reader.read(CHUNK_BYTES):
+            for line in chunk.decode("utf-8", "replace").splitlines():
+                logged += 1
+                if logged <= MAX_LOGGED_LINES:
+                    log.debug("mcp.server_said", server=self._name, text=line[:MAX_LOGGED_CHARS])
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+@asynccontextmanager
+async def running(spec: ServerSpec, folder: Path, launch: Launch) -> AsyncIterator[ServerProcess]:
+    """Keep a server running while the context is open; left by an error, it is ended by force.
+
+    Raises:
+        ServerFailed: it cannot be started.
+    """
+    argv = await asyncio.to_thread(_prepared, spec, folder)
+    start = await launch(spec, argv, folder)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *start.argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=start.env,
+            cwd=start.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ServerFailed(f"{argv[0]} cannot be started: {_cause(error)}") from error
+    child = ServerProcess(process, spec.name)
+    errors = asyncio.create_task(child.drain_errors(), name=f"mcp {spec.name} stderr")
+    at_once = True
+    try:
+        yield child
+        at_once = False
+    except asyncio.CancelledError:
+        # The daemon ends: a server may have something to put away.
+        at_once = False
+        raise
+    finally:
+        await child.end(at_once=at_once)
+        errors.cancel()
+        await asyncio.wait([errors])
+
+
+def _prepared(spec: ServerSpec, folder: Path) -> Sequence[str]:
+    """Make the folder and find the program; for threads."""
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise ServerFailed(f"its folder {folder} cannot be made: {_cause(error)}") from error
+    name, *rest = spec.command
+    program = shutil.which(name, path=spec.env.get("PATH"))
+    if program is None:
+        cure = "give its whole path in command, or install it where PATH finds it"
+        raise ServerFailed(f"there is no program {name}", hint=cure)
+    return [program, *rest]
+
+
+def _cause(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

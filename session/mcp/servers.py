@@ -1,0 +1,125 @@
+"""All servers of the configuration: kept up side by side, their tools a source of the toolbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from session.context.scopes import Scopes
+from session.mcp.names import PREFIX, offered_names
+from session.mcp.process import Launch, unconfined
+from session.mcp.server import Server
+from session.mcp.spec import ServerSpec
+from session.mcp.tool import McpTool
+from session.tools import Tool, ToolPlace
+from session.transcript.key import split
+
+# How long a turn waits, in all, for servers of which nothing is known yet: their tools would be missing.
+FIRST_S: Final = 10.0
+# Before they are started, a model's library may have to be imported.
+BEGUN_S: Final = 30.0
+
+# Of which lists, the tools in order, and by name.
+_Built = tuple[Sequence[object], Sequence[McpTool], Mapping[str, McpTool]]
+
+
+class McpServers:
+    """The servers, in the order of their names; one that is slow or gone is in the way of no other."""
+
+    def __init__(
+        self, specs: Sequence[ServerSpec], state: Path, scopes: Scopes, *, launch: Launch = unconfined
+    ) -> None:
+        """Know the servers; none is started before ``run``."""
+        self.servers = [
+            Server(spec, state / "mcp", launch=launch) for spec in sorted(specs, key=lambda spec: spec.name)
+        ]
+        self._person = partial(person_of, scopes)
+        self._built: _Built = ((), (), {})
+        self._begun = asyncio.Event()
+        self._waited = False
+
+    def tools(self) -> Sequence[Tool]:
+        """List the tools of all servers, always in the same order, whether the servers are up or not."""
+        return self._tools()[1]
+
+    def owns(self, name: str) -> bool:
+        """Say whether a name is that of a tool of some server, be it there or not."""
+        return name.startswith(PREFIX)
+
+    def get(self, name: str) -> Tool | None:
+        """Return the tool that is offered under a name."""
+        return self._tools()[2].get(name)
+
+    async def refresh(self) -> None:
+        """Learn what other processes approved of; a server never seen before is waited for a little, once."""
+        if not self.servers:
+            return
+        new = [server for server in self.servers if server.record.approved is None]
+        if new and not self._waited:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEGUN_S):
+                    await self._begun.wait()
+                async with asyncio.timeout(FIRST_S):
+                    for server in new:
+                        await server.tried.wait()
+            self._waited = True
+        for server in self.servers:
+            await server.refresh()
+
+    async def run(self) -> None:
+        """Keep all servers up, for ever."""
+        self._begun.set()
+        async with asyncio.TaskGroup() as group:
+            for server in self.servers:
+                group.create_task(server.run(), name=f"mcp {server.spec.name}")
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Say of each server, as ``mcp.<name>``, whether it is up, since when, and what is wrong."""
+        return {f"mcp.{server.spec.name}": server.part() for server in self.servers}
+
+    def _tools(self) -> _Built:
+        now = [server.tools for server in self.servers]
+        before = self._built[0]
+        # Looked at for each call: another list is another object.
+        if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
+            pairs = [(server, tool) for server in self.servers for tool in server.tools]
+            names = offered_names((server.spec.name, tool.name) for server, tool in pairs)
+            tools = [
+                McpTool(server, tool, names[server.spec.name, tool.name], self._serving(server.spec))
+                for server, tool in pairs
+            ]
+            self._built = (now, tools, {tool.spec.name: tool for tool in tools})
+        return self._built
+
+    def _serving(self, spec: ServerSpec) -> Callable[[ToolPlace], bool]:
+        return lambda place: serves(spec, place, self._person(place))
+
+
+def serves(spec: ServerSpec, place: ToolPlace, person: str | None) -> bool:
+    """Say whether a server is there for a message; ``person`` is who wrote it, by the name in ``[people]``.
+
+    In a group everybody reads what a server returns, and everybody's words stand in the request that asks for
+    a call. So a group is served where its own key stands in ``channels`` alone: the name of its platform, or
+    no list at all, speaks of direct chats.
+    """
+    if spec.people and person not in spec.people:
+        return False
+    # A subagent and a job are held to the chat for which they work.
+    chat = place.chat or place.key
+    if place.group:
+        return chat in spec.channels
+    return not spec.channels or chat in spec.channels or split(chat)[0] in spec.channels
+
+
+def person_of(scopes: Scopes, place: ToolPlace) -> str | None:
+    """Name who asks: by the direct chat, in a group by the sender; for a job the one whose scope it has."""
+    # A subagent and a job are held to the chat for which they work.
+    chat = place.chat or place.key
+    if place.group:
+        # What stands in [people] for a group is the chat, not who writes there.
+        return scopes.person(f"{split(chat)[0]}:{place.sender.get('id', '')}")
+    return scopes.person(chat) or scopes.named(place.scope).person

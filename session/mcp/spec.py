@@ -1,0 +1,38 @@
+"""A server as the configuration has it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """A server as the configuration has it: ``command`` or ``url``, and who may use it.
+
+    ``network`` and ``readable`` are what a process of ours may reach beside its own folder.
+    ``channels`` are names or keys, ``people`` names of people; empty: every one. ``repeatable`` are tools
+    that may run again after a crash.
+    """
+
+    name: str
+    command: Sequence[str] = ()
+    url: str = field(default="", repr=False)
+    headers_file: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    network: bool = False
+    readable: Sequence[Path] = ()
+    channels: Sequence[str] = ()
+    people: Sequence[str] = ()
+    repeatable: Sequence[str] = ()
+    trusted: bool = False
+    timeout_s: float = 60.0
+
+    @property
+    def identity(self) -> str:
+        """What it is known by: with another command or address it is another server."""
+        known = json.dumps([*self.command, self.url])
+        return hashlib.sha256(known.encode("utf-8", "replace")).hexdigest()

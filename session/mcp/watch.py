@@ -1,0 +1,115 @@
+"""Looks at every message of a connection: what was asked for, what was not, and what a list of tools held."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from session.mcp.errors import Flooded, ServerFailed
+from session.mcp.listing import Listing, read_listing
+
+# What nobody asked for: so many messages within so many seconds are a flood.
+MAX_UNASKED: Final = 1_000
+WINDOW_S: Final = 10.0
+# Of what a server tells by itself the rest is of no use here, and costs time to look at.
+PASSED: Final = frozenset(
+    {
+        "notifications/cancelled",
+        "notifications/subscriptions/acknowledged",
+        "notifications/tools/list_changed",
+    }
+)
+_LIST = "tools/list"
+_ANSWERS = (JSONRPCResponse, JSONRPCError)
+
+
+class Watch:
+    """What is known of one connection besides what its session knows.
+
+    ``ended`` is set once the other side is gone, ``fault`` says why; ``listing`` is the newest page of tools.
+    ``status`` is how HTTP answered last, 0 without any.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.ended = asyncio.Event()
+        self.fault: ServerFailed | None = None
+        self.listing = Listing()
+        self.status = 0
+        self._clock = clock
+        self._asked: dict[object, str] = {}
+        self._unasked = 0
+        self._since = clock()
+
+    def end(self, fault: ServerFailed) -> None:
+        """Note that the other side is gone; the first reason stands."""
+        if self.fault is None:
+            self.fault = fault
+        self.ended.set()
+
+    def sent(self, message: object) -> None:
+        """Note a message that goes out."""
+        if isinstance(message, JSONRPCRequest):
+            self._asked[message.id] = message.method
+
+    def takes(self, message: object) -> bool:
+        """Say whether a message that came in is for the session.
+
+        Raises:
+            Flooded: too much came that nobody asked for.
+        """
+        if isinstance(message, _ANSWERS):
+            method = self._asked.pop(message.id, None)
+            if method is None:
+                self.unasked()
+            elif method == _LIST and isinstance(message, JSONRPCResponse):
+                self._read(message.result)
+            return method is not None
+        self.unasked()
+        return not isinstance(message, JSONRPCNotification) or message.method in PASSED
+
+    def unasked(self) -> None:
+        """Count something that nobody asked for.
+
+        Raises:
+            Flooded: it is too much.
+        """
+        now = self._clock()
+        if now - self._since > WINDOW_S:
+            self._since, self._unasked = now, 0
+        self._unasked += 1
+        if self._unasked > MAX_UNASKED:
+            raise Flooded(f"it sent over {MAX_UNASKED} messages within {WINDOW_S:g} s that nobody asked for")
+
+    def _read(self, result: dict[str, Any]) -> None:
+        """Keep what is sound of a list, and show the session no more of it.
+
+        The session refuses a whole list for one bad row, and would search every result by the patterns of
+        the schemas that a server gives for them, which it may have made to last for ever.
+        """
+        rows = result.get("tools")
+        self.listing = read_listing(rows if isinstance(rows, list) else [])
+        result["tools"] = [
+            {"name": tool.name, "inputSchema": _plain(tool.parameters)} for tool in self.listing.tools
+        ]
+
+
+def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the session looks at of the arguments' schema, as each of its eras takes it."""
+    rules = schema["properties"].items()
+    return {"type": "object", "properties": {name: rule for name, rule in rules if isinstance(rule, dict)}}
+
+
+def joined(pages: Sequence[Listing]) -> Listing:
+    """Return the pages of a list as one."""
+    tools = [tool for page in pages for tool in page.tools]
+    names = [tool.name for tool in tools]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return Listing(
+        sorted((tool for tool in tools if tool.name not in twice), key=lambda tool: tool.name),
+        [problem for page in pages for problem in page.problems]
+        + [f"{name}: listed more than once, and nobody knows which is meant" for name in twice],
+    )

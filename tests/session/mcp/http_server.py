@@ -1,0 +1,56 @@
+"""A server of the library's own over HTTP, as a program that ends with its test.
+
+``python http_server.py LOG PORT new|old TOKEN``: it speaks the newer era, or only the one before; requests
+without the token are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import uvicorn
+
+LOG, PORT, ERA, TOKEN = sys.argv[1:5]
+
+from tests.session.mcp.good_server import server  # noqa: E402 - it reads its log from the arguments
+
+app = server.streamable_http_app()
+UNKNOWN = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": -32000, "message": "Bad Request: Unsupported protocol version"},
+}
+
+
+async def guarded(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        if headers.get("authorization") != f"Bearer {TOKEN}":
+            await _answer(send, 401, {"error": "who are you?"})
+            return
+        if scope["path"] == "/away":
+            await _answer(send, 307, {}, (b"location", b"http://127.0.0.2:1/mcp"))
+            return
+        if scope["path"] == "/bomb":
+            await _answer(send, 200, {"x": "x" * 6_000_000})
+            return
+        if scope["path"] == "/packed":
+            await _answer(send, 200, {}, (b"content-encoding", b"gzip"))
+            return
+        # As a server of the era before answers a version that it does not know.
+        if ERA == "old" and headers.get("mcp-protocol-version") == "2026-07-28":
+            await _answer(send, 400, UNKNOWN)
+            return
+    await app(scope, receive, send)
+
+
+async def _answer(send: Any, status: int, body: Any, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", b"application/json"), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+if __name__ == "__main__":
+    uvicorn.run(guarded, port=int(PORT), log_level="error")
