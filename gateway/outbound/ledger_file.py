@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -179,6 +179,38 @@ class Rows:
         old = (self._now_ms(ago=KEPT_UNFINISHED),)
         run("DELETE FROM pieces WHERE at_ms < ?", old)
         run("DELETE FROM drafts WHERE at_ms < ?", old)
+
+
+def forget(path: Path, keys: Collection[str], *, before: datetime | None) -> int:
+    """Forget what was sent to these keys, ``before`` a time or ever; no byte of it stays. For threads.
+
+    With a time, letters that are under way stay known: they may come again, and would be sent twice.
+
+    Returns:
+        How many letters, pieces and drafts were forgotten.
+
+    Raises:
+        LedgerDown: the disk refused, or another process is in the way; call it again.
+    """
+    end_ms = 2**62 if before is None else int(before.timestamp() * 1000)
+    file = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
+    try:
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+        durable.check_version(version, VERSION, path.name, error=NewerState)
+        file.execute("BEGIN IMMEDIATE")
+        done, count = [("letters", "done_ms")], 0
+        for table, at in done if before is not None else [*done, ("pieces", "at_ms"), ("drafts", "at_ms")]:
+            query = f"DELETE FROM {table} WHERE key = ? AND {at} < ?"  # noqa: S608
+            count += file.executemany(query, [(key, end_ms) for key in keys]).rowcount
+        file.execute("COMMIT")
+        if count:
+            file.execute("VACUUM")
+            file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        raise LedgerDown(f"{path.name} could not be changed: {error}", hint="call it again") from error
+    finally:
+        file.close()
+    return count
 
 
 class LedgerFile:
