@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from functools import partial
 
@@ -116,6 +116,7 @@ class Erasure:
         layout, owner = self._store.layout, self._store.owner
         entries = self._entries(subject.keys)
         media: Named = dict(subject.media)
+        sizes = await start_thread(lambda: erasing.count_media(layout, media), name="erasing")
         media |= await self._letters(subject, erased)
         media |= {ref: self._store.clock() for each in entries for ref in _refs(each)}
         for key in subject.keys:
@@ -127,7 +128,7 @@ class Erasure:
         await self._rows(subject, erased)
         # Letters that were answered at that moment have left a reply behind.
         media |= await self._letters(subject, erased)
-        await self._media(media, erased)
+        await self._media(media, sizes, erased)
         await start_thread(lambda: self._owed.done(subject), name="erasing")
         log.info("subject.erased", kinds=sorted(erased.removed))
 
@@ -198,17 +199,19 @@ class Erasure:
         for kind, step in steps:
             erased.add(kind, await start_thread(step, name="erasing"))
 
-    async def _media(self, media: Named, erased: Erased) -> None:
+    async def _media(self, media: Named, sizes: Mapping[str, int], erased: Erased) -> None:
+        """Remove the files that nobody else names; ``sizes`` has those that there were at the beginning."""
         layout, now = self._store.layout, self._store.clock()
         awaited = await self._awaited()
 
         def remove() -> tuple[dict[str, int], dict[str, int]]:
-            before = erasing.count_media(layout, media)
+            before = {**erasing.count_media(layout, media), **sizes}
             let_go(layout, media, awaited, now=now)
             return before, erasing.count_media(layout, media)
 
         before, after = await start_thread(remove, name="erasing")
-        erased.add("media", len(before) - len(after), sum(before.values()) - sum(after.values()))
+        gone = [size for name, size in before.items() if name not in after]
+        erased.add("media", len(gone), sum(gone))
         if after:
             erased.stays.append(MEDIA_STAYS.format(_files(len(after))) + MEDIA_GOES)
 

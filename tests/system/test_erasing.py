@@ -1,0 +1,61 @@
+"""All that is kept of a chat or person is removed from every place, and no byte of it stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from session.store.places import kind_of
+from tests.support.harness import Daemon, command
+from tests.support.model_server import ModelServer
+from tests.support.telegram_server import TelegramServer
+from tests.system.erasing_place import ADA, KEY, configured, files, lived, neighbours, said, traces
+
+PEOPLE = {"ada": [KEY, "cli:ada"]}
+# In every run these places hold something of Ada, or the look for it would prove nothing.
+PLACES = {
+    "transcript",
+    "archive",
+    "original",
+    "journal",
+    "memory",
+    "file",
+    "media",
+    "letter",
+    "schedule",
+    "pairing",
+}
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_no_byte_of_a_person_stays(tmp_path: Path, running: bool) -> None:
+    """Beside the daemon that answers her at this moment, or after it was killed; Bob's files are as they were."""
+    async with TelegramServer() as server, ModelServer() as model:
+        config = configured(model, server, people=PEOPLE)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await lived(daemon, server, model, below="people/ada")
+            assert {name for name, _ in files(tmp_path) if kind_of(name) is None} == set()
+            held = {kind_of(name) for name, _ in traces(tmp_path)}
+            assert held >= PLACES, held
+            if not running:
+                await daemon.kill()
+            before = neighbours(tmp_path)
+
+            code, printed = await command(
+                tmp_path, "memory", "erase", "--person", "ada", "--yes", "--json", config=config
+            )
+
+            assert code == 0
+            assert traces(tmp_path) == []
+            assert neighbours(tmp_path) == before
+            (report,) = json.loads(printed)
+            assert {row["kind"] for row in report["removed"]} >= PLACES | {"usage", "typed", "recall"}
+            assert all(row["count"] for row in report["removed"])
+            if not running:
+                await daemon.start()
+            assert await said(server, ADA, "a new day") == "stub: a new day"
+            assert "sesame" not in json.dumps(model.turns[-1].messages).replace("sesame (", "")
+            assert await daemon.stop() == 0
+        assert [name for name, _ in traces(tmp_path) if name != f"sessions/telegram_{ADA}.jsonl"] == []
