@@ -212,7 +212,7 @@ class Pairing:
         raise NobodyThere(f"nobody called {who} has asked or was let in", hint="chat-gateway pairing list")
 
     def forget(self, chats: Collection[tuple[str, str]], *, access: bool) -> int:
-        """Forget the names of people and groups, by channel and id, or by the id of the chat where they asked.
+        """Forget the names of people and groups, by channel and id, or by that of the chat where they asked.
 
         With ``access`` who was let in is let in no more, and is to ask again; else only the name goes. What
         they were answered goes in both cases.

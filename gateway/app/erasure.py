@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
+import orjson
 import structlog
 
 from channels.errors import ChannelError
@@ -104,6 +106,8 @@ class Erasure:
     # -- the steps ---------------------------------------------------------------------------------
 
     async def _erase(self, subject: Subject) -> Erased:
+        # Once the letters are gone nothing else says which files they brought.
+        subject = replace(subject, media={**subject.media, **await self._brought(subject)})
         erased = Erased(subject.name, stays=[*subject.stays, *self._what_stays(subject)])
         layout = self._store.layout
         await start_thread(lambda: erasing.count(layout, subject, erased), name="erasing")
@@ -117,8 +121,7 @@ class Erasure:
         entries = self._entries(subject.keys)
         media: Named = dict(subject.media)
         sizes = await start_thread(lambda: erasing.count_media(layout, media), name="erasing")
-        media |= await self._letters(subject, erased)
-        media |= {ref: self._store.clock() for each in entries for ref in _refs(each)}
+        await self._letters(subject, erased)
         for key in subject.keys:
             if not await self._began_anew(key, subject):
                 await self._clear(key, entries)
@@ -127,7 +130,7 @@ class Erasure:
         await start_thread(lambda: erasing.remove_late(layout, subject, owner=owner), name="erasing")
         await self._rows(subject, erased)
         # Letters that were answered at that moment have left a reply behind.
-        media |= await self._letters(subject, erased)
+        await self._letters(subject, erased)
         await self._media(media, sizes, erased)
         await start_thread(lambda: self._owed.done(subject), name="erasing")
         log.info("subject.erased", kinds=sorted(erased.removed))
@@ -170,8 +173,20 @@ class Erasure:
         except TimeoutError:
             log.warning("erasure.turn_runs_on")
 
-    async def _letters(self, subject: Subject, erased: Erased) -> Named:
-        """Remove the letters of the subject; return the files that they name."""
+    async def _brought(self, subject: Subject) -> Named:
+        """Return the files that the subject's letters name; what a broker holds elsewhere is not seen."""
+        bodies = list[bytes]()
+        if isinstance(self._mailbox, EmbeddedMailbox):
+            found = await self._mailbox.bodies_with(b"media")
+            bodies = [body for body in found if _key_in(body) in subject.keys]
+        elif self._mailbox is not None:
+            bodies = [each.body for each in await self._mailbox.parked() if each.key in subject.keys]
+        refs = {ref for entry in self._entries(subject.keys) for ref in _refs(entry)}
+        now = self._store.clock()
+        return dict.fromkeys([*refs, *(name for body in bodies for name in files_named(body))], now)
+
+    async def _letters(self, subject: Subject, erased: Erased) -> None:
+        """Remove the letters of the subject."""
         keys, bodies = subject.keys, list[bytes]()
         if isinstance(self._mailbox, EmbeddedMailbox):
             bodies = await self._mailbox.erase(keys)
@@ -180,8 +195,6 @@ class Erasure:
                 if each.key in keys and await self._mailbox.drop(each.id, key=each.key) is not None:
                     bodies.append(each.body)
         erased.add("letter", len(bodies), sum(map(len, bodies)))
-        now = self._store.clock()
-        return {name: now for body in bodies for name in files_named(body)}
 
     async def _rows(self, subject: Subject, erased: Erased) -> None:
         """Remove the rows of files that are of all."""
@@ -234,6 +247,14 @@ class Erasure:
             for name in kept_rows.logs(self._settings.state)
         ]
         return stays
+
+
+def _key_in(body: bytes) -> str:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    return str(found.get("key")) if isinstance(found, dict) else ""
 
 
 def _refs(entry: Entry) -> list[str]:

@@ -150,8 +150,9 @@ class Subjects:
             found = dict.fromkeys(own)
             found |= dict.fromkeys(_jobs(layout, meant, jobs, kept))
             sessions = frozenset(id_ for each in found for id_ in _sessions(layout, each.stem))
-            found |= dict.fromkeys(_subagents(layout, sessions))
-            every = tuple(found)
+            below = tuple(_subagents(layout, sessions))
+            sessions |= {id_ for each in below for id_ in _sessions(layout, each.stem)}
+            every = tuple(found | dict.fromkeys(below))
             scopes = tuple(CHATS + each.stem for each in every) + ((person,) if person else ())
             ids = tuple(split(key)[1] for key in jobs)
             media = named_in_files(path for each in every for path in _lines_of(layout, each))

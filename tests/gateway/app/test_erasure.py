@@ -1,0 +1,128 @@
+"""What erases a chat or person: nothing of it stays, nothing of others is touched, wherever it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from session.kept.subject import Nobody
+from tests.gateway.erasing_place import ADA, BOB, eraser, holding, planted, tree
+from tests.support.harness import ROOT
+
+# Where the key may stand: a turn is fenced off by its lock, and no message is asked again by its journal.
+GUARDS = ("state/keys/",)
+KINDS = {
+    *("transcript", "archive", "original", "journal", "memory", "file", "memory state", "approval"),
+    *("letter", "media", "usage", "schedule", "pairing", "delivery", "typed", "shown facts"),
+}
+
+
+async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_path: Path) -> None:
+    """In every place, with jobs and subagents; a file that another chat names as well stays."""
+    await planted(tmp_path)
+    before = tree(tmp_path, "bobwords")
+    assert len(before) > 10
+    assert len(holding(tmp_path, "sesame")) > 20
+
+    async with eraser(tmp_path) as (erasure, _):
+        erased = await erasure.person("ada")
+
+    assert holding(tmp_path, "sesame") == set()
+    assert {name for name in holding(tmp_path, ADA) if not name.startswith(GUARDS)} == set()
+    assert tree(tmp_path, "bobwords") == before
+    assert "state/queue.db" in holding(tmp_path, "bobwords")
+    assert len(list((tmp_path / "media").glob("*/*"))) == 3
+    kinds = {"transcript", "archive", "original", "journal", "memory", "file", "memory state", "approval"}
+    assert set(erased.removed) >= kinds | {
+        "letter",
+        "media",
+        "usage",
+        "schedule",
+        "pairing",
+        "delivery",
+        "typed",
+    }
+    assert any("media/" in line for line in erased.stays)
+
+
+async def test_of_a_key_the_memory_of_the_person_stays(tmp_path: Path) -> None:
+    """It is of all her chats, and it says so; her other chat stays whole."""
+    await planted(tmp_path)
+    terminal = {name for name in holding(tmp_path, "sesame") if "cli_ada" in name}
+
+    async with eraser(tmp_path) as (erasure, _):
+        erased, had = await erasure.key(ADA)
+
+    assert had
+    left = holding(tmp_path, "sesame")
+    assert terminal < left
+    assert not [name for name in left if "telegram_1" in name]
+    assert (tmp_path / "memory/people/ada/MEMORY.md").exists()
+    assert any("memory/people/ada" in line for line in erased.stays)
+
+
+async def test_of_somebody_nobody_knows_nothing_is_erased(tmp_path: Path) -> None:
+    await planted(tmp_path)
+    before = holding(tmp_path, "sesame")
+
+    async with eraser(tmp_path) as (erasure, _):
+        for name in ("eve", "../people/ada", ""):
+            with pytest.raises(Nobody):
+                await erasure.person(name) if name else await erasure.person("nobody at all")
+
+    assert holding(tmp_path, "sesame") == before
+
+
+async def test_wherever_it_dies_the_next_start_ends_it(tmp_path: Path) -> None:
+    """Before its record is on disk nothing is touched; from then on nothing half-remains."""
+    place = tmp_path / "place"
+    place.mkdir()
+    await planted(place)
+    whole = holding(place, "sesame")
+    bob = tree(place, "bobwords")
+
+    children = await asyncio.to_thread(victims, place)
+
+    assert children > 40
+    for number in range(1, children + 1):
+        copy = place.with_name(f"place-{number}")
+        owed = list((copy / "state" / "erasing").glob("*.json"))
+        if not owed and holding(copy, "sesame"):
+            assert {name for name in holding(copy, "sesame") if not name.endswith(("-wal", "-shm"))} >= {
+                name for name in whole if not name.endswith(("-wal", "-shm"))
+            }, number
+            continue
+        async with eraser(copy) as (erasure, _):
+            await erasure.finish()
+        assert holding(copy, "sesame") == set(), number
+        assert tree(copy, "bobwords") == bob, number
+        assert list((copy / "state" / "erasing").iterdir()) == [], number
+
+
+def victims(folder: Path) -> int:
+    command = [sys.executable, "-m", "tests.gateway.erasing_victim", str(folder)]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300, cwd=ROOT).stdout)
+
+
+async def test_a_conversation_that_began_since_stays(tmp_path: Path) -> None:
+    """What a killed process owes is what there was then; a file that says so cannot take more."""
+    await planted(tmp_path)
+    async with eraser(tmp_path) as (erasure, services):
+        subject = await erasure.subject(key=BOB)
+        await erasure.key(BOB)
+        assert holding(tmp_path, "bobwords") == set()
+        async with services.store.open(BOB) as session:
+            await session.append(
+                [{"role": "user", "content": "a new day", "timestamp": "2026-01-01T09:00:00"}]
+            )
+        from session.kept.erasing import Owed
+
+        Owed(tmp_path / "state").keep(subject)
+
+        await erasure.finish()
+
+    assert "sessions/telegram_2.jsonl" in holding(tmp_path, "a new day")
