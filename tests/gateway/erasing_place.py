@@ -65,6 +65,15 @@ async def talked(store: Store, key: SessionKey, who: str, *, refs: Sequence[str]
             )
 
 
+async def worked(store: Store, key: SessionKey, who: str) -> None:
+    """Have a job answer a chat, and a subagent work for it."""
+    file = CronFile(store.layout.workspace)
+    job = file.add(new_row(At(NOW + timedelta(days=9)), f"{who} job", at=NOW, to=key))
+    await talked(store, SessionKey(f"cron:{job.id}"), who)
+    session_id = (await store.look(key)).session_id
+    await talked(store, SessionKey(f"sub:{session_id}:1"), who)
+
+
 def letter(key: str, text: str, id_: str, *, refs: Sequence[str] = ()) -> bytes:
     channel, _, chat = key.partition(":")
     files = [Attachment(ref=ref) for ref in refs]
@@ -73,8 +82,11 @@ def letter(key: str, text: str, id_: str, *, refs: Sequence[str] = ()) -> bytes:
     ).to_bytes()
 
 
-async def planted(workspace: Path) -> None:
-    """Leave words of ``sesame`` for Ada and of ``bobwords`` for Bob everywhere."""
+async def planted(workspace: Path, *, lean: bool = False) -> None:
+    """Leave words of ``sesame`` for Ada and of ``bobwords`` for Bob everywhere.
+
+    ``lean``: Ada has one chat, and nobody has jobs and subagents.
+    """
     state = workspace / "state"
     store = Store(workspace, zone=UTC)
     async with opened(state) as mailbox:
@@ -83,6 +95,8 @@ async def planted(workspace: Path) -> None:
             (TERMINAL, "sesame", "people/ada"),
             (BOB, "bobwords", "chats/telegram_2"),
         ):
+            if lean and key == TERMINAL:
+                continue
             await talked(store, key, who, refs=[media(workspace, who.encode()), media(workspace, b"of both")])
             stem = await store.stem(key)
             for name in ("MEMORY.md", "HISTORY.md", "USER.md", "facts.jsonl", "versions/1"):
@@ -96,11 +110,8 @@ async def planted(workspace: Path) -> None:
             vectors = Vectors(state)
             vectors.write("model", stem, {who: [1.0, 2.0]})
             vectors.close()
-            CronFile(workspace).add(new_row(At(NOW + timedelta(days=9)), f"{who} job", at=NOW, to=key))
-            row = list(CronFile(workspace).read().jobs)[-1]
-            await talked(store, SessionKey(f"cron:{row}"), who)
-            session_id = (await store.look(key)).session_id
-            await talked(store, SessionKey(f"sub:{session_id}:1"), who)
+            if not lean:
+                await worked(store, key, who)
             later = [media(workspace, f"{who} later".encode())]
             for number in range(2):
                 id_ = f"{key}{number}"
@@ -112,7 +123,7 @@ async def planted(workspace: Path) -> None:
         for channel, id_, who in (("telegram", "1", "sesame"), ("telegram", "2", "bobwords")):
             Pairing(state).admit(channel, id_, kind="person", name=who)
         async with mailbox.take(INBOUND) as letters:
-            for _ in range(6):
+            for _ in range(4 if lean else 6):
                 each = await anext(letters)
                 if each.id.endswith("0"):
                     await mailbox.park(each, ParkedAs(each.id[:-1], "failed", 3))

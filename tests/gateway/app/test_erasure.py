@@ -81,7 +81,7 @@ async def test_wherever_it_dies_the_next_start_ends_it(tmp_path: Path) -> None:
     """Before its record is on disk nothing is touched; from then on nothing half-remains."""
     place = tmp_path / "place"
     place.mkdir()
-    await planted(place)
+    await planted(place, lean=True)
     whole = holding(place, "sesame")
     bob = tree(place, "bobwords")
 
