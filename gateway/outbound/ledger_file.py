@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -162,6 +162,15 @@ class Rows:
         """Return the moved chats: old id → new id."""
         return dict(self._file.execute("SELECT old, new FROM moves").fetchall())
 
+    def forget(self, keys: Collection[str], *, before: datetime | None) -> int:
+        """Forget the letters of these keys; with a time those done before it alone. Returns how many rows."""
+        end_ms, count = 2**62 if before is None else int(before.timestamp() * 1000), 0
+        under_way = [("pieces", "at_ms"), ("drafts", "at_ms")] if before is None else []
+        for table, at in [("letters", "done_ms"), *under_way]:
+            query = f"DELETE FROM {table} WHERE key = ? AND {at} < ?"  # noqa: S608
+            count += self._file.executemany(query, [(key, end_ms) for key in keys]).rowcount
+        return count
+
     def _changed(self) -> None:
         self._changes += 1
         if self._changes % PRUNE_EVERY == 0:
@@ -192,25 +201,31 @@ def forget(path: Path, keys: Collection[str], *, before: datetime | None) -> int
     Raises:
         LedgerDown: the disk refused, or another process is in the way; call it again.
     """
-    end_ms = 2**62 if before is None else int(before.timestamp() * 1000)
-    file = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
+    database = durable.Database(path, _schema(), down=_refused(path), busy_s=BUSY_S)
     try:
-        (version,) = file.execute("PRAGMA user_version").fetchone()
-        durable.check_version(version, VERSION, path.name, error=NewerState)
-        file.execute("BEGIN IMMEDIATE")
-        done, count = [("letters", "done_ms")], 0
-        for table, at in done if before is not None else [*done, ("pieces", "at_ms"), ("drafts", "at_ms")]:
-            query = f"DELETE FROM {table} WHERE key = ? AND {at} < ?"  # noqa: S608
-            count += file.executemany(query, [(key, end_ms) for key in keys]).rowcount
-        file.execute("COMMIT")
+        database.open()
+        rows = Rows(database.file, lambda: datetime.now(UTC))
+        (count,) = database.commit([durable.Job(partial(rows.forget, keys, before=before))])
+        if isinstance(count, Exception):
+            raise count
         if count:
-            file.execute("VACUUM")
-            file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    except sqlite3.Error as error:
-        raise LedgerDown(f"{path.name} could not be changed: {error}", hint="call it again") from error
+            database.compact()
+    except (OSError, sqlite3.Error) as error:
+        raise _refused(path)(error) from error
     finally:
-        file.close()
-    return count
+        database.close()
+    return int(str(count))
+
+
+def _schema() -> durable.Schema:
+    return durable.Schema(_SCHEMA, VERSION, 16 * 2**20, newer=NewerState)
+
+
+def _refused(path: Path) -> Callable[[Exception], LedgerDown]:
+    return lambda error: LedgerDown(
+        f"{path} cannot be written: {error}",
+        hint=f"free space, or check the rights of {path.parent}; a damaged file may be moved away",
+    )
 
 
 class LedgerFile:
@@ -219,9 +234,9 @@ class LedgerFile:
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
         self._path = path
         self._clock = clock
-        schema = durable.Schema(_SCHEMA, VERSION, 16 * 2**20, newer=NewerState)
+        self._down = _refused(path)
         # What is noted of a letter is awaited before the next; of different letters it has no order.
-        self._database = durable.Database(path, schema, down=self._down, busy_s=BUSY_S, retry_each=True)
+        self._database = durable.Database(path, _schema(), down=self._down, busy_s=BUSY_S, retry_each=True)
         self._rows: Rows | None = None
         self._commits: durable.GroupCommit | None = None
 
@@ -265,9 +280,3 @@ class LedgerFile:
 
     def _not_open(self) -> LedgerDown:
         return LedgerDown(f"the ledger {self._path.name} is not open")
-
-    def _down(self, error: Exception) -> LedgerDown:
-        return LedgerDown(
-            f"{self._path} cannot be written: {error}",
-            hint=f"free space, or check the rights of {self._path.parent}; a damaged file may be moved away",
-        )

@@ -41,7 +41,7 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def test_a_person_is_exported_whole_and_alone(place: Path) -> None:
-    """Each file that holds a word of hers is there with its bytes; the manifest names what, where from and how."""
+    """Each file that holds a word of hers is there with its bytes; the manifest names them."""
     target = place.parent / "ada.tar"
 
     ran = Ran(place, "memory", "export", "--person", "ada", "-o", str(target))
@@ -53,15 +53,8 @@ def test_a_person_is_exported_whole_and_alone(place: Path) -> None:
     for part in manifest["files"]:
         data = files[part["name"].partition("/")[2]]
         assert (part["size"], part["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-    derived = (
-        "state/recall",
-        "state/vectors",
-        "state/queue",
-        "state/delivery",
-        "state/usage",
-        "state/chat_history",
-    )
-    shared = (*derived, "state/pairing.json", "cron/jobs.json", "media/")
+    names = ("recall", "vectors", "queue", "delivery", "usage", "chat_history", "pairing")
+    shared = (*(f"state/{name}" for name in names), "cron/jobs.json", "media/")
     for name in holding(place, "sesame"):
         if not name.startswith(shared):
             assert files[name] == (place / name).read_bytes(), name
@@ -91,9 +84,7 @@ def test_a_key_goes_to_stdout_without_what_others_share(place: Path) -> None:
     assert list(place.glob(".a.tar*")) == []
 
 
-def test_with_one_memory_for_all_it_stays_and_it_is_said(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_memory_for_all_stays_and_it_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAT_GATEWAY_MEMORY__SCOPE", "workspace")
     write(place / "memory" / "MEMORY.md", "of all")
 
