@@ -20,7 +20,7 @@ from session.kept.export import Extra
 from session.kept.subject import Subject
 from session.transcript.key import split
 
-CRON, TERMINAL = "cron", "cli"
+CRON = "cron"
 
 
 def answering(workspace: Path) -> dict[str, str]:
@@ -120,13 +120,13 @@ def forget_deliveries(state: Path, subject: Subject, *, before: datetime | None)
 
 
 def forget_typed(state: Path, subject: Subject) -> int:
-    """Forget the lines that were typed at this machine's terminal, which tell not for whom they were.
+    """Forget what was typed at this machine's terminal: no line of it tells for whom it was.
 
     Raises:
         GatewayError: the disk refused; call it again.
     """
     path = state / "chat_history"
-    if not path.exists() or not any(split(key)[0] == TERMINAL for key in subject.keys):
+    if not path.exists() or not subject.typed:
         return 0
     try:
         count = path.read_bytes().count(b"\n#")

@@ -160,6 +160,7 @@ def _content(subject: Subject) -> dict[str, Any]:
         "jobs": list(subject.jobs),
         "media": {name: at.isoformat() for name, at in subject.media.items()},
         "sessions": sorted(subject.sessions),
+        "typed": subject.typed,
         "stays": list(subject.stays),
     }
 
@@ -179,6 +180,7 @@ def _subject(content: dict[str, Any]) -> Subject | None:
             tuple(map(str, content["jobs"])),
             media,
             frozenset(map(str, content["sessions"])),
+            content["typed"] is True,
             tuple(map(str, content["stays"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -199,5 +201,6 @@ def _joined(subject: Subject, known: Subject) -> Subject:
         both(subject.jobs, known.jobs),
         {**known.media, **subject.media},
         subject.sessions | known.sessions,
+        subject.typed or known.typed,
         both(subject.stays, known.stays),
     )

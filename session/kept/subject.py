@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,9 @@ from session.transcript import archive
 from session.transcript.key import SessionKey, plain_stem, split
 from session.transcript.line import is_ulid
 
-SUBAGENTS, JOBS = "sub", "cron"
+SUBAGENTS, JOBS, TERMINAL = "sub", "cron", "cli"
+# Ids of messages that were typed there, whatever chat they were for.
+_TYPED = re.compile(rb'"message_id": ?"cli:')
 
 
 class Nobody(SessionError):
@@ -53,6 +56,7 @@ class Subject:
         jobs: ids of the cron jobs that answer there.
         media: the files of ``media/`` that the conversations name, each with the time of its newest line.
         sessions: ULIDs of their sessions.
+        typed: whether somebody wrote there from the terminal, which remembers what is typed.
         stays: what is of others, too, in words.
     """
 
@@ -63,6 +67,7 @@ class Subject:
     jobs: tuple[str, ...]
     media: Named
     sessions: frozenset[str] = frozenset()
+    typed: bool = False
     stays: tuple[str, ...] = ()
 
     @property
@@ -155,8 +160,11 @@ class Subjects:
             every = tuple(found | dict.fromkeys(below))
             scopes = tuple(CHATS + each.stem for each in every) + ((person,) if person else ())
             ids = tuple(split(key)[1] for key in jobs)
-            media = named_in_files(path for each in every for path in _lines_of(layout, each))
-            return Subject(name, bool(person), every, scopes, ids, media, sessions, tuple(kept))
+            lines = [path for each in every for path in _lines_of(layout, each)]
+            typed = any(split(each.key)[0] == TERMINAL for each in every) or any(map(_was_typed, lines))
+            return Subject(
+                name, bool(person), every, scopes, ids, named_in_files(lines), sessions, typed, tuple(kept)
+            )
 
         return await start_thread(look, name="disk-look")
 
@@ -225,6 +233,15 @@ def _lines_of(layout: Layout, conversation: Conversation) -> Iterator[Path]:
     for found in places.of_key(layout, conversation.key, conversation.stem):
         if found.place.kind in ("transcript", "original", "archive"):
             yield found.path
+
+
+def _was_typed(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return any(_TYPED.search(raw) for raw in file)
+    except OSError:
+        # Who cannot tell lets go of too much rather than of too little.
+        return True
 
 
 def _named(folder: Path, prefix: str, suffix: str) -> list[Path]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
+from channels.pairing import Pairing, approved
+from session.context.audience import ANSWERS, CHAT
+from session.kept.erasing import Owed
 from session.kept.subject import Nobody
-from tests.gateway.erasing_place import ADA, BOB, eraser, holding, planted, tree
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
+from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, planted, tree
 from tests.support.harness import ROOT
 
 # Where the key may stand: a turn is fenced off by its lock, and no message is asked again by its journal.
@@ -119,10 +126,59 @@ async def test_a_conversation_that_began_since_stays(tmp_path: Path) -> None:
             await session.append(
                 [{"role": "user", "content": "a new day", "timestamp": "2026-01-01T09:00:00"}]
             )
-        from session.kept.erasing import Owed
-
         Owed(tmp_path / "state").keep(subject)
 
         await erasure.finish()
 
     assert "sessions/telegram_2.jsonl" in holding(tmp_path, "a new day")
+
+
+async def test_a_listed_group_and_a_job_for_others_stay(tmp_path: Path) -> None:
+    """They are others', too: it says by which key they go."""
+    await planted(tmp_path)
+    group, job = SessionKey("telegram:-5"), SessionKey("cron:both")
+    store = Store(tmp_path, zone=UTC)
+    async with store.open(group) as session:
+        await session.remember({CHAT: "group"})
+        await session.append([make_line("user", "sesame in a group", "2026-01-01T09:00:00")])
+    async with store.open(job) as session:
+        await session.remember({ANSWERS: [ADA, BOB]})
+        await session.append([make_line("user", "sesame for both", "2026-01-01T09:00:00")])
+    await store.aclose()
+
+    async with eraser(tmp_path, people={"ada": [ADA, TERMINAL, group]}) as (erasure, _):
+        erased = await erasure.person("ada")
+
+    assert holding(tmp_path, "sesame") == {"sessions/telegram_-5.jsonl", "sessions/cron_both.jsonl"}
+    assert [
+        line.split(": ")[0] for line in erased.stays if line.startswith(("telegram:-5", "cron:both"))
+    ] == [
+        str(group),
+        str(job),
+    ]
+
+
+async def test_a_person_is_let_in_no_more_and_a_chat_is(tmp_path: Path) -> None:
+    """What is kept of an approval beside the id is the name: that goes in both cases."""
+    await planted(tmp_path)
+    async with eraser(tmp_path) as (erasure, _):
+        await erasure.key(BOB)
+        assert approved(tmp_path / "state", "telegram").people == {"1", "2"}
+        assert {row["name"] for row in Pairing(tmp_path / "state").rows()} == {"sesame", ""}
+        await erasure.person("ada")
+
+    assert approved(tmp_path / "state", "telegram").people == {"2"}
+
+
+async def test_what_was_typed_for_a_chat_of_a_platform_is_forgotten_with_it(tmp_path: Path) -> None:
+    """The terminal remembers it in one list for all chats, of which no line says for whom it was."""
+    await planted(tmp_path)
+    typed = tmp_path / "state" / "chat_history"
+    async with eraser(tmp_path, people={}) as (erasure, services):
+        await erasure.key(ADA)
+        assert b"typed" in typed.read_bytes()
+        async with services.store.open(BOB) as session:
+            await session.append([make_line("user", "x", "2026-01-01T09:00:00", message_id="cli:1")])
+        await erasure.key(BOB)
+
+    assert typed.read_bytes() == b""

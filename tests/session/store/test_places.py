@@ -11,6 +11,7 @@ from session.store import places
 from session.store.places import kind_of
 from session.store.recall_file import index_path
 from session.transcript.key import mark_of
+from tests.support.harness import ROOT
 from tests.support.place import write
 
 KEY, STEM = "telegram:1", "telegram_1"
@@ -41,6 +42,14 @@ ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 )
 def test_a_path_is_of_one_kind_or_of_none(path: str, kind: str | None) -> None:
     assert kind_of(path) == kind
+
+
+def test_every_file_of_an_old_workspace_is_of_a_known_kind() -> None:
+    old = ROOT / "tests" / "data" / "old-workspace"
+
+    names = [path.relative_to(old).as_posix() for path in old.rglob("*") if path.is_file()]
+
+    assert [name for name in names if kind_of(name) is None] == []
 
 
 def test_the_files_of_a_key_are_its_own_alone(tmp_path: Path) -> None:
