@@ -234,7 +234,9 @@ class Erasure:
         return await awaited_at_once(self._mailbox)
 
     def _what_stays(self, subject: Subject) -> list[str]:
-        stays = [LOCKS_STAY, CONFIGURED if subject.is_person else ACCESS_STAYS]
+        stays = [LOCKS_STAY, *([CONFIGURED] if subject.is_person else [])]
+        if not subject.is_person and kept_rows.access_of(self._settings.state, subject):
+            stays.append(ACCESS_STAYS)
         if not self._settings.broker.embedded:
             stays.append(BROKER_STAYS)
         channels = {split(key)[0] for key in subject.keys}

@@ -41,6 +41,8 @@ def forget_usage(state: Path, subject: Subject) -> int:
         StoreError: the disk refused; call it again.
     """
     keys, payers, count = set(subject.keys), subject.payers, 0
+    if not _days(state):
+        return 0
     try:
         with locked(state / "usage.lock"):
             for path in _days(state):

@@ -21,6 +21,8 @@ publish        a confirmed publish to RabbitMQ
 ack            the acknowledgement to RabbitMQ
 journal        an outcome written to a journal
 memory         the write of MEMORY.md or HISTORY.md
+clear          the removal of all that is kept of one key, under its lock
+erase          what an erasure removes behind that
 =============  =========================================================================================
 """
 
@@ -53,6 +55,8 @@ POINTS: dict[str, list[str]] = {
     "history": ["os:rename?HISTORY.md"],
     "notes": ["os:rename?MEMORY.md"],
     "state_file": ["os:rename?.json"],
+    "clear": ["session.store.store:Store.clear"],
+    "erase": ["session.kept.erasing:remove_late"],
     "memory": ["session.memory.notes:Notes.write_memory", "session.memory.notes:Notes.add_history"],
 }
 # Written at every start: no point of what a message goes through.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 
 from session.store.places import kind_of
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, command
+from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
-from tests.support.place import on
+from tests.support.place import on, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.system.erasing_place import ADA, KEY, configured, files, lived, neighbours, said, traces
 
@@ -78,3 +79,27 @@ async def test_no_byte_of_a_chat_stays_beside_a_broker(
             code, parked = await command(tmp_path, "parked", "list", "--json", config=config)
             assert (code, json.loads(parked)) == (0, [])
             assert await said(server, ADA, "a new day") == "stub: a new day"
+
+
+@pytest.mark.parametrize("point", ["clear.before:2", "clear.after:1", "erase.before:1", "erase.after:1"])
+async def test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start(
+    tmp_path: Path, point: str
+) -> None:
+    """Before it takes the letter that comes then: what is said anew stays."""
+    async with ModelServer() as model:
+        config = with_model(model, people={"ada": ["web:ada", "cli:ada"]})
+        async with Daemon(tmp_path, config=config, kill_at=point) as daemon:
+            tool = 'write {"path": "sesame.txt", "content": "sesame written"}'
+            for key in ("web:ada", "cli:ada"):
+                assert await ask(daemon, key, "1", f"sesame [[tool:{tool}]]") is not None
+            async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
+                with pytest.raises(httpx.HTTPError):
+                    await http.post("/clear-session", json={"person": "ada", "everything": True})
+
+            await daemon.reborn()
+
+            assert traces(tmp_path) == []
+            answer = await ask(daemon, "web:ada", "2", "a new day")
+            assert answer is not None
+            assert answer["reply"] == "stub: a new day"
+            assert list((tmp_path / "state" / "erasing").iterdir()) == []

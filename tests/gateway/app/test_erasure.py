@@ -14,11 +14,15 @@ from channels.pairing import Pairing, approved
 from session.context.audience import ANSWERS, CHAT
 from session.kept.erasing import Owed
 from session.kept.subject import Nobody
+from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, planted, tree
+from tests.gateway.http_place import open_place
 from tests.support.harness import ROOT
+from tests.support.place import write
+from tests.support.until import until
 
 # Where the key may stand: a turn is fenced off by its lock, and no message is asked again by its journal.
 GUARDS = ("state/keys/",)
@@ -182,3 +186,45 @@ async def test_what_was_typed_for_a_chat_of_a_platform_is_forgotten_with_it(tmp_
         await erasure.key(BOB)
 
     assert typed.read_bytes() == b""
+
+
+class Late:
+    """A model whose turn, when it is ended, still writes a file of its chat: as a tool does in its thread."""
+
+    name = "late"
+    plain = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.begun = asyncio.Event()
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            write(self._path, "sesame")
+        raise AssertionError
+
+
+async def test_what_a_turn_writes_while_it_ends_is_removed_behind_it(tmp_path: Path) -> None:
+    """Its client hears that it was deleted; what is asked next is a new conversation."""
+    async with open_place(tmp_path) as place:
+        services = place.application.services
+        assert services is not None
+        model, before = Late(tmp_path / "files/chats/web_ada/late.txt"), services.turns.model
+        services.turns.model = model
+        asked = asyncio.ensure_future(place.post("sesame runs", id="1", wait=30))
+        await model.begun.wait()
+        waiting = asyncio.ensure_future(place.post("sesame waits", id="2", wait=30))
+        worker = place.application.worker
+        assert worker is not None
+        await until(lambda: [len(lane.entries) for lane in worker.lanes] == [2])
+
+        body = {"key": "web:ada", "everything": True}
+        assert (await place.http.post("/clear-session", json=body)).status_code == 200
+
+        assert holding(tmp_path, "sesame") == set()
+        assert [(await each).json()["kind"] for each in (asked, waiting)] == ["notice", "notice"]
+        services.turns.model = before
+        assert (await place.post("a new day", wait=30)).json()["reply"] == "echo: a new day"
