@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -211,6 +211,28 @@ class Pairing:
                 return gone
         raise NobodyThere(f"nobody called {who} has asked or was let in", hint="chat-gateway pairing list")
 
+    def forget(self, chats: Collection[tuple[str, str]], *, access: bool) -> int:
+        """Forget the names of people and groups, by channel and id, or by that of the chat where they asked.
+
+        With ``access`` who was let in is let in no more, and is to ask again; else only the name goes. What
+        they were answered goes in both cases.
+
+        Returns:
+            How many entries were changed or removed.
+        """
+        with self._open() as book:
+            meant = [each for each in book.entries if _is_among(each, chats)]
+            kept = [] if access else [replace(each, name="") for each in meant if not each.code]
+            book.entries = [each for each in book.entries if each not in meant] + kept
+            gone = {f"{kind} {channel}:{who}" for channel, who in chats for kind in ("person", "group")}
+            gone |= {f"{each.kind} {each.who}" for each in meant}
+            book.answers = {who: each for who, each in book.answers.items() if who not in gone}
+            return len(meant)
+
+    def records(self, chats: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
+        """List what is kept of these chats, as ``forget`` would find it."""
+        return [each.as_row() for each in _read(self._path).entries if _is_among(each, chats)]
+
     def rows(self) -> list[dict[str, Any]]:
         """List who waits and who was let in, oldest first."""
         book = _read(self._path)
@@ -227,6 +249,11 @@ class Pairing:
             yield book
             if _content(book) != before:
                 state_file.write(self._path, _content(book))
+
+
+def there(state: Path) -> bool:
+    """Say whether anybody ever asked."""
+    return (state / "pairing.json").exists()
 
 
 def approved(state: Path, channel: str) -> Approved:
@@ -263,6 +290,10 @@ def _by_channel(book: _Book) -> dict[str, Approved]:
         )
         for channel in {each.channel for each in granted}
     }
+
+
+def _is_among(entry: AccessRequest, chats: Collection[tuple[str, str]]) -> bool:
+    return (entry.channel, entry.id) in chats or (entry.channel, entry.chat) in chats
 
 
 def _same(entry: AccessRequest, channel: str, id: str, kind: Who) -> bool:

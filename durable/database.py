@@ -138,6 +138,18 @@ class Database:
             if file is not None:
                 file.close()
 
+    def compact(self) -> None:
+        """Write the file anew without what was removed, and empty its log: no byte of that stays.
+
+        Raises:
+            sqlite3.Error: the disk refused, or another process is in the way; the rows are as they were.
+        """
+        # A log that readers of another process still need would keep its old pages.
+        self.file.execute("VACUUM")
+        (busy, *_) = self.file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise sqlite3.OperationalError("its log is in use")
+
     @property
     def file(self) -> sqlite3.Connection:
         """The open file, for the statements of the jobs."""

@@ -112,6 +112,7 @@ class Application:
                 await self.mailbox.ready()
                 tasks.append(group.create_task(control.run(), name="control"))
                 if self.worker is not None:
+                    await self._finish_erasures()
                     tasks += [group.create_task(d.run(), name="delivery") for d in self._deliveries]
                     # In front, so that it is cancelled before the mailbox on which it settles its letters.
                     tasks.insert(0, group.create_task(self.worker.run(), name="worker"))
@@ -191,6 +192,14 @@ class Application:
 
     def _asking(self, key: str, message_id: str) -> Inbound | None:
         return self.worker.lanes.asking(key, message_id) if self.worker is not None else None
+
+    async def _finish_erasures(self) -> None:
+        """End what a killed process began to erase, before any letter is taken."""
+        # A start without one is quicker without what only an erasure imports.
+        if self.services is not None and any((self.settings.state / "erasing").glob("*.json")):
+            from gateway.app.erasure import Erasure
+
+            await Erasure(self.settings, self.services, mailbox=self.mailbox).finish()
 
     def _letter_ended(
         self, outcomes: Outcomes, group: asyncio.TaskGroup, inbound: Inbound, *how: Any

@@ -67,7 +67,7 @@ class SessionServices:
         status: Callable[[str], list[str]],
         spawning: Spawning | None = None,
     ) -> None:
-        self._status, self._spawning = status, spawning
+        self._status, self.spawning = status, spawning
         self.store = Store(
             settings.workspace, zone=settings.zone, cache_bytes=settings.session.cache_mb * 2**20
         )
@@ -124,7 +124,7 @@ class SessionServices:
         self._files = settings.workspace / "files"
 
     def _commands(self) -> Commands:
-        spawning = self._spawning
+        spawning = self.spawning
         return Commands(
             status=self._status,
             memory=self.facts.remembered.show,
@@ -146,7 +146,7 @@ class SessionServices:
 
     async def _left(self, request: Request) -> list[str]:
         """Say what of the limits is left to whoever asks, and which subagents work for the chat."""
-        return [*await self.quota.left(request), *await status_lines(self._spawning, request.key)]
+        return [*await self.quota.left(request), *await status_lines(self.spawning, request.key)]
 
     def _notes(self, settings: Settings) -> MemoryNotes:
         return MemoryNotes(
@@ -169,7 +169,7 @@ class SessionServices:
         )
 
     def _toolbox(self, settings: Settings) -> Toolbox:
-        own = [Spawn(self._spawning)] if self._spawning is not None else []
+        own = [Spawn(self.spawning)] if self.spawning is not None else []
         return build_toolbox(
             settings,
             self.scopes,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from gateway.app.approvals import without_denied
 from gateway.app.optional_tools import granted
@@ -96,6 +98,23 @@ def turns_like(turns: Turns, context: SubagentContext) -> Turns:
     )
     context.turns = built
     return built
+
+
+async def end_all(spawning: Spawning | None, state: Path, key: str) -> None:
+    """End the subagents of a conversation for good, and drop their results.
+
+    Args:
+        spawning: tells other daemons; None: none runs.
+        state: the folder ``state/`` of the workspace.
+        key: the conversation.
+
+    Raises:
+        StoreError: call it again.
+    """
+    if spawning is not None:
+        await spawning.end(key, results=True)
+    else:
+        await asyncio.to_thread(partial(SubagentFiles(state).end, key, results=True))
 
 
 async def status_lines(spawning: Spawning | None, key: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 
@@ -46,6 +47,7 @@ def add_memory(tree: Verbs, *, count: Callable[[str], int]) -> None:
     )
     tree.verb("facts", "gateway.cli.memory:facts", "list the facts of a chat", as_json=True, keyed=True)
     forget = tree.verb("forget", "gateway.cli.memory:forget", "remove a fact for good", keyed=True)
+    _add_whole(tree)
     forget.add_argument("id", metavar="ID", help="as `memory facts` shows it")
     _add_versions(tree)
 
@@ -69,3 +71,31 @@ def _add_versions(tree: Verbs) -> None:
         keyed=True,
     )
     restore.add_argument("version_id", metavar="VERSION", help="as `memory history` shows it")
+
+
+def _add_whole(tree: Verbs) -> None:
+    export = tree.verb(
+        "export",
+        "gateway.cli.whole:export",
+        "write all that is kept of a chat or person into one tar",
+        more="Transcripts, archives, notes, facts, files, media, journal, jobs; manifest.json lists them.",
+    )
+    _add_subject(export)
+    export.add_argument(
+        "-o", "--output", metavar="PATH", type=Path, help="the file, for your eyes alone (default: stdout)"
+    )
+    erase = tree.verb(
+        "erase",
+        "gateway.cli.whole:erase",
+        "remove all that is kept of a chat or person, for good",
+        more="From every place, index and log; says what it removed and what stays. Asks before.",
+        as_json=True,
+    )
+    _add_subject(erase)
+    erase.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_subject(verb: argparse.ArgumentParser) -> None:
+    of = verb.add_mutually_exclusive_group(required=True)
+    of.add_argument("key", metavar="KEY", nargs="?", help="conversation, such as telegram:12345678")
+    of.add_argument("--person", metavar="NAME", help="all that is a person's of [people]")

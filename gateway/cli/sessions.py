@@ -6,18 +6,16 @@ import argparse
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.app.sessions import SessionServices, build_session_services
-from gateway.cli import attach, output
+from gateway.app.subagents import end_all
+from gateway.cli import attach, output, whole
 from gateway.cli.config import settings_of
-from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from gateway.service.client_message import NoAddress, inbound
 from session.approvals.files import ApprovalFiles
 from session.store import switch_session
 from session.store.enclosed import AwaitedFiles
@@ -26,11 +24,7 @@ from session.store.search import SearchResult
 from session.store.search import search as search_in
 from session.store.store import Store, View
 from session.store.switch_session import Swap
-from session.subagents.records import SubagentFiles
 from session.transcript.key import SessionKey
-
-if TYPE_CHECKING:
-    from gateway.http.client import Client
 
 COLUMNS = ("key", "id", "name", "last_message_at", "message_count", "active")
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -80,7 +74,7 @@ def new(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> bool:
         async with _services(settings) as services, services.store.open(SessionKey(args.key)) as session:
             archived = await session.end()
-            _end_subagents(settings, args.key)
+            await end_all(None, settings.state, args.key)
             await services.jobs.ended(session)
             created = archived is None and not session.path.exists()
             if created:
@@ -100,7 +94,7 @@ def close(args: argparse.Namespace) -> int:
             async with services.store.open(SessionKey(args.key)) as session:
                 closed = await session.change(lambda *hands: switch_session.close(*hands, of=None))
             if closed is not None:
-                _end_subagents(settings, args.key)
+                await end_all(None, settings.state, args.key)
                 await services.jobs.left(args.key, closed)
             return closed
 
@@ -121,7 +115,7 @@ def resume(args: argparse.Namespace) -> int:
                     lambda *hands: switch_session.reopen(*hands, session_id=args.ulid)
                 )
             if swap.left:
-                _end_subagents(settings, args.key)
+                await end_all(None, settings.state, args.key)
                 await services.jobs.left(args.key, swap.left)
             return swap
 
@@ -184,17 +178,16 @@ def clear(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> bool:
         async with _store(settings) as store:
-            return await _clear(settings, store, SessionKey(args.key), everything=args.everything)
+            return await _clear(settings, store, SessionKey(args.key))
 
     settings = settings_of(args)
+    if args.everything:
+        found = attach.complete(whole.erased(settings, key=args.key))
+        output.words(f"{args.key} is cleared" if found["cleared"] else f"{args.key} had no transcript")
+        whole.tell(found)
+        return 0
     cleared = attach.complete(work(settings))
     output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no transcript")
-    person = scopes_of(settings).person(args.key)
-    if args.everything and person is not None and settings.memory.scope == "chat":
-        # What several chats share is not one chat's to delete.
-        output.words(
-            f"memory/people/{person} and files/people/{person} stay: they are of all {person}'s chats"
-        )
     return 0
 
 
@@ -241,42 +234,19 @@ async def _find(store: Store, target: str) -> View:
     raise GatewayError(f"no session {target!r}", hint="chat-gateway sessions list")
 
 
-async def _clear(settings: Settings, store: Store, key: SessionKey, *, everything: bool) -> bool:
+async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
     """Have the daemon that works on the key clear it, which ends the turn too; without one, do it here."""
     async with attach.daemons(settings) as clients:
-        if clients and _can_be_sent(key):
-            client = await _working_on(key, clients)
+        if clients and whole.can_be_sent(key):
+            client = await whole.working_on(key, clients)
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
-                return await client.clear(key, everything=everything)
-    cleared = await store.clear(key, everything=everything, awaited=partial(_awaited, settings))
-    _end_subagents(settings, key)
+                return await client.clear(key)
+    cleared = await store.clear(key)
+    # One that works is not heard of any more.
+    await end_all(None, settings.state, key)
     ApprovalFiles(settings.state).forget(key)
     return cleared
-
-
-def _end_subagents(settings: Settings, key: str) -> None:
-    """End those that a conversation has started which ends; one that works is not heard of any more."""
-    SubagentFiles(settings.state).end(key, results=True)
-
-
-def _can_be_sent(key: str) -> bool:
-    """Say whether a letter can have this key; files may have others."""
-    try:
-        inbound(key, "", kept=True)
-    except (NoAddress, UnicodeError):
-        return False
-    return True
-
-
-async def _working_on(key: SessionKey, clients: Sequence[Client]) -> Client:
-    """Choose the daemon that has letters of a key, else the first."""
-    for client in clients:
-        # A daemon whose queue is away refuses.
-        with contextlib.suppress(Unreachable):
-            if any(lane["key"] == key for lane in (await client.status())["lanes"]):
-                return client
-    return clients[0]
 
 
 def _shown(line: dict[str, Any]) -> str:

@@ -21,6 +21,8 @@ from gateway.turns.model_standing import ModelStanding, of_part
 
 # A longer wait is several requests of this length.
 WAIT_S = 60.0
+# A queue that is written anew takes its time.
+ERASE_WITHIN_S = 600.0
 # A daemon that was there may restart: only one that is away for longer is given up.
 AWAY_S = 15.0
 QUICK_S = 10.0
@@ -114,13 +116,16 @@ class Client:
         """Stop the turn that runs for ``key``."""
         await self._once("POST", "/v1/stop", {"key": key})
 
-    async def clear(self, key: str, *, everything: bool = False) -> bool:
-        """Delete the active transcript of ``key`` and end the turn that runs; say whether there was one.
+    async def clear(self, key: str) -> bool:
+        """Delete the active transcript of ``key`` and end the turn that runs; say whether there was one."""
+        return bool((await self._once("POST", "/clear-session", {"key": key}, within_s=WAIT_S))["cleared"])
 
-        ``everything`` deletes the ended sessions, the journal and the memory of the chat too.
-        """
-        body = {"key": key, **({"everything": True} if everything else {})}
-        return bool((await self._once("POST", "/clear-session", body, within_s=WAIT_S))["cleared"])
+    async def erase(self, *, key: str = "", person: str = "") -> dict[str, Any]:
+        """Remove all that is kept of a key or a person; return ``cleared`` and ``erased`` of the route."""
+        whom = {"person": person} if person else {"key": key}
+        return await self._once(
+            "POST", "/clear-session", {**whom, "everything": True}, within_s=ERASE_WITHIN_S
+        )
 
     async def events(self, key: str) -> AsyncGenerator[Event]:
         """Yield what happens in a chat from now on; a broken connection is taken up again without a gap."""

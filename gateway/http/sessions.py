@@ -15,6 +15,7 @@ from gateway.http.messages import MessageIn, hand_in, has_surrogate
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.sessions import SessionService, Unknown
+from session.kept.subject import Nobody
 from session.store.listing import SessionRow
 from session.transcript.records import page as page_of_records
 
@@ -49,21 +50,24 @@ class TextIn(BaseModel):
 
 
 class ClearIn(BaseModel):
-    """A conversation by its key, or by its bare chat id on every channel."""
+    """A conversation by its key, or by its bare chat id on every channel; or all that is a person's."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     key: str | None = Field(default=None, min_length=3, max_length=MAX_KEY_CHARS)
     chat_id: str | None = Field(default=None, alias="chatId", min_length=1, max_length=MAX_KEY_CHARS)
-    everything: bool = Field(default=False, description="ended sessions, journal and memory too")
+    person: str | None = Field(default=None, min_length=1, max_length=200, description="of [people]")
+    everything: bool = Field(default=False, description="all that is kept, from every place")
 
     @model_validator(mode="after")
     def _one_address(self) -> ClearIn:
-        if (self.chat_id is None) == (self.key is None):
-            raise ValueError("give chatId or key, one of the two")
+        if [self.chat_id, self.key, self.person].count(None) != 2:
+            raise ValueError("give chatId, key or person, one of the three")
+        if self.person is not None and not self.everything:
+            raise ValueError("of a person only everything can be cleared")
         if self.key is not None and not all(self.key.partition(":")):
             raise ValueError("a key is channel:chat_id")
-        _check(self.key, self.chat_id)
+        _check(self.key, self.chat_id, self.person)
         return self
 
 
@@ -147,8 +151,14 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
 
     @router.post("/clear-session", summary="Delete the active transcript of a chat, without a trace but ids")
     async def post_clear(body: ClearIn) -> Response:
-        cleared = await files.clear(key=body.key, chat_id=body.chat_id, everything=body.everything)
-        return json_response({"cleared": cleared})
+        if body.person is not None:
+            try:
+                return json_response(await files.erase_person(body.person))
+            except Nobody as error:
+                raise HttpError(404, str(error), hint=error.hint) from None
+        if body.everything:
+            return json_response(await files.erase(key=body.key, chat_id=body.chat_id))
+        return json_response({"cleared": await files.clear(key=body.key, chat_id=body.chat_id)})
 
 
 async def _row(files: SessionService, ulid: str) -> SessionRow:

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -162,6 +162,15 @@ class Rows:
         """Return the moved chats: old id → new id."""
         return dict(self._file.execute("SELECT old, new FROM moves").fetchall())
 
+    def forget(self, keys: Collection[str], *, before: datetime | None) -> int:
+        """Forget the letters of these keys; with a time those done before it alone. Returns how many rows."""
+        end_ms, count = 2**62 if before is None else int(before.timestamp() * 1000), 0
+        under_way = [("pieces", "at_ms"), ("drafts", "at_ms")] if before is None else []
+        for table, at in [("letters", "done_ms"), *under_way]:
+            query = f"DELETE FROM {table} WHERE key = ? AND {at} < ?"  # noqa: S608
+            count += self._file.executemany(query, [(key, end_ms) for key in keys]).rowcount
+        return count
+
     def _changed(self) -> None:
         self._changes += 1
         if self._changes % PRUNE_EVERY == 0:
@@ -181,15 +190,53 @@ class Rows:
         run("DELETE FROM drafts WHERE at_ms < ?", old)
 
 
+def forget(path: Path, keys: Collection[str], *, before: datetime | None) -> int:
+    """Forget what was sent to these keys, ``before`` a time or ever; no byte of it stays. For threads.
+
+    With a time, letters that are under way stay known: they may come again, and would be sent twice.
+
+    Returns:
+        How many letters, pieces and drafts were forgotten.
+
+    Raises:
+        LedgerDown: the disk refused, or another process is in the way; call it again.
+    """
+    database = durable.Database(path, _schema(), down=_refused(path), busy_s=BUSY_S)
+    try:
+        database.open()
+        rows = Rows(database.file, lambda: datetime.now(UTC))
+        (count,) = database.commit([durable.Job(partial(rows.forget, keys, before=before))])
+        if isinstance(count, Exception):
+            raise count
+        if count:
+            database.compact()
+    except (OSError, sqlite3.Error) as error:
+        raise _refused(path)(error) from error
+    finally:
+        database.close()
+    return int(str(count))
+
+
+def _schema() -> durable.Schema:
+    return durable.Schema(_SCHEMA, VERSION, 16 * 2**20, newer=NewerState)
+
+
+def _refused(path: Path) -> Callable[[Exception], LedgerDown]:
+    return lambda error: LedgerDown(
+        f"{path} cannot be written: {error}",
+        hint=f"free space, or check the rights of {path.parent}; a damaged file may be moved away",
+    )
+
+
 class LedgerFile:
     """The file of a ledger, in a thread of its own: whatever waits becomes one transaction with one fsync."""
 
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
         self._path = path
         self._clock = clock
-        schema = durable.Schema(_SCHEMA, VERSION, 16 * 2**20, newer=NewerState)
+        self._down = _refused(path)
         # What is noted of a letter is awaited before the next; of different letters it has no order.
-        self._database = durable.Database(path, schema, down=self._down, busy_s=BUSY_S, retry_each=True)
+        self._database = durable.Database(path, _schema(), down=self._down, busy_s=BUSY_S, retry_each=True)
         self._rows: Rows | None = None
         self._commits: durable.GroupCommit | None = None
 
@@ -233,9 +280,3 @@ class LedgerFile:
 
     def _not_open(self) -> LedgerDown:
         return LedgerDown(f"the ledger {self._path.name} is not open")
-
-    def _down(self, error: Exception) -> LedgerDown:
-        return LedgerDown(
-            f"{self._path} cannot be written: {error}",
-            hint=f"free space, or check the rights of {self._path.parent}; a damaged file may be moved away",
-        )

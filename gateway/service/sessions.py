@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.awaited import awaited_at_once
+from gateway.errors import MailboxDown
 from session.disk.threads import start_thread
 from session.errors import NoSession
 from session.store import archived, switch_session
@@ -19,6 +18,7 @@ from session.transcript.line import read_time
 from session.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
+    from gateway.app.erasure import Erasure
     from gateway.service.chats import ChatService
 
 _SHOWN = ("instructions", "summary", "ended_at", "previous_session")
@@ -143,12 +143,48 @@ class SessionService:
                 await self._left(row.key, closed)
         return await self._again(row)
 
-    async def clear(self, *, key: str | None, chat_id: str | None, everything: bool = False) -> list[str]:
+    async def clear(self, *, key: str | None, chat_id: str | None) -> list[str]:
         """Delete the active transcript of a key, or of a chat id on every channel; return whose there was.
 
         Raises:
             StoreError: call it again.
         """
+        return [one for one in await self._meant(key, chat_id) if await self._clear(one)]
+
+    async def erase(self, *, key: str | None, chat_id: str | None) -> dict[str, Any]:
+        """Remove all that is kept of a key, or of a chat id on every channel; say what that was.
+
+        Raises:
+            SessionError, GatewayError, ChannelError: call it again.
+        """
+        had: list[str] = []
+        erased = []
+        for one in await self._meant(key, chat_id):
+            report, there = await self._erasure().key(one)
+            erased.append(report.as_dict())
+            had += [one] if there else []
+        return {"cleared": had, "erased": erased}
+
+    async def erase_person(self, name: str) -> dict[str, Any]:
+        """Remove all that is kept of a person of ``[people]``; as ``erase``.
+
+        Raises:
+            Nobody: there is no such person.
+        """
+        report = await self._erasure().person(name)
+        return {"cleared": [], "erased": [report.as_dict()]}
+
+    def _erasure(self) -> Erasure:
+        application = self._chats.application
+        if application.services is None:
+            raise MailboxDown("the session side is not open yet")
+        # A daemon starts quicker without what only an erasure imports.
+        from gateway.app.erasure import Erasure
+
+        lanes = application.worker.lanes if application.worker is not None else None
+        return Erasure(application.settings, application.services, mailbox=application.mailbox, lanes=lanes)
+
+    async def _meant(self, key: str | None, chat_id: str | None) -> list[str]:
         keys = {key} if key is not None else set[str]()
         if chat_id is not None:
             rows = await self._chats.store.rows()
@@ -156,17 +192,14 @@ class SessionService:
             worker = self._chats.application.worker
             lanes = [lane.key for lane in worker.lanes] if worker is not None else []
             keys |= {lane for lane in lanes if split(lane)[1] == chat_id}
-        return [one for one in sorted(keys) if await self._clear(one, everything=everything)]
+        return sorted(keys)
 
-    async def _clear(self, key: str, *, of: str | None = None, everything: bool = False) -> bool:
+    async def _clear(self, key: str, *, of: str | None = None) -> bool:
         """Delete, then end the turn that ran: its id is known as cleared, so that it is not begun again."""
         worker = self._chats.application.worker
         begun = worker.lanes.begun(key) if worker is not None else None
         ids = [begun.inbound.id] if begun is not None else []
-        awaited = partial(awaited_at_once, self._chats.application.mailbox)
-        cleared = await self._chats.store.clear(
-            SessionKey(key), ids=ids, of=of, everything=everything, awaited=awaited
-        )
+        cleared = await self._chats.store.clear(SessionKey(key), ids=ids, of=of)
         if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
             worker.lanes.stop(key)
         if cleared or of is None:

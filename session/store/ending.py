@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ulid import ULID
 
+from session.store import places
 from session.store.change import SessionChange, changing
 from session.store.enclosed import UNKNOWN, AwaitedFiles, Named, let_go, named_in, named_in_files
 from session.store.fence import Wait
@@ -25,6 +26,9 @@ from session.transcript import archive
 from session.transcript.journal import ANY
 from session.transcript.journal_lines import Entry
 from session.transcript.transcript import Transcript, fresh
+
+# The lines are the last to go, the journal is begun anew, and an index is open in other processes.
+_REMOVED_APART = ("transcript", "index", "journal", "recall", "left by half")
 
 
 def end(
@@ -134,11 +138,8 @@ def media_of(writer: TranscriptWriter) -> Named:
 
 def _remove_the_rest(writer: TranscriptWriter, journal_file: JournalFile) -> None:
     """Delete all else of a chat but its lines; who renews an ended session waits for our lock."""
-    layout, chat = writer.layout, Path("memory") / "chats" / writer.stem
-    files = layout.workspace / "files" / "chats" / writer.stem
-    for folder in (layout.archive(writer.stem), layout.workspace / chat, files):
-        shutil.rmtree(folder, ignore_errors=True)
-    state = layout.workspace / "state"
-    for path in (state / f"{chat}.json", state / "facts" / f"{writer.stem}.json"):
-        path.unlink(missing_ok=True)
+    layout, stem, scope = writer.layout, writer.stem, f"chats/{writer.stem}"
+    own = chain(places.of_key(layout, writer.key, stem), places.of_scope(layout, scope))
+    places.remove(found for found in own if found.place.kind not in _REMOVED_APART)
+    places.remove_trees(layout, stem=stem, scope=scope)
     journal_file.discard()

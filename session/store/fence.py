@@ -180,7 +180,7 @@ class Fence:
         self.kept = kept
         self._read: tuple[bytes, LockRecord] = (b"", LockRecord())
         self._peeked: tuple[Seen | None, LockRecord] = (None, LockRecord())
-        self._mark = hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        self._mark = temp_mark(stem)
 
     def temp(self, folder: Path, epoch: int) -> Path:
         """Name the temporary file that only a writer with this epoch uses."""
@@ -372,6 +372,11 @@ class Fence:
                 raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
             finally:
                 os.close(source)
+
+
+def temp_mark(stem: str) -> str:
+    """Return what the temporary files of a stem's writers are named by."""
+    return hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -42,6 +42,23 @@ def forget_index(layout: Layout, stem: str) -> None:
             file.close()
 
 
+def discard_index(layout: Layout, scope: str) -> None:
+    """Delete the index of the scope that has this name.
+
+    Raises:
+        StoreError: it could not be done.
+    """
+    path = index_path(layout.workspace, scope)
+    if not path.exists():
+        return
+    try:
+        DerivedFile(path, lambda _: None, busy_s=FORGET_S, patient=True).discard()
+    except OSError as error:
+        raise StoreError(
+            f"{path.name} could not be removed: {error.strerror}", hint=f"look at {path}"
+        ) from error
+
+
 def _of(layout: Layout, stem: str) -> Iterator[Path]:
     own = index_path(layout.workspace, f"chats/{stem}")
     shared = (layout.workspace / "state" / FOLDER).glob("*.db"), (own.parent.parent / "people").glob("*.db")

@@ -24,6 +24,8 @@ journal        an outcome written to a journal
 memory         the write of MEMORY.md or HISTORY.md
 asked          an approval written to disk; ``decided``, ``begun`` and ``ended`` its later states
 prompt         the question that goes to the chat; ``resolved`` what takes its place
+clear          the removal of all that is kept of one key, under its lock
+erase          what an erasure removes behind that
 =============  =========================================================================================
 """
 
@@ -63,6 +65,8 @@ POINTS: dict[str, list[str]] = {
     "ended": ["session.approvals.files:ApprovalFiles.end"],
     "prompt": ["gateway.turns.approvals:Approvals._ask"],
     "resolved": ["gateway.turns.approvals:Approvals.told"],
+    "clear": ["session.store.store:Store.clear"],
+    "erase": ["session.kept.erasing:remove_late"],
     "memory": ["session.memory.notes:Notes.write_memory", "session.memory.notes:Notes.add_history"],
 }
 # Written at every start: no point of what a message goes through.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gateway.queue.embedded.table import LetterRow
 from gateway.queue.feed import LetterFeed
@@ -13,7 +13,7 @@ from gateway.queue.held import HeldBytes
 class EmbeddedLetter:
     """A letter taken from the table of this process."""
 
-    __slots__ = ("body", "box", "busy", "gone", "id", "key", "lost", "row", "suspect")
+    __slots__ = ("body", "box", "busy", "erased", "gone", "id", "key", "lost", "row", "suspect")
 
     def __init__(self, box: str, row: LetterRow, *, suspect: bool) -> None:
         self.box = box
@@ -21,6 +21,8 @@ class EmbeddedLetter:
         self.suspect = suspect
         self.lost = False
         self.gone = False
+        # Its row was removed while it was worked on: nothing of it is to be stored again.
+        self.erased = False
         # Changes under way that remove the letter.
         self.busy = 0
 
@@ -131,6 +133,19 @@ class Buffer:
             self._out.pop(letter.row, None)
         if self._takers and self._takers[0].left:
             self._let_go()
+
+    def erase(self, keys: Collection[str], *, left: int) -> None:
+        """Let go of the letters of these keys, whose rows are gone; ``left`` others are in the table.
+
+        What is worked on ends as it will, and stores nothing of its letter.
+        """
+        for letter in [each for each in (*self._waiting, *self._out.values()) if each.key in keys]:
+            letter.gone = letter.erased = True
+            self._bytes_held.add(self, -len(letter.body))
+            self._given_back.discard(letter.row)
+            self._out.pop(letter.row, None)
+        self._waiting = deque(letter for letter in self._waiting if not letter.erased)
+        self.count = left
 
     def forget(self) -> None:
         """Empty the memory: every letter not settled is lost to whoever holds it, and is read anew."""

@@ -255,6 +255,8 @@ class EmbeddedMailbox:
             LetterLost: it is parked, and comes again all the same.
         """
         mine = _mine(letter)
+        if mine.erased:
+            return
         id_ = mine.id or str(ULID())
         parked = Parked(
             id_, mine.box, listed.key, listed.reason, mine.box, listed.attempts, self._now(), mine.body
@@ -300,6 +302,23 @@ class EmbeddedMailbox:
         """Remove a parked letter for good; as ``replay``."""
         found = await self._ask(lambda table: table.unpark(id, key))
         return found[0] if found else None
+
+    async def erase(self, keys: Collection[str]) -> list[bytes]:
+        """Remove every letter of these keys, also from the file's bytes; return their bodies.
+
+        Raises:
+            MailboxDown: the disk refused; call it again.
+        """
+
+        def applied(outcome: tuple[list[bytes], Mapping[str, int]] | Exception) -> None:
+            if not isinstance(outcome, Exception):
+                for name, box in self._boxes.items():
+                    box.erase(keys, left=outcome[1].get(name, 0))
+
+        bodies, _ = await self._ask(lambda table: table.erase(keys), applied)
+        if self._commits is not None:
+            await self._commits.open(self._table.compact)
+        return bodies
 
     async def bodies_with(self, text: bytes) -> list[bytes]:
         """Return every body that holds ``text``, of letters that are not settled yet or are parked."""

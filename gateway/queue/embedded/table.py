@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +77,7 @@ class QueueTable:
             self._lock = _hold(self._state / LOCK)
             self._database.open()
             (self.last_row,) = self._db.execute("SELECT coalesce(max(row), 0) FROM letters").fetchone()
-            return dict(self._db.execute("SELECT box, count(*) FROM letters GROUP BY box").fetchall())
+            return self._counts()
         except (OSError, sqlite3.Error) as error:
             # A daemon whose lock file somebody removed still holds the database itself.
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
@@ -143,6 +143,33 @@ class QueueTable:
         holds = "SELECT body FROM {} WHERE instr(body, ?1)"
         query = f"{holds.format('letters')} UNION ALL {holds.format('parked')}"
         return [bytes(row[0]) for row in self._db.execute(query, (text,))]
+
+    def erase(self, keys: Collection[str]) -> tuple[list[bytes], dict[str, int]]:
+        """Remove every letter of these keys, waiting, worked on or parked.
+
+        Returns:
+            Their bodies, and how many letters are left by box.
+        """
+        bodies: list[bytes] = []
+        for key in keys:
+            for table, column in (("letters", "key"), ("parked", "key"), ("parked", "line")):
+                query = f"DELETE FROM {table} WHERE {column} = ? RETURNING body"  # noqa: S608
+                bodies += [bytes(row[0]) for row in self._db.execute(query, (key,)).fetchall()]
+        return bodies, self._counts()
+
+    def _counts(self) -> dict[str, int]:
+        return dict(self._db.execute("SELECT box, count(*) FROM letters GROUP BY box").fetchall())
+
+    def compact(self) -> None:
+        """Write the file anew, so that no byte of what was removed stays in it or in its log; no batch runs.
+
+        Raises:
+            MailboxDown: the disk refused; the letters are as they were.
+        """
+        try:
+            self._database.compact()
+        except sqlite3.Error as error:
+            raise _down(error) from error
 
     def touch(self) -> None:
         """Write something harmless, to learn whether the disk takes it again."""

@@ -119,12 +119,12 @@ def test_clearing_a_chat_of_a_person_leaves_what_the_others_share(
 
     assert run(tmp_path, "clear", KEY, "--everything") == 0
 
-    assert "memory/people/ada and files/people/ada stay" in capsys.readouterr().err
+    assert "stays: memory/people/ada and files/people/ada" in capsys.readouterr().err
     assert (tmp_path / "memory/people/ada/MEMORY.md").exists()
     assert (tmp_path / "files/people/ada/MEMORY.md").exists()
     assert not (tmp_path / "memory/chats/telegram_1").exists()
     assert run(tmp_path, "clear", "telegram:2", "--everything") == 0
-    assert "stay" not in capsys.readouterr().err
+    assert "people/ada" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--everything"]])

@@ -1,0 +1,274 @@
+"""Removes all that is kept of a chat or person from every place, in a daemon that works on it or alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+import orjson
+import structlog
+
+from channels.errors import ChannelError
+from gateway.app import kept_rows
+from gateway.app.awaited import awaited_at_once, files_named
+from gateway.app.sessions import SessionServices
+from gateway.app.subagents import end_all
+from gateway.config.settings import Settings
+from gateway.errors import GatewayError
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import Mailbox
+from gateway.turns.lanes import Entry, Lanes
+from session.disk.threads import start_thread
+from session.errors import SessionError
+from session.kept import erasing
+from session.kept.erasing import Erased, Owed
+from session.kept.rows import forget_usage
+from session.kept.subject import Subject, Subjects
+from session.store.enclosed import AwaitedFiles, Named, let_go
+from session.transcript.key import SessionKey, split
+
+log = structlog.get_logger("erasing")
+
+# How long a turn that was ended is waited for; it can store nothing any more.
+ENDS_WITHIN_S = 10.0
+LOOK_S = 0.02
+# What a broker may bring again was sent within this time.
+AGAIN_WITHIN = timedelta(hours=1)
+MEDIA_STAYS = "{} of media/: another conversation names them, or letters that could not be looked at may; "
+MEDIA_GOES = "what nothing names goes by itself within 48 hours"
+BROKER_STAYS = "letters that wait in the broker outside of this daemon: they are answered as new ones"
+CURSOR_STAYS = "state/discord.json: up to which message the channel was read, a number"
+LOCKS_STAY = (
+    "state/keys: the lock with the key, and for 48 hours the ids of messages, so that none is asked again"
+)
+ACCESS_STAYS = "who may write to the bot: revoke it with `pairing revoke`, or in the configuration"
+CONFIGURED = "[people] and allow_from of the configuration name the person"
+
+
+class Erasure:
+    """Erases, step by step; a kill between two of them leaves a file that says what is owed.
+
+    Args:
+        services: the conversations and what belongs to them.
+        mailbox: the queue, open; None: there is none yet.
+        lanes: those of the worker of this process; None: no turn runs here.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        services: SessionServices,
+        *,
+        mailbox: Mailbox | None,
+        lanes: Lanes | None = None,
+    ) -> None:
+        self._settings = settings
+        self._services = services
+        self._store = services.store
+        self._mailbox = mailbox
+        self._lanes = lanes
+        self._owed = Owed(settings.state)
+        self._subjects = Subjects(services.circles, store=services.store)
+
+    async def key(self, key: str) -> tuple[Erased, bool]:
+        """Erase a conversation; say what was removed, and whether it had a transcript.
+
+        Raises:
+            SessionError, GatewayError, ChannelError: it did not end; call it again, or start a daemon.
+        """
+        subject = await self.subject(key=key)
+        had = (await self._store.look(SessionKey(key))).path.exists()
+        return await self._erase(subject), had
+
+    async def person(self, name: str) -> Erased:
+        """Erase all that is a person's of ``[people]``; raises ``Nobody``, or as ``key``."""
+        return await self._erase(await self.subject(person=name))
+
+    async def subject(self, *, key: str = "", person: str = "") -> Subject:
+        """Find out what belongs to a key or a person."""
+        answering = await asyncio.to_thread(kept_rows.answering, self._settings.workspace)
+        if person:
+            return await self._subjects.of_person(person, answering=answering)
+        return await self._subjects.of_key(key, answering=answering)
+
+    async def finish(self) -> None:
+        """End what a killed process began; what cannot be done now is tried at the next start."""
+        try:
+            left = await start_thread(self._owed.left, name="erasing")
+            for subject in left:
+                await self._carry_out(subject, Erased(subject.name))
+                log.warning("erasure.finished")
+        except (SessionError, GatewayError, ChannelError, OSError) as error:
+            log.error("erasure.unfinished", error=str(error), hint=getattr(error, "hint", ""))
+
+    # -- the steps ---------------------------------------------------------------------------------
+
+    async def _erase(self, subject: Subject) -> Erased:
+        # Once the letters are gone nothing else says which files they brought.
+        subject = replace(subject, media={**subject.media, **await self._brought(subject)})
+        erased = Erased(subject.name, stays=[*subject.stays, *self._what_stays(subject)])
+        layout = self._store.layout
+        await start_thread(lambda: erasing.count(layout, subject, erased), name="erasing")
+        whole = await start_thread(lambda: self._owed.keep(subject), name="erasing")
+        await self._carry_out(whole, erased)
+        return erased
+
+    async def _carry_out(self, subject: Subject, erased: Erased) -> None:
+        """Remove place by place; done again after a kill at any step, it ends the same."""
+        layout, owner = self._store.layout, self._store.owner
+        entries = self._entries(subject.keys)
+        media: Named = dict(subject.media)
+        sizes = await start_thread(lambda: erasing.count_media(layout, media), name="erasing")
+        entries += self._entries(subject.subagents)
+        await self._letters(subject, erased)
+        for key in subject.keys:
+            await end_all(self._services.spawning, self._settings.state, key)
+        if self._lanes is not None:
+            for key in subject.subagents:
+                self._lanes.stop(key)
+        for key in subject.keys:
+            if not await self._began_anew(key, subject):
+                await self._clear(key, entries)
+        await self._ended(entries)
+        # What a tool or a job was writing while its conversation went is removed behind it.
+        await start_thread(lambda: erasing.remove_late(layout, subject, owner=owner), name="erasing")
+        await self._rows(subject, erased)
+        # Letters that were answered at that moment have left a reply behind.
+        await self._letters(subject, erased)
+        await self._media(media, sizes, erased)
+        await start_thread(lambda: self._owed.done(subject), name="erasing")
+        log.info("subject.erased", kinds=sorted(erased.removed))
+
+    def _entries(self, keys: Collection[str]) -> list[Entry]:
+        found = [self._lanes.get(key) for key in keys] if self._lanes is not None else []
+        return [entry for lane in found if lane is not None for entry in lane.entries]
+
+    async def _began_anew(self, key: str, subject: Subject) -> bool:
+        """Say whether the lines are gone already, and people have written again since."""
+        view = await self._store.look(SessionKey(key))
+        return view.path.exists() and view.session_id not in subject.sessions
+
+    async def _clear(self, key: str, entries: Collection[Entry]) -> None:
+        ids = [entry.inbound.id for entry in entries if entry.inbound.key == key]
+        begun = self._lanes.begun(key) if self._lanes is not None else None
+        await self._store.clear(SessionKey(key), ids=ids, everything=True, awaited=self._awaited)
+        if self._lanes is not None and self._lanes.begun(key) is begun:
+            self._lanes.stop(key)
+        await self._services.compactions.settled(key, cancel=True)
+
+    async def _ended(self, entries: Collection[Entry]) -> None:
+        """Return when the letters have left their lanes, or do not do so in time."""
+        lanes = self._lanes
+        if lanes is None:
+            return
+
+        def there() -> bool:
+            return any(
+                lane.find(entry.inbound.id) is entry
+                for entry in entries
+                if (lane := lanes.get(entry.inbound.key)) is not None
+            )
+
+        try:
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                # A lane tells nobody that a letter has left it, and this is the only one who asks.
+                while there():  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            log.warning("erasure.turn_runs_on")
+
+    async def _brought(self, subject: Subject) -> Named:
+        """Return the files that the subject's letters name; what a broker holds elsewhere is not seen."""
+        bodies = list[bytes]()
+        if isinstance(self._mailbox, EmbeddedMailbox):
+            found = await self._mailbox.bodies_with(b"media")
+            bodies = [body for body in found if _key_in(body) in subject.lanes]
+        elif self._mailbox is not None:
+            bodies = [each.body for each in await self._mailbox.parked() if each.key in subject.lanes]
+        refs = {ref for entry in self._entries(subject.lanes) for ref in _refs(entry)}
+        now = self._store.clock()
+        return dict.fromkeys([*refs, *(name for body in bodies for name in files_named(body))], now)
+
+    async def _letters(self, subject: Subject, erased: Erased) -> None:
+        """Remove the letters of the subject."""
+        keys, bodies = subject.lanes, list[bytes]()
+        if isinstance(self._mailbox, EmbeddedMailbox):
+            bodies = await self._mailbox.erase(keys)
+        elif self._mailbox is not None:
+            for each in await self._mailbox.parked():
+                if each.key in keys and await self._mailbox.drop(each.id, key=each.key) is not None:
+                    bodies.append(each.body)
+        erased.add("letter", len(bodies), sum(map(len, bodies)))
+
+    async def _rows(self, subject: Subject, erased: Erased) -> None:
+        """Remove the rows of files that are of all."""
+        state, workspace = self._settings.state, self._settings.workspace
+        # What was counted and is not on disk yet would be written behind.
+        await self._services.usage_today()
+        before = None if self._settings.broker.embedded else self._store.clock() - AGAIN_WITHIN
+        steps = (
+            ("usage", partial(forget_usage, state, subject)),
+            ("schedule", partial(kept_rows.remove_jobs, workspace, subject)),
+            ("pairing", partial(kept_rows.forget_access, state, subject)),
+            ("delivery", partial(kept_rows.forget_deliveries, state, subject, before=before)),
+            ("typed", partial(kept_rows.forget_typed, state, subject)),
+        )
+        for kind, step in steps:
+            erased.add(kind, await start_thread(step, name="erasing"))
+
+    async def _media(self, media: Named, sizes: Mapping[str, int], erased: Erased) -> None:
+        """Remove the files that nobody else names; ``sizes`` has those that there were at the beginning."""
+        layout, now = self._store.layout, self._store.clock()
+        awaited = await self._awaited()
+
+        def remove() -> tuple[dict[str, int], dict[str, int]]:
+            before = {**erasing.count_media(layout, media), **sizes}
+            let_go(layout, media, awaited, now=now)
+            return before, erasing.count_media(layout, media)
+
+        before, after = await start_thread(remove, name="erasing")
+        gone = [size for name, size in before.items() if name not in after]
+        erased.add("media", len(gone), sum(gone))
+        if after:
+            erased.stays.append(MEDIA_STAYS.format(_files(len(after))) + MEDIA_GOES)
+
+    async def _awaited(self) -> AwaitedFiles:
+        if self._mailbox is None:
+            return AwaitedFiles(complete=True)
+        return await awaited_at_once(self._mailbox)
+
+    def _what_stays(self, subject: Subject) -> list[str]:
+        stays = [LOCKS_STAY, *([CONFIGURED] if subject.is_person else [])]
+        if not subject.is_person and kept_rows.access_of(self._settings.state, subject):
+            stays.append(ACCESS_STAYS)
+        if not self._settings.broker.embedded:
+            stays.append(BROKER_STAYS)
+        channels = {split(key)[0] for key in subject.keys}
+        if "discord" in channels:
+            stays.append(CURSOR_STAYS)
+        own = [key for key in subject.keys if split(key)[0] == kept_rows.CRON and subject.name == key]
+        stays += [f"the job itself: chat-gateway cron remove {split(key)[1]}" for key in own]
+        stays += [
+            f"state/{name}: a log, in which no message stands"
+            for name in kept_rows.logs(self._settings.state)
+        ]
+        return stays
+
+
+def _key_in(body: bytes) -> str:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    return str(found.get("key")) if isinstance(found, dict) else ""
+
+
+def _refs(entry: Entry) -> list[str]:
+    return [file.ref for file in entry.inbound.attachments if file.ref]
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"

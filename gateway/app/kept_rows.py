@@ -1,0 +1,154 @@
+"""What the gateway keeps of a subject in files that are of all: jobs, access, what was sent and typed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import durable
+from channels import pairing, state_file
+from channels.cron.jobs_file import CronFile
+from channels.errors import ChannelError
+from channels.pairing import Pairing
+from gateway.errors import GatewayError
+from gateway.outbound.ledger_file import forget as forget_sent
+from session.kept.export import Extra
+from session.kept.subject import Subject
+from session.transcript.key import split
+
+CRON = "cron"
+
+
+def answering(workspace: Path) -> dict[str, str]:
+    """Return which chat each job answers: the key of its conversation, and the key of that chat.
+
+    Raises:
+        ChannelError: the file of jobs cannot be opened.
+    """
+    contents = CronFile(workspace).read()
+    found = {f"{CRON}:{id_}": job.answer_to for id_, job in contents.jobs.items()}
+    # What cannot run holds words of the chat all the same.
+    found |= {f"{CRON}:{bad.id}": _named_in(bad.row) for bad in contents.bad if bad.id}
+    return {key: to for key, to in found.items() if to}
+
+
+def jobs_of(workspace: Path, subject: Subject) -> list[dict[str, Any]]:
+    """Return the rows of the subject's jobs as they stand in their file."""
+    contents = CronFile(workspace).read()
+    rows = [dict(contents.jobs[id_].row) for id_ in subject.jobs if id_ in contents.jobs]
+    return rows + [bad.row for bad in contents.bad if bad.id in subject.jobs and isinstance(bad.row, dict)]
+
+
+def remove_jobs(workspace: Path, subject: Subject) -> int:
+    """Remove the subject's jobs, and the copies of damaged files in which their words stand.
+
+    Raises:
+        ChannelError: the disk refused; call it again.
+    """
+    file, count = CronFile(workspace), 0
+    there = {*file.read().jobs, *(bad.id for bad in file.read().bad)}
+    for id_ in subject.jobs:
+        if id_ in there:
+            file.remove(id_)
+            count += 1
+    copies = [path for path in (workspace / CRON).glob("*.corrupt-*") if _names_any(path, subject)]
+    for path in copies:
+        path.unlink(missing_ok=True)
+    return count + len(copies)
+
+
+def _names_any(path: Path, subject: Subject) -> bool:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    chats = (split(key)[1] for key in subject.keys)
+    return any(f'"{text}"'.encode() in data for text in (*subject.jobs, *chats))
+
+
+def _named_in(row: object) -> str | None:
+    payload = row.get("payload") if isinstance(row, Mapping) else None
+    if not isinstance(payload, Mapping):
+        return None
+    for channel, chat in (("channel", "to"), ("originChannel", "originChatId")):
+        if payload.get(channel) and payload.get(chat):
+            return f"{payload[channel]}:{payload[chat]}"
+    return None
+
+
+# -- who was let in --------------------------------------------------------------------------------
+
+
+def _asked_from(state: Path, subject: Subject) -> set[tuple[str, str]]:
+    """Return by channel and id who the subject is to ``pairing.json``."""
+    chats = {split(key) for key in subject.keys}
+    try:
+        bots = state_file.read(state / "discord.json").get("bots", {})
+        direct = [each.get("direct", {}) for each in bots.values()] if isinstance(bots, dict) else []
+    except (ChannelError, AttributeError):
+        direct = []
+    people = {("discord", str(book[chat])) for book in direct for _, chat in chats if chat in book}
+    return chats | people
+
+
+def access_of(state: Path, subject: Subject) -> list[dict[str, Any]]:
+    """Return the rows of ``pairing.json`` that are the subject's."""
+    return Pairing(state).records(_asked_from(state, subject))
+
+
+def forget_access(state: Path, subject: Subject) -> int:
+    """Forget the names of those who asked for access; a person has to ask again, a chat has not.
+
+    Raises:
+        ChannelError: the disk refused; call it again.
+    """
+    if not pairing.there(state):
+        return 0
+    return Pairing(state).forget(_asked_from(state, subject), access=subject.is_person)
+
+
+# -- what was sent, and what was typed ---------------------------------------------------------------
+
+
+def forget_deliveries(state: Path, subject: Subject, *, before: datetime | None) -> int:
+    """Forget what was sent to the subject's chats, as ``ledger_file.forget``."""
+    return sum(forget_sent(path, subject.keys, before=before) for path in sorted(state.glob("delivery-*.db")))
+
+
+def forget_typed(state: Path, subject: Subject) -> int:
+    """Forget what was typed at this machine's terminal: no line of it tells for whom it was.
+
+    Raises:
+        GatewayError: the disk refused; call it again.
+    """
+    path = state / "chat_history"
+    if not path.exists() or not subject.typed:
+        return 0
+    try:
+        count = path.read_bytes().count(b"\n#")
+        durable.replace(path, b"")
+    except OSError as error:
+        raise GatewayError(f"{path.name} could not be emptied: {error.strerror}") from error
+    return count
+
+
+def logs(state: Path) -> list[str]:
+    """Name the files of logs that lie here."""
+    return [path.name for path in sorted(state.glob("chat.log*"))]
+
+
+def extras(workspace: Path, subject: Subject, letters: Collection[Mapping[str, Any]]) -> Iterator[Extra]:
+    """Yield the parts of an export that are rows of files of all, and the parked ``letters``."""
+    state = workspace / "state"
+    found = (
+        ("schedule", "rows/jobs.json", jobs_of(workspace, subject), "cron/jobs.json"),
+        ("pairing", "rows/pairing.json", access_of(state, subject), "state/pairing.json"),
+        ("letter", "rows/parked.json", list(letters), "the queue"),
+    )
+    for kind, name, rows, source in found:
+        if rows:
+            yield Extra(kind, name, orjson.dumps(rows, option=orjson.OPT_INDENT_2), source)

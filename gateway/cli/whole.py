@@ -1,0 +1,201 @@
+"""``memory export|erase`` and ``sessions clear --everything``: all that is kept of a chat or person."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import durable
+from gateway.app.sessions import SessionServices, build_session_services
+from gateway.cli import attach, output
+from gateway.cli.config import settings_of
+from gateway.config.memory_scope import scopes_of
+from gateway.config.settings import Settings
+from gateway.errors import GatewayError, Unreachable
+from gateway.service.client_message import NoAddress, inbound
+
+if TYPE_CHECKING:
+    from gateway.app.erasure import Erasure
+    from gateway.http.client import Client
+    from session.kept.subject import Subject
+
+# As of ``POST /clear-session``.
+Report = dict[str, Any]
+LETTERS_WAIT = "letters that wait in the queue: they are answered, and then stand in the transcript"
+
+
+class NotSure(GatewayError):
+    """Nobody said that it is meant."""
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write one tar, to the file or to stdout; a file that is there already stays."""
+    if args.output is None and sys.stdout.isatty():
+        raise GatewayError("a tar is nothing for a terminal", hint="-o PATH, or a pipe")
+    parts = attach.complete(_export(settings_of(args), args))
+    counted = output.counted(len(parts), "file")
+    output.words(f"{counted}, {sum(part.size for part in parts)} bytes; manifest.json lists them")
+    return 0
+
+
+async def _export(settings: Settings, args: argparse.Namespace) -> Sequence[Any]:
+    # Only here is a tar written.
+    from gateway.app import kept_rows
+    from session.disk.threads import start_thread
+    from session.kept.export import write
+
+    async with _erasure(settings, queue=False) as (erasure, services):
+        subject = await erasure.subject(key=args.key or "", person=args.person or "")
+        letters = await _parked(settings, subject)
+        extras = list(kept_rows.extras(settings.workspace, subject, letters))
+
+        def work(out: IO[bytes]) -> Sequence[Any]:
+            return write(
+                out,
+                subject,
+                services.store.layout,
+                owner=services.store.owner,
+                at=datetime.now(UTC),
+                extras=extras,
+                left_out=[LETTERS_WAIT],
+            )
+
+        if args.output is None:
+            return await start_thread(lambda: work(sys.stdout.buffer), name="export")
+        return await start_thread(lambda: _into(args.output, work), name="export")
+
+
+def _into(path: Path, work: Any) -> Sequence[Any]:
+    """Write a file that is whole once it has its name; one that is there is not written over."""
+    temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with durable.replacing(path, temp=temp, new=True) as fd, os.fdopen(os.dup(fd), "wb") as out:
+            parts: Sequence[Any] = work(out)
+    except FileExistsError:
+        raise GatewayError(f"{path} is there already", hint="name another file") from None
+    except OSError as error:
+        raise GatewayError(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
+    return parts
+
+
+async def _parked(settings: Settings, subject: Subject) -> list[Mapping[str, Any]]:
+    """Read the parked letters of a subject, whole."""
+    async with attach.daemon(settings) as client:
+        if client is not None:
+            rows = [row for row in await client.parked() if row["key"] in subject.lanes]
+            return [await client.parked_one(row["id"], row["key"]) for row in rows]
+    if _has_no_queue(settings):
+        return []
+    from gateway.service import parked
+
+    async with attach.queue(settings) as mailbox:
+        found = [each for each in await mailbox.parked() if each.key in subject.lanes]
+        return [parked.row(each) | {"body": each.body.decode("utf-8", "replace")} for each in found]
+
+
+def erase(args: argparse.Namespace) -> int:
+    """Remove what is kept, once it was said that this is meant; print what that was."""
+    settings = settings_of(args)
+    name = args.person or args.key
+    if not args.yes:
+        _ask(f"All that is kept of {name} is removed for good. Go on? [y/N] ")
+    found = attach.complete(erased(settings, key=args.key or "", person=args.person or ""))
+    if args.json:
+        output.document(found["erased"])
+    else:
+        tell(found)
+    return 0
+
+
+def tell(found: Report) -> None:
+    """Say for people what was removed, and what stays."""
+    for each in found["erased"]:
+        output.rows(each["removed"], ("kind", "count", "bytes"))
+        if not each["removed"]:
+            output.words(f"nothing was kept of {each['name']}")
+        for line in each["stays"]:
+            output.words(f"stays: {line}")
+
+
+async def erased(settings: Settings, *, key: str = "", person: str = "") -> Report:
+    """Have the daemons erase what they work on, which ends the turns too; without one, do it here.
+
+    Raises:
+        Unreachable, StateInUse, SessionError, ChannelError: it did not end; call it again.
+    """
+    async with attach.daemons(settings) as clients:
+        keys = [key] if key else list(scopes_of(settings).keys_of_person(person))
+        if clients and all(map(can_be_sent, keys)):
+            # A daemon that ends just now ends its turns with it.
+            with contextlib.suppress(Unreachable):
+                return await _by(clients, keys, person)
+    async with _erasure(settings) as (erasure, _):
+        if person:
+            return {"cleared": [], "erased": [(await erasure.person(person)).as_dict()]}
+        report, there = await erasure.key(key)
+        return {"cleared": [key] if there else [], "erased": [report.as_dict()]}
+
+
+async def _by(clients: Sequence[Client], keys: Sequence[str], person: str) -> Report:
+    if not person:
+        return await (await working_on(keys[0], clients)).erase(key=keys[0])
+    found: Report = {"cleared": [], "erased": []}
+    # A turn is ended by the daemon in which it runs; what one has removed the next one does not find.
+    for client in dict.fromkeys([await working_on(each, clients) for each in keys] or clients[:1]):
+        found["erased"] += (await client.erase(person=person))["erased"]
+    return found
+
+
+def can_be_sent(key: str) -> bool:
+    """Say whether a letter can have this key; files may have others."""
+    try:
+        inbound(key, "", kept=True)
+    except (NoAddress, UnicodeError):
+        return False
+    return True
+
+
+async def working_on(key: str, clients: Sequence[Client]) -> Client:
+    """Choose the daemon that has letters of a key, else the first."""
+    for client in clients:
+        # A daemon whose queue is away refuses.
+        with contextlib.suppress(Unreachable):
+            if any(lane["key"] == key for lane in (await client.status())["lanes"]):
+                return client
+    return clients[0]
+
+
+@asynccontextmanager
+async def _erasure(
+    settings: Settings, *, queue: bool = True
+) -> AsyncIterator[tuple[Erasure, SessionServices]]:
+    """Open what an erasure needs in this process."""
+    from gateway.app.erasure import Erasure
+
+    async with AsyncExitStack() as stack:
+        mailbox = None
+        if queue and not _has_no_queue(settings):
+            mailbox = await stack.enter_async_context(attach.queue(settings))
+        services = build_session_services(settings, status=lambda _: [])
+        stack.push_async_callback(services.aclose)
+        yield Erasure(settings, services, mailbox=mailbox), services
+
+
+def _has_no_queue(settings: Settings) -> bool:
+    return settings.broker.embedded and not (settings.state / "queue.db").exists()
+
+
+def _ask(question: str) -> None:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise NotSure("nobody can be asked whether this is meant", hint="--yes")
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotSure("nothing was removed", hint="answer y, or give --yes")

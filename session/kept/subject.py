@@ -1,0 +1,260 @@
+"""Whom an export or an erasure is about: the conversations and scopes that are a chat's or a person's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from session.context.audience import answers_in
+from session.context.scopes import CHATS, PEOPLE, WORKSPACE, Chat, Reader, Scopes, counts_as_group
+from session.disk.layout import Layout
+from session.disk.threads import start_thread
+from session.errors import SessionError
+from session.memory.circles import Circles
+from session.memory.unconsolidated import stems_on_disk
+from session.store import places
+from session.store.archived import read_beginning
+from session.store.enclosed import Named, named_in_files
+from session.store.store import Store
+from session.subagents.records import SubagentFiles
+from session.transcript import archive
+from session.transcript.key import SessionKey, plain_stem, split
+from session.transcript.line import is_ulid
+
+JOBS, TERMINAL = "cron", "cli"
+# Ids of messages that were typed there, whatever chat they were for.
+_TYPED = re.compile(rb'"message_id": ?"cli:')
+
+
+class Nobody(SessionError):
+    """``[people]`` lists nobody of this name, and nothing is kept under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation and the name of its files."""
+
+    key: str
+    stem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What belongs to a key or a person.
+
+    Args:
+        name: the key, or the person's name.
+        is_person: which of the two.
+        conversations: those that are meant first, then those of jobs that answer there.
+        scopes: names of the scopes that nobody else has.
+        jobs: ids of the cron jobs that answer there.
+        media: the files of ``media/`` that the conversations name, each with the time of its newest line.
+        sessions: ULIDs of their sessions.
+        typed: whether somebody wrote there from the terminal, which remembers what is typed.
+        stays: what is of others, too, in words.
+        subagents: the keys of those that work for them, or are on record.
+    """
+
+    name: str
+    is_person: bool
+    conversations: tuple[Conversation, ...]
+    scopes: tuple[str, ...]
+    jobs: tuple[str, ...]
+    media: Named
+    sessions: frozenset[str] = frozenset()
+    typed: bool = False
+    stays: tuple[str, ...] = ()
+    subagents: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its conversations."""
+        return [each.key for each in self.conversations]
+
+    @property
+    def lanes(self) -> list[str]:
+        """The keys under which letters of theirs go."""
+        return [*self.keys, *self.subagents]
+
+    @property
+    def payers(self) -> set[str]:
+        """Who pays as this person in the lines of what models cost; empty for a key."""
+        return {f"{PEOPLE}{self.name}", *self.keys} if self.is_person else set()
+
+    def files(self, layout: Layout) -> Iterator[places.Found]:
+        """List all files that are nobody else's; those of ``media/`` apart."""
+        for each in self.conversations:
+            yield from places.of_key(layout, each.key, each.stem)
+        for key in self.subagents:
+            yield from places.of_subagent(layout, key)
+        for scope in self.scopes:
+            yield from places.of_scope(layout, scope)
+
+
+class Subjects:
+    """Finds out what belongs to whom.
+
+    Args:
+        circles: says what a chat is, and who is a person.
+    """
+
+    def __init__(self, circles: Circles, *, store: Store) -> None:
+        self._scopes: Scopes = circles.scopes
+        self._circles = circles
+        self._store = store
+
+    async def of_key(self, key: str, *, answering: Mapping[str, str]) -> Subject:
+        """Return what belongs to a key; ``answering`` names the chat that each cron job answers.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        person = self._scopes.person(key)
+        shared = []
+        chat = await self._circles.chat(key)
+        if not counts_as_group(Reader(key, chat)):
+            if self._scopes.of(Reader(key, chat), stem="").name == WORKSPACE:
+                shared.append("memory/ and files/ of the scope workspace: they are of all direct chats")
+            elif person is not None:
+                shared.append(f"memory/people/{person} and files/people/{person}: of all {person}'s chats")
+        return await self._gathered(key, [key], answering, stays=shared)
+
+    async def of_person(self, name: str, *, answering: Mapping[str, str]) -> Subject:
+        """Return what belongs to a person of ``[people]``; groups that are listed are others', too.
+
+        Raises:
+            Nobody: there is no such person.
+            StoreError: a file cannot be read.
+        """
+        keys = list(self._scopes.keys_of_person(name))
+        scope = self._scopes.named(PEOPLE + name)
+        if not keys and not (_is_name(name) and (scope.memory.is_dir() or scope.files.is_dir())):
+            raise Nobody(f"[people] lists nobody called {name!r}", hint="chat-gateway config show")
+        chats: dict[str, Chat | None] = {key: await self._circles.chat(key) for key in keys}
+        groups = [key for key, chat in chats.items() if chat == "group"]
+        stays = [f"{key}: a group, which is others', too; erase it by its key" for key in groups]
+        stays.append("what others wrote down of this person in groups: names and facts in a group's memory")
+        if self._scopes.of(Reader("cli:any", "direct"), stem="").name == WORKSPACE:
+            stays.append("memory/ and files/ of the scope workspace: they are of all direct chats")
+        own = [key for key in keys if key not in groups]
+        return await self._gathered(name, own, answering, stays=stays, person=scope.name)
+
+    async def _gathered(
+        self,
+        name: str,
+        keys: Iterable[str],
+        answering: Mapping[str, str],
+        *,
+        stays: Iterable[str],
+        person: str = "",
+    ) -> Subject:
+        own = [Conversation(key, await self._store.stem(SessionKey(key))) for key in keys]
+        layout = self._store.layout
+
+        def look() -> Subject:
+            kept = list(stays)
+            meant = {each.key for each in own}
+            jobs = [key for key, to in answering.items() if to in meant]
+            found = dict.fromkeys(own)
+            found |= dict.fromkeys(_jobs(layout, meant, jobs, kept))
+            sessions = frozenset(id_ for each in found for id_ in _sessions(layout, each.stem))
+            every = tuple(found)
+            records = SubagentFiles(layout.workspace / "state")
+            below = tuple(sub.key for each in every for sub in records.of(each.key))
+            scopes = tuple(CHATS + each.stem for each in every) + ((person,) if person else ())
+            ids = tuple(split(key)[1] for key in jobs)
+            lines = [path for each in every for path in _lines_of(layout, each)]
+            typed = any(split(each.key)[0] == TERMINAL for each in every) or any(map(_was_typed, lines))
+            media, stay = named_in_files(lines), tuple(kept)
+            return Subject(name, bool(person), every, scopes, ids, media, sessions, typed, stay, below)
+
+        return await start_thread(look, name="disk-look")
+
+
+def _jobs(
+    layout: Layout, meant: Collection[str], jobs: Collection[str], stays: list[str]
+) -> Iterator[Conversation]:
+    """Find the conversations of jobs that answered these chats and no other."""
+    on_disk = stems_on_disk(layout, lambda stem: stem.startswith(plain_stem(f"{JOBS}:")))
+    for key, stem in on_disk.items():
+        if key in meant:
+            continue
+        answered = {to for path in _paths(layout, stem) for to in _answered(path, stem)}
+        if answered and answered <= set(meant):
+            yield Conversation(key, stem)
+        elif answered & set(meant):
+            stays.append(f"{key}: this job answered other chats, too; erase it by its key")
+        elif key in jobs and not answered:
+            yield Conversation(key, stem)
+
+
+def _sessions(layout: Layout, stem: str) -> Iterator[str]:
+    """Yield the ULIDs of a conversation's sessions, as far as its files still name them."""
+    for path in _paths(layout, stem):
+        head = read_beginning(path, stem)
+        if head is not None:
+            yield head.session_id
+    try:
+        entries = layout.journal(stem).read_bytes().split(b"\n")
+    except OSError:
+        return
+    for raw in entries:
+        session = _object(raw).get("session")
+        if is_ulid(session):
+            yield str(session)
+
+
+def _answered(path: Path, stem: str) -> tuple[str, ...]:
+    head = read_beginning(path, stem)
+    return answers_in(head.inner) if head is not None else ()
+
+
+def _paths(layout: Layout, stem: str) -> list[Path]:
+    """List the transcripts of a stem, the ended ones first."""
+    active = layout.transcript(stem)
+    return [
+        *(found.path for found in archive.of_stem(layout, stem)),
+        *([active] if active.exists() else []),
+    ]
+
+
+def _lines_of(layout: Layout, conversation: Conversation) -> Iterator[Path]:
+    for found in places.of_key(layout, conversation.key, conversation.stem):
+        if found.place.kind in ("transcript", "original", "archive"):
+            yield found.path
+
+
+def _was_typed(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return any(_TYPED.search(raw) for raw in file)
+    except OSError:
+        # Who cannot tell lets go of too much rather than of too little.
+        return True
+
+
+def _named(folder: Path, prefix: str, suffix: str) -> list[Path]:
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
+    return [folder / name for name in names if name.startswith(prefix) and name.endswith(suffix)]
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(raw)
+    except (orjson.JSONDecodeError, json.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_name(name: str) -> bool:
+    """Say whether a name can be that of a folder of ``memory/people/``."""
+    return bool(name) and "/" not in name and "\0" not in name and name not in (".", "..")

@@ -1,0 +1,287 @@
+"""What is kept of a conversation or of a scope, place by place: the one table that is exported and erased.
+
+A row names the files of one kind below the workspace. A path that neither a row nor ``ELSEWHERE`` names is a
+place that nobody thought of: a test walks the workspace of a whole run and finds none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from durable import sync_folder
+from session.disk.layout import Layout
+from session.errors import StoreError
+from session.store.fence import temp_mark
+from session.store.recall_file import index_path
+from session.transcript.key import mark_of, marked_stem, plain_stem
+
+# ``kept`` is exported and erased; ``derived`` is erased, and made anew of what is kept; ``guard`` is a lock
+# that stays, since whoever waits for it holds it open by its name.
+Use = Literal["kept", "derived", "guard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One kind of files: of a key by ``{stem}`` or ``{mark}``, of a scope by ``{top}/{own}``.
+
+    ``*`` stands for any part of a name, ``**`` at the end for all files below. Where ``says_key`` is set a
+    file is the key's whose JSON says so.
+    """
+
+    kind: str
+    pattern: str
+    use: Use = "kept"
+    says_key: bool = False
+
+
+OF_KEYS: Final = (
+    Place("transcript", "sessions/{stem}.jsonl"),
+    Place("original", "sessions/{stem}.jsonl.corrupt-{ulid}"),
+    Place("left by half", "sessions/.{fence}.*.tmp", "derived"),
+    Place("left by half", "state/keys/.{fence}.*.tmp", "derived"),
+    Place("archive", "sessions/archive/{stem}/**"),
+    Place("journal", "state/keys/{stem}.log"),
+    Place("lock", "state/keys/{stem}.lock", "guard"),
+    Place("index", "state/index/{stem}.idx", "derived"),
+    Place("index", "state/index/{stem}.new", "derived"),
+    Place("shown facts", "state/facts/{stem}.json"),
+    Place("job", "state/jobs/*-{mark}.json", says_key=True),
+    Place("job", "state/jobs/*-{mark}.*.json", says_key=True),
+    Place("approval", "state/approvals/**", says_key=True),
+    Place("subagent", "state/subagents/chats/{marked}.json"),
+)
+# Subagents have a store of their own.
+OF_SUBAGENTS: Final = (
+    Place("subagent", "state/subagents/sessions/{stem}.jsonl"),
+    Place("subagent", "state/subagents/sessions/{stem}.jsonl.*"),
+    Place("subagent", "state/subagents/sessions/.{fence}.*.tmp", "derived"),
+    Place("subagent", "state/subagents/state/keys/.{fence}.*.tmp", "derived"),
+    Place("subagent", "state/subagents/state/keys/{stem}.log"),
+    Place("subagent", "state/subagents/state/keys/{stem}.lock", "guard"),
+    Place("subagent", "state/subagents/state/index/{stem}.*", "derived"),
+)
+OF_SCOPES: Final = (
+    Place("memory", "memory/{top}/{own}/**"),
+    Place("file", "files/{top}/{own}/**"),
+    Place("memory state", "state/memory/{top}/{own}.json"),
+    Place("lock", "state/memory/{top}/{own}.lock", "guard"),
+    Place("lock", "state/facts/{top}/{own}.lock", "guard"),
+    Place("recall", "state/recall/{top}/{index}.db", "derived"),
+    Place("recall", "state/recall/{top}/{index}.db-*", "derived"),
+    Place("lock", "state/recall/{top}/{index}.lock", "guard"),
+)
+# Files of all, with rows of each: who erases and exports those is named in ``session.kept.rows`` and
+# ``gateway.app.kept_rows``.
+OF_ALL: Final = (
+    Place("media", "media/*/*"),
+    Place("vector", "state/vectors.db", "derived"),
+    Place("vector", "state/vectors.db-*", "derived"),
+    Place("usage", "state/usage/*.jsonl"),
+    Place("letter", "state/queue.db"),
+    Place("letter", "state/queue.db-*"),
+    Place("delivery", "state/delivery-*.db"),
+    Place("delivery", "state/delivery-*.db-*"),
+    Place("schedule", "cron/jobs.json"),
+    Place("schedule", "cron/jobs.json.corrupt-*"),
+    Place("schedule", "cron/action.jsonl"),
+    Place("schedule", "cron/action.jsonl.corrupt-*"),
+    Place("pairing", "state/pairing.json"),
+    Place("typed", "state/chat_history"),
+)
+# What is of no chat, or of all together; why it stays is said where it could be doubted.
+ELSEWHERE: Final = (
+    # The operator's own texts.
+    *("AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**", "chat-gateway.toml"),
+    # The scope ``workspace`` is of all direct chats.
+    *("memory/*.md", "memory/facts.jsonl", "memory/versions/**", "files/*", "state/memory/workspace.*"),
+    *("state/facts/workspace.lock", "state/recall/workspace.*"),
+    # Processes, locks, leases, platforms, times and counts.
+    *("state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/budget.json"),
+    *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
+    *("state/telegram.json", "state/replied/*", "state/*.ready"),
+    # Numbers up to which channels were read: without them old messages would come again.
+    "state/discord.json",
+    # The logs of the terminal chat hold no message; they are named in what an erasure says.
+    *("state/chat.log", "state/chat.log.1"),
+    # A file that is being fetched; what a kill left of one goes after a day.
+    "media/.*",
+    # Erasures that are under way.
+    "state/erasing/*.json",
+    # What servers of tools list, and their own folders, which are of no chat.
+    *("state/mcp/**", "state/subagents/chats.lock"),
+    # Ids of jobs, and which of them failed last.
+    "state/failed_jobs.json",
+)
+_ULID: Final = "[0-9A-Z]{26}"
+_ANY: Final = {
+    "ulid": _ULID,
+    "marked": "[^/]+",
+    "fence": "[0-9a-f]{16}",
+    "stem": "[^/]+",
+    "mark": "[0-9a-f]{8}",
+    "top": "(?:chats|people)",
+    "own": "[^/]+",
+    "index": "[0-9a-f]{32}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of a place: which kind, and where below the workspace."""
+
+    place: Place
+    path: Path
+
+    @property
+    def size(self) -> int:
+        """Its bytes; one that goes meanwhile has none."""
+        try:
+            return self.path.lstat().st_size
+        except OSError:
+            return 0
+
+
+def of_key(layout: Layout, key: str, stem: str) -> Iterator[Found]:
+    """List the files of a conversation, those of its scope apart."""
+    names = {"stem": re.escape(stem), "mark": mark_of(key), "fence": temp_mark(stem), "ulid": _ULID}
+    names["marked"] = re.escape(marked_stem(key))
+    for place in OF_KEYS:
+        for path in _matching(layout.workspace, place.pattern, names):
+            if not place.says_key or _says(path, key):
+                yield Found(place, path)
+
+
+def of_subagent(layout: Layout, key: str) -> Iterator[Found]:
+    """List the files of a subagent's conversation."""
+    for stem in (plain_stem(key), marked_stem(key)):
+        names = {"stem": re.escape(stem), "fence": temp_mark(stem)}
+        for place in OF_SUBAGENTS:
+            yield from (Found(place, path) for path in _matching(layout.workspace, place.pattern, names))
+
+
+def of_scope(layout: Layout, scope: str) -> Iterator[Found]:
+    """List the files of the scope that has this name, ``chats/<stem>`` or ``people/<name>``."""
+    top, _, own = scope.partition("/")
+    index = index_path(layout.workspace, scope).stem
+    names = {"top": top, "own": re.escape(own), "index": index}
+    for place in OF_SCOPES:
+        yield from (Found(place, path) for path in _matching(layout.workspace, place.pattern, names))
+
+
+def remove(found: Iterator[Found]) -> None:
+    """Delete the files that were found, guards apart, and the folders that they leave empty; durable.
+
+    Raises:
+        StoreError: the disk refused; call it again.
+    """
+    folders: set[Path] = set()
+    try:
+        for each in list(found):
+            if each.place.use != "guard":
+                each.path.unlink(missing_ok=True)
+                folders.add(each.path.parent)
+        for folder in sorted(folders, key=lambda path: -len(path.parts)):
+            if folder.is_dir():
+                sync_folder(folder)
+    except OSError as error:
+        raise StoreError(f"a file could not be removed: {error.strerror}", hint="call it again") from error
+
+
+def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
+    """Delete the folders that belong to one stem or scope alone.
+
+    Raises:
+        StoreError: the disk refused; call it again.
+    """
+    top = layout.workspace
+    trees = [layout.archive(stem)] if stem else []
+    trees += [top / "memory" / scope, top / "files" / scope] if scope else []
+    for tree in trees:
+        try:
+            if tree.is_symlink():
+                # What it leads to is somebody else's.
+                tree.unlink()
+            elif tree.exists():
+                shutil.rmtree(tree)
+            if tree.parent.is_dir():
+                sync_folder(tree.parent)
+        except FileNotFoundError:
+            # Somebody else is at it, or a file went meanwhile.
+            shutil.rmtree(tree, ignore_errors=True)
+        except OSError as error:
+            raise StoreError(
+                f"{tree.relative_to(top)} could not be removed: {error.strerror}", hint="call it again"
+            ) from error
+
+
+def kind_of(path: str) -> str | None:
+    """Say of which kind a path below the workspace is; empty: of no chat, None: of none that is known."""
+    for place in (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL):
+        if _regex(place.pattern, _ANY).fullmatch(path):
+            return place.kind
+    return "" if any(_regex(pattern, _ANY).fullmatch(path) for pattern in ELSEWHERE) else None
+
+
+def _matching(workspace: Path, pattern: str, names: dict[str, str]) -> Iterator[Path]:
+    regex = _regex(pattern, names)
+    folder = workspace / _plain(pattern, names)
+    below = _below(folder) if pattern.endswith("**") else _in(folder)
+    yield from (path for path in below if regex.fullmatch(path.relative_to(workspace).as_posix()))
+
+
+def _plain(pattern: str, names: dict[str, str]) -> str:
+    """Return the folder in which all that fits lies: the parts before the first that is not one name."""
+    parts = []
+    for part in pattern.split("/")[:-1]:
+        if "*" in part:
+            break
+        parts.append(re.sub(r"\{(\w+)\}", lambda found: re.sub(r"\\(.)", r"\1", names[found[1]]), part))
+    return "/".join(parts)
+
+
+def _regex(pattern: str, names: dict[str, str]) -> re.Pattern[str]:
+    """Turn a pattern into an expression that its files match, and what a kill left of one by half."""
+    head, _, last = pattern.rpartition("/")
+    folder = _piece(head, names) + "/" if head else ""
+    if last == "**":
+        return re.compile(folder + ".+", re.DOTALL)
+    name = _piece(last, names)
+    return re.compile(f"{folder}(?:{name}|\\.{name}\\.[^/]*tmp)", re.DOTALL)
+
+
+def _piece(text: str, names: dict[str, str]) -> str:
+    parts = re.split(r"(\{\w+\}|\*)", text)
+    return "".join(
+        "[^/]*" if part == "*" else names[part[1:-1]] if part.startswith("{") else re.escape(part)
+        for part in parts
+    )
+
+
+def _in(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_symlink() or not path.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    if folder.is_symlink():
+        return
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent) / name for name in sorted(names))
+
+
+def _says(path: Path, key: str) -> bool:
+    """Say whether a JSON file names the key as its own; one that cannot be read names nobody."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("key") == key

@@ -1,0 +1,230 @@
+"""What erases a chat or person: nothing of it stays, nothing of others is touched, wherever it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from channels.pairing import Pairing, approved
+from session.context.audience import ANSWERS, CHAT
+from session.kept.erasing import Owed
+from session.kept.subject import Nobody
+from session.models.model import Answer, OnDelta, Prompt
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import make_line
+from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, planted, tree
+from tests.gateway.http_place import open_place
+from tests.support.harness import ROOT
+from tests.support.place import write
+from tests.support.until import until
+
+# Where the key may stand: a turn is fenced off by its lock, and no message is asked again by its journal.
+GUARDS = ("state/keys/",)
+KINDS = {
+    *("transcript", "archive", "original", "journal", "memory", "file", "memory state", "approval"),
+    *("letter", "media", "usage", "schedule", "pairing", "delivery", "typed", "shown facts"),
+}
+
+
+async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_path: Path) -> None:
+    """In every place, with jobs and subagents; a file that another chat names as well stays."""
+    await planted(tmp_path)
+    before = tree(tmp_path, "bobwords")
+    assert len(before) > 10
+    assert len(holding(tmp_path, "sesame")) > 20
+
+    async with eraser(tmp_path) as (erasure, _):
+        erased = await erasure.person("ada")
+
+    assert holding(tmp_path, "sesame") == set()
+    assert {name for name in holding(tmp_path, ADA) if not name.startswith(GUARDS)} == set()
+    assert tree(tmp_path, "bobwords") == before
+    assert "state/queue.db" in holding(tmp_path, "bobwords")
+    assert len(list((tmp_path / "media").glob("*/*"))) == 3
+    kinds = {"transcript", "archive", "original", "journal", "memory", "file", "memory state", "approval"}
+    assert set(erased.removed) >= kinds | {
+        "letter",
+        "media",
+        "usage",
+        "schedule",
+        "pairing",
+        "delivery",
+        "typed",
+    }
+    assert any("media/" in line for line in erased.stays)
+
+
+async def test_of_a_key_the_memory_of_the_person_stays(tmp_path: Path) -> None:
+    """It is of all her chats, and it says so; her other chat stays whole."""
+    await planted(tmp_path)
+    terminal = {name for name in holding(tmp_path, "sesame") if "cli_ada" in name}
+
+    async with eraser(tmp_path) as (erasure, _):
+        erased, had = await erasure.key(ADA)
+
+    assert had
+    left = holding(tmp_path, "sesame")
+    assert terminal < left
+    assert not [name for name in left if "telegram_1" in name]
+    assert (tmp_path / "memory/people/ada/MEMORY.md").exists()
+    assert any("memory/people/ada" in line for line in erased.stays)
+
+
+async def test_of_somebody_nobody_knows_nothing_is_erased(tmp_path: Path) -> None:
+    await planted(tmp_path)
+    before = holding(tmp_path, "sesame")
+
+    async with eraser(tmp_path) as (erasure, _):
+        for name in ("eve", "../people/ada", ""):
+            with pytest.raises(Nobody):
+                await erasure.person(name) if name else await erasure.person("nobody at all")
+
+    assert holding(tmp_path, "sesame") == before
+
+
+async def test_wherever_it_dies_the_next_start_ends_it(tmp_path: Path) -> None:
+    """Before its record is on disk nothing is touched; from then on nothing half-remains."""
+    place = tmp_path / "place"
+    place.mkdir()
+    await planted(place, lean=True)
+    whole = holding(place, "sesame")
+    bob = tree(place, "bobwords")
+
+    children = await asyncio.to_thread(victims, place)
+
+    assert children > 40
+    for number in range(1, children + 1):
+        copy = place.with_name(f"place-{number}")
+        owed = list((copy / "state" / "erasing").glob("*.json"))
+        if not owed and holding(copy, "sesame"):
+            assert {name for name in holding(copy, "sesame") if not name.endswith(("-wal", "-shm"))} >= {
+                name for name in whole if not name.endswith(("-wal", "-shm"))
+            }, number
+            continue
+        async with eraser(copy) as (erasure, _):
+            await erasure.finish()
+        assert holding(copy, "sesame") == set(), number
+        assert tree(copy, "bobwords") == bob, number
+        assert list((copy / "state" / "erasing").iterdir()) == [], number
+
+
+def victims(folder: Path) -> int:
+    command = [sys.executable, "-m", "tests.gateway.erasing_victim", str(folder)]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300, cwd=ROOT).stdout)
+
+
+async def test_a_conversation_that_began_since_stays(tmp_path: Path) -> None:
+    """What a killed process owes is what there was then; a file that says so cannot take more."""
+    await planted(tmp_path)
+    async with eraser(tmp_path) as (erasure, services):
+        subject = await erasure.subject(key=BOB)
+        await erasure.key(BOB)
+        assert holding(tmp_path, "bobwords") == set()
+        async with services.store.open(BOB) as session:
+            await session.append(
+                [{"role": "user", "content": "a new day", "timestamp": "2026-01-01T09:00:00"}]
+            )
+        Owed(tmp_path / "state").keep(subject)
+
+        await erasure.finish()
+
+    assert "sessions/telegram_2.jsonl" in holding(tmp_path, "a new day")
+
+
+async def test_a_listed_group_and_a_job_for_others_stay(tmp_path: Path) -> None:
+    """They are others', too: it says by which key they go."""
+    await planted(tmp_path)
+    group, job = SessionKey("telegram:-5"), SessionKey("cron:both")
+    store = Store(tmp_path, zone=UTC)
+    async with store.open(group) as session:
+        await session.remember({CHAT: "group"})
+        await session.append([make_line("user", "sesame in a group", "2026-01-01T09:00:00")])
+    async with store.open(job) as session:
+        await session.remember({ANSWERS: [ADA, BOB]})
+        await session.append([make_line("user", "sesame for both", "2026-01-01T09:00:00")])
+    await store.aclose()
+
+    async with eraser(tmp_path, people={"ada": [ADA, TERMINAL, group]}) as (erasure, _):
+        erased = await erasure.person("ada")
+
+    assert holding(tmp_path, "sesame") == {"sessions/telegram_-5.jsonl", "sessions/cron_both.jsonl"}
+    assert [
+        line.split(": ")[0] for line in erased.stays if line.startswith(("telegram:-5", "cron:both"))
+    ] == [
+        str(group),
+        str(job),
+    ]
+
+
+async def test_a_person_is_let_in_no_more_and_a_chat_is(tmp_path: Path) -> None:
+    """What is kept of an approval beside the id is the name: that goes in both cases."""
+    await planted(tmp_path)
+    async with eraser(tmp_path) as (erasure, _):
+        await erasure.key(BOB)
+        assert approved(tmp_path / "state", "telegram").people == {"1", "2"}
+        assert {row["name"] for row in Pairing(tmp_path / "state").rows()} == {"sesame", ""}
+        await erasure.person("ada")
+
+    assert approved(tmp_path / "state", "telegram").people == {"2"}
+
+
+async def test_what_was_typed_for_a_chat_of_a_platform_is_forgotten_with_it(tmp_path: Path) -> None:
+    """The terminal remembers it in one list for all chats, of which no line says for whom it was."""
+    await planted(tmp_path)
+    typed = tmp_path / "state" / "chat_history"
+    async with eraser(tmp_path, people={}) as (erasure, services):
+        await erasure.key(ADA)
+        assert b"typed" in typed.read_bytes()
+        async with services.store.open(BOB) as session:
+            await session.append([make_line("user", "x", "2026-01-01T09:00:00", message_id="cli:1")])
+        await erasure.key(BOB)
+
+    assert typed.read_bytes() == b""
+
+
+class Late:
+    """A model whose turn, when it is ended, still writes a file of its chat: as a tool does in its thread."""
+
+    name = "late"
+    plain = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.begun = asyncio.Event()
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            write(self._path, "sesame")
+        raise AssertionError
+
+
+async def test_what_a_turn_writes_while_it_ends_is_removed_behind_it(tmp_path: Path) -> None:
+    """Its client hears that it was deleted; what is asked next is a new conversation."""
+    async with open_place(tmp_path) as place:
+        services = place.application.services
+        assert services is not None
+        model, before = Late(tmp_path / "files/chats/web_ada/late.txt"), services.turns.model
+        services.turns.model = model
+        asked = asyncio.ensure_future(place.post("sesame runs", id="1", wait=30))
+        await model.begun.wait()
+        waiting = asyncio.ensure_future(place.post("sesame waits", id="2", wait=30))
+        worker = place.application.worker
+        assert worker is not None
+        await until(lambda: [len(lane.entries) for lane in worker.lanes] == [2])
+
+        body = {"key": "web:ada", "everything": True}
+        assert (await place.http.post("/clear-session", json=body)).status_code == 200
+
+        assert holding(tmp_path, "sesame") == set()
+        assert [(await each).json()["kind"] for each in (asked, waiting)] == ["notice", "notice"]
+        services.turns.model = before
+        assert (await place.post("a new day", wait=30)).json()["reply"] == "echo: a new day"

@@ -1,0 +1,105 @@
+"""All that is kept of a chat or person is removed from every place, and no byte of it stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from session.store.places import kind_of
+from tests.support.broker import Broker
+from tests.support.harness import Daemon, ask, command
+from tests.support.model_server import ModelServer
+from tests.support.place import on, with_model
+from tests.support.telegram_server import TelegramServer
+from tests.system.erasing_place import ADA, KEY, configured, files, lived, neighbours, said, traces
+
+PEOPLE = {"ada": [KEY, "cli:ada"]}
+# In every run these places hold something of Ada, or the look for it would prove nothing.
+PLACES = {"transcript", "archive", "original", "memory", "file", "media", "letter", "schedule", "pairing"}
+# By the lock a turn is fenced off, and by the journal no message is asked again.
+NAMED = {f"state/keys/telegram_{ADA}.{suffix}" for suffix in ("lock", "log")}
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_no_byte_of_a_person_stays(tmp_path: Path, running: bool) -> None:
+    """Beside the daemon that answers her at this moment, or after it was killed; Bob's files stay."""
+    async with TelegramServer() as server, ModelServer() as model:
+        config = configured(model, server, people=PEOPLE)
+        async with Daemon(tmp_path, config=config) as daemon:
+            await lived(daemon, server, model, below="people/ada")
+            assert {name for name, _ in files(tmp_path) if kind_of(name) is None} == set()
+            held = {kind_of(name) for name, _ in traces(tmp_path)}
+            assert held >= PLACES, held
+            if not running:
+                await daemon.kill()
+            before = neighbours(tmp_path)
+
+            code, printed = await command(
+                tmp_path, "memory", "erase", "--person", "ada", "--yes", "--json", config=config
+            )
+
+            assert code == 0
+            assert traces(tmp_path) == []
+            assert neighbours(tmp_path) == before
+            (report,) = json.loads(printed)
+            assert {row["kind"] for row in report["removed"]} >= PLACES | {"usage", "typed", "recall"}
+            assert all(row["count"] for row in report["removed"])
+            if not running:
+                assert {name for name, data in files(tmp_path) if KEY.encode() in data} <= NAMED
+                await daemon.start()
+            assert await said(server, ADA, "a new day") == "stub: a new day"
+            assert "sesame" not in json.dumps(model.turns[-1].messages).replace("sesame (", "")
+            assert await daemon.stop() == 0
+        assert [name for name, _ in traces(tmp_path) if name != f"sessions/telegram_{ADA}.jsonl"] == []
+
+
+async def test_no_byte_of_a_chat_stays_beside_a_broker(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """What waits in the lanes of the daemon goes, too, and so does what is parked in the broker."""
+    async with TelegramServer() as server, ModelServer() as model:
+        config = configured(model, server, **on(broker, broker_name))
+        async with Daemon(tmp_path, config=config) as daemon:
+            await lived(daemon, server, model, below=f"chats/telegram_{ADA}")
+            before = neighbours(tmp_path)
+
+            code, printed = await command(tmp_path, "memory", "erase", KEY, "--yes", "--json", config=config)
+
+            assert code == 0
+            # The terminal is another chat, and what is typed there is nobody's here.
+            elsewhere = ("state/chat_history", "sessions/cli_ada.jsonl", "memory/chats/cli_ada")
+            left = [(name, at) for name, at in traces(tmp_path) if not name.startswith(elsewhere)]
+            assert left == []
+            assert neighbours(tmp_path) == before
+            (report,) = json.loads(printed)
+            assert {row["kind"] for row in report["removed"]} >= PLACES
+            code, parked = await command(tmp_path, "parked", "list", "--json", config=config)
+            assert (code, json.loads(parked)) == (0, [])
+            assert await said(server, ADA, "a new day") == "stub: a new day"
+
+
+@pytest.mark.parametrize("point", ["clear.before:2", "clear.after:1", "erase.before:1", "erase.after:1"])
+async def test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start(
+    tmp_path: Path, point: str
+) -> None:
+    """Before it takes the letter that comes then: what is said anew stays."""
+    async with ModelServer() as model:
+        config = with_model(model, people={"ada": ["web:ada", "cli:ada"]})
+        async with Daemon(tmp_path, config=config, kill_at=point) as daemon:
+            tool = 'write {"path": "sesame.txt", "content": "sesame written"}'
+            for key in ("web:ada", "cli:ada"):
+                assert await ask(daemon, key, "1", f"sesame [[tool:{tool}]]") is not None
+            async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
+                with pytest.raises(httpx.HTTPError):
+                    await http.post("/clear-session", json={"person": "ada", "everything": True})
+
+            await daemon.reborn()
+
+            assert traces(tmp_path) == []
+            answer = await ask(daemon, "web:ada", "2", "a new day")
+            assert answer is not None
+            assert answer["reply"] == "stub: a new day"
+            assert list((tmp_path / "state" / "erasing").iterdir()) == []
