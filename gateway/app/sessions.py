@@ -35,6 +35,7 @@ from session.models.caps import Caps
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder, Warms
 from session.models.spending import Spending
+from session.recall.nearness import Nearness
 from session.recall.recall import Recall
 from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
@@ -65,8 +66,9 @@ class SessionServices:
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = self._notes(settings)
         self.circles = self.memory.circles
-        self.recall = Recall(self.circles, store=self.store)
         embeddings = build_embeddings(settings)
+        nearness = Nearness(embeddings, cost_meter=self._spending) if embeddings is not None else None
+        self.recall = Recall(self.circles, store=self.store, nearness=nearness)
         self.facts = build_facts(
             settings,
             self.memory,
@@ -328,11 +330,9 @@ def build_embedder(settings: Settings, *, timeout_s: float = LIMIT_S) -> Embedde
 
 
 def build_embeddings(settings: Settings) -> Embeddings | None:
-    """Build what compares messages where the configuration has a use for it."""
+    """Build what compares messages; None without an embedding model, and beside ``echo``."""
     embedder = build_embedder(settings)
     if embedder is None or settings.model.name == "echo":
-        return None
-    if effective_history(settings).mode != "relevant" and not settings.facts.enabled:
         return None
     return Embeddings(embedder, settings.state)
 
