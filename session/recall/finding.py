@@ -104,15 +104,11 @@ def find(index: WordIndex, question: Question) -> list[Found]:
             of_term.update({row: NAME * score for row, score in of_term.items()})
     places = index.places(_candidates(scores))
     speakers = index.speakers()
+    alone = {id_: source.kind != "message" for id_, source in sources.items()}
     traits = {
-        row: Traits(
-            group=place.source,
-            speaker=place.speaker,
-            question=place.question,
-            alone=sources[place.source].kind != "message",
-        )
+        row: Traits(place.source, place.speaker, place.question, alone[place.source])
         for row, place in places.items()
-        if place.source in sources
+        if place.source in alone
     }
     reader = _Reader(index, sources, question)
     hits: list[Found] = []

@@ -37,6 +37,8 @@ WITHIN_S = 1.5
 QUIET_S = 2.0
 WORTH_BYTES = 32 * 1024
 LARGE_BYTES = 256 * 1024
+# At a start so many conversations are looked at, those in which something was said last.
+LARGE_DAYS, MOST_LARGE, DAY_S = 7, 200, 86_400
 # Between two transactions the thread rests so many times as long as it worked: turns go on beside it.
 RESTS = 1.5
 MAX_REST_S = 0.1
@@ -240,12 +242,15 @@ class Recall:
         return opened
 
     def _large(self) -> list[str]:
-        """Name the conversations whose index would take a while to make."""
-        layout = self._store.layout
-        newest = {found.stem: found.path for found in archive.everywhere(layout)}
-        newest |= {path.stem: path for path in transcripts(layout)}
-        large = (stem for stem in newest if _size(layout, stem) >= LARGE_BYTES)
-        return [key for stem in large if (key := key_at(newest[stem], stem))]
+        """Name the conversations of the last days whose index would take a while to make; a bounded number.
+
+        Others, and those that have but ended sessions, are read when somebody searches them.
+        """
+        layout, since_ns = self._store.layout, (time.time() - LARGE_DAYS * DAY_S) * 1e9
+        said = [(now[2], path) for path in transcripts(layout) if (now := seen(path)) is not None]
+        newest = sorted((at for at in said if at[0] >= since_ns), reverse=True)[:MOST_LARGE]
+        large = (path for _, path in newest if _size(layout, path.stem) >= LARGE_BYTES)
+        return [key for path in large if (key := key_at(path, path.stem))]
 
 
 def _stem(layout: Layout, key: SessionKey) -> str:

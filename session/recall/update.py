@@ -290,7 +290,7 @@ class Update:
         new = [piece for number, piece in there.items() if number not in known]
         gone = [place.row for number, place in known.items() if number not in there]
         moved = [
-            replace(place, seq=piece.seq, at=piece.at, size=piece.size)
+            place._replace(seq=piece.seq, at=piece.at, size=piece.size)
             for number, place in known.items()
             if (piece := there.get(number)) is not None and (piece.seq, piece.at) != (place.seq, place.at)
         ]
