@@ -39,6 +39,7 @@ from gateway.turns.lanes import Entry, Lane
 from gateway.turns.model_standing import ModelStanding, standing_of
 from gateway.turns.worker import LetterRules, Worker
 from session.disk.layout import Layout
+from session.store.store import utc_now
 from session.store.unnamed import media_bytes
 from session.turn.commands import DESCRIPTIONS
 
@@ -58,9 +59,17 @@ class Application:
 
     Args:
         platforms: whether it runs the adapters and the cron jobs, too, where its role says so.
+        clock: the time of turns, sessions and caps, aware.
     """
 
-    def __init__(self, settings: Settings, *, role: Role = "all", platforms: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        role: Role = "all",
+        platforms: bool = False,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
                 [f"role {role} needs RabbitMQ, since the embedded queue is one process"],
@@ -68,6 +77,7 @@ class Application:
             )
         self.settings = settings
         self.role = role
+        self._clock = clock
         self._platforms = platforms and role != "session"
         self.started_at = datetime.now(UTC)
         self.mailbox: Mailbox = open_mailbox(settings)
@@ -128,7 +138,9 @@ class Application:
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         limits = self.settings.limits
-        services = self.services = build_session_services(self.settings, status=self._status_lines)
+        services = self.services = build_session_services(
+            self.settings, status=self._status_lines, clock=self._clock
+        )
         services.retention.awaited = partial(awaited_files, self.mailbox)
         self.worker = Worker(
             mailbox=self.mailbox,
@@ -151,6 +163,7 @@ class Application:
             turn_ended=services.turn_ended,
             letter_ended=partial(self._letter_ended, Outcomes(self.settings, group), group),
             confides=Confidants(self.settings),
+            clock=self._clock,
         )
         self._deliveries = [
             LocalDelivery(channel, mailbox=self.mailbox, events=self.events, group=group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gateway.app.compactions import build_compactions
@@ -38,7 +38,7 @@ from session.models.spending import Spending
 from session.recall.nearness import Nearness
 from session.recall.recall import Recall
 from session.recall.tool import MemorySearch
-from session.store.store import Session, Store
+from session.store.store import Session, Store, utc_now
 from session.tools import Toolbox
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
@@ -56,9 +56,18 @@ HELD_BEYOND_S = 30.0
 class SessionServices:
     """The session side of an application."""
 
-    def __init__(self, settings: Settings, *, status: Callable[[str], list[str]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        status: Callable[[str], list[str]],
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
         self.store = Store(
-            settings.workspace, zone=settings.zone, cache_bytes=settings.session.cache_mb * 2**20
+            settings.workspace,
+            zone=settings.zone,
+            clock=clock,
+            cache_bytes=settings.session.cache_mb * 2**20,
         )
         self.model = build_model(settings)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
@@ -93,7 +102,7 @@ class SessionServices:
             toolbox=self._toolbox(settings),
             limits=turn_limits(settings),
             zone=settings.zone,
-            clock=lambda: datetime.now(UTC),
+            clock=clock,
             turn_context=self._turn_context,
             workspace=settings.workspace,
             compactions=self.compactions,
@@ -265,7 +274,7 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
         recent=recent,
         zone=settings.zone,
         zone_name=settings.timezone,
-        clock=lambda: datetime.now(UTC),
+        clock=store.clock,
         look_around=SurroundingsReader(settings),
     )
 
@@ -337,6 +346,11 @@ def build_embeddings(settings: Settings) -> Embeddings | None:
     return Embeddings(embedder, settings.state)
 
 
-def build_session_services(settings: Settings, *, status: Callable[[str], list[str]]) -> SessionServices:
-    """Open the workspace and build its session side."""
-    return SessionServices(settings, status=status)
+def build_session_services(
+    settings: Settings,
+    *,
+    status: Callable[[str], list[str]],
+    clock: Callable[[], datetime] = utc_now,
+) -> SessionServices:
+    """Open the workspace and build its session side; ``clock`` is the time now, aware."""
+    return SessionServices(settings, status=status, clock=clock)
