@@ -63,12 +63,8 @@ class SessionServices:
         status: Callable[[str], list[str]],
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.store = Store(
-            settings.workspace,
-            zone=settings.zone,
-            clock=clock,
-            cache_bytes=settings.session.cache_mb * 2**20,
-        )
+        cache_bytes = settings.session.cache_mb * 2**20
+        self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
         self.model = build_model(settings)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.scopes = scopes_of(settings)
@@ -108,7 +104,14 @@ class SessionServices:
             compactions=self.compactions,
             embeddings=embeddings,
         )
-        self.commands = Commands(
+        self.commands = self._commands(status)
+        self.retention = self._retention(settings)
+        self._tools = settings.tools
+        self._max_file_bytes = settings.media.max_mb * 2**20
+        self._files = settings.workspace / "files"
+
+    def _commands(self, status: Callable[[str], list[str]]) -> Commands:
+        return Commands(
             status=status,
             memory=self.facts.remembered.show,
             forget=self.facts.remembered.forget,
@@ -118,10 +121,6 @@ class SessionServices:
             limits=self.quota.left,
             now=self.turns.now,
         )
-        self.retention = self._retention(settings)
-        self._tools = settings.tools
-        self._max_file_bytes = settings.media.max_mb * 2**20
-        self._files = settings.workspace / "files"
 
     def _notes(self, settings: Settings) -> MemoryNotes:
         return MemoryNotes(
