@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from channels.message import Inbound
-from channels.tables import Platform
 from gateway.app.approvals import Deciders, warn_of_unknown
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
+from gateway.app.figures import letter_rules
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import CHANNELS_OF_SESSION, enabled, served
 from gateway.app.sessions import SessionServices, build_session_services
@@ -32,7 +32,6 @@ from gateway.outbound.unserved import Row, unserved
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns import outcomes
-from gateway.turns.collect import QueueRules
 from gateway.turns.confidants import Confidants
 from gateway.turns.events import Events
 from gateway.turns.held import cause_of_lanes
@@ -41,8 +40,9 @@ from gateway.turns.lanes import Entry, Lane
 from gateway.turns.model_standing import ModelStanding, standing_of
 from gateway.turns.spawning import Spawning
 from gateway.turns.subagents import Subagents
-from gateway.turns.worker import LetterRules, Worker
+from gateway.turns.worker import Worker
 from session.disk.layout import Layout
+from session.store.store import utc_now
 from session.store.unnamed import media_bytes
 from session.subagents.records import SubagentFiles
 from session.subagents.records import shown as subagents_shown
@@ -64,9 +64,17 @@ class Application:
 
     Args:
         platforms: whether it runs the adapters and the cron jobs, too, where its role says so.
+        clock: the time of turns, sessions and caps, aware.
     """
 
-    def __init__(self, settings: Settings, *, role: Role = "all", platforms: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        role: Role = "all",
+        platforms: bool = False,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
                 [f"role {role} needs RabbitMQ, since the embedded queue is one process"],
@@ -74,6 +82,7 @@ class Application:
             )
         self.settings = settings
         self.role = role
+        self._clock = clock
         self._platforms = platforms and role != "session"
         self.started_at = datetime.now(UTC)
         self.mailbox: Mailbox = open_mailbox(settings)
@@ -135,11 +144,10 @@ class Application:
                     await self.services.aclose()
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
-        limits = self.settings.limits
-        files = SubagentFiles(self.settings.state)
+        files = SubagentFiles(self.settings.state, clock=self._clock)
         spawning = Spawning(files, self.mailbox, self._asking)
         services = self.services = build_session_services(
-            self.settings, status=self._status_lines, spawning=spawning
+            self.settings, status=self._status_lines, spawning=spawning, clock=self._clock
         )
         warn_of_unknown(self.settings, services.turns.toolbox)
         subagents = self.subagents = Subagents(
@@ -157,15 +165,7 @@ class Application:
             turns=services.turns,
             chat_commands=services.commands,
             events=self.events,
-            rules=LetterRules(
-                concurrent_turns=limits.concurrent_turns,
-                attempts=limits.attempts,
-                outage_hours=limits.outage_hours,
-                pending_per_chat=limits.pending_per_chat,
-                flood_per_chat=limits.flood_per_chat,
-                idle_hours=self.settings.session.idle_hours,
-                queue=queue_rules(self.settings),
-            ),
+            rules=letter_rules(self.settings),
             group=group,
             quota=services.quota,
             enclosures=services.enclosures,
@@ -175,6 +175,7 @@ class Application:
             confides=Confidants(self.settings),
             subagents=subagents,
             decides=Deciders(self.settings),
+            clock=self._clock,
         )
         self._deliveries = [
             LocalDelivery(
@@ -385,12 +386,3 @@ def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
         heartbeat_s=broker.heartbeat_s,
         reports=reports,
     )
-
-
-def queue_rules(settings: Settings) -> QueueRules:
-    """Read what a message does that comes while others wait or run, by channel."""
-    tables = ((name, getattr(settings.channels, name)) for name in type(settings.channels).model_fields)
-    own = {
-        name: table.queue_mode for name, table in tables if isinstance(table, Platform) and table.queue_mode
-    }
-    return QueueRules(settings.limits.queue_mode, own, settings.limits.collect_s)

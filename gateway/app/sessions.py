@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gateway.app.approvals import build_gate, without_denied
 from gateway.app.compactions import build_compactions
+from gateway.app.embedding import build_embeddings
 from gateway.app.facts import build_facts
+from gateway.app.figures import memory_rules, turn_limits
 from gateway.app.mcp import build_servers
 from gateway.app.model import build_model
 from gateway.app.optional_tools import OptionalTools, granted
+from gateway.app.spending import build_quota, build_spending, spent_today
 from gateway.app.subagents import SubagentContext, build_store, status_lines, turns_like
 from gateway.app.surroundings import SurroundingsReader
 from gateway.app.toolbox import build_toolbox
 from gateway.config.memory_scope import scopes_of
-from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
-from gateway.turns.quota import Quota, payer_of
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
 from session.background.job_files import JobFiles
@@ -28,33 +28,23 @@ from session.background.jobs import Background
 from session.background.passing import Passing
 from session.background.retention import Retention
 from session.context.context_parts import ContextParts
-from session.context.embeddings import LIMIT_S, Embeddings
+from session.context.embeddings import Embeddings
 from session.context.enclosures import enclosed
 from session.context.recent import RecentSessions
-from session.context.relevance import Relevance
 from session.context.request import place_of
-from session.context.scopes import Scopes
 from session.disk.threads import start_thread
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
-from session.memory.memory_rules import MemoryRules
-from session.memory.versions import VersionRules
-from session.models.caps import Caps
-from session.models.llm import LiteLLMEmbedder, provider_of
-from session.models.model import Embedder, Warms
-from session.models.spending import Spending
+from session.models.model import Warms
+from session.recall.nearness import Nearness
 from session.recall.recall import Recall
-from session.store.store import Session, Store
+from session.store.store import Session, Store, utc_now
 from session.subagents.tool import Spawn
 from session.tools import Toolbox
 from session.transcript.attachments import Attachment
-from session.transcript.history import HistoryWindow
 from session.turn.commands import Commands
-from session.turn.turn import Reply, Request, TurnContext, TurnLimits, Turns
-
-# A forced call that is refused is made once more, and an answer is stored: a request lasts a little longer.
-HELD_BEYOND_S = 30.0
+from session.turn.turn import Reply, Request, TurnContext, Turns
 
 
 class SessionServices:
@@ -66,23 +56,21 @@ class SessionServices:
         *,
         status: Callable[[str], list[str]],
         spawning: Spawning | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._status, self.spawning = status, spawning
-        self.store = Store(
-            settings.workspace, zone=settings.zone, cache_bytes=settings.session.cache_mb * 2**20
-        )
+        cache_bytes = settings.session.cache_mb * 2**20
+        self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
         self.model = build_model(settings)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = self._notes(settings)
         self.circles = self.memory.circles
-        self.recall = Recall(self.circles, store=self.store)
         embeddings = build_embeddings(settings)
+        self.recall = self._recall(embeddings)
         self.facts = build_facts(
-            settings,
-            self.memory,
-            self.circles,
+            *(settings, self.memory, self.circles),
             store=self.store,
             embeddings=embeddings,
             cost_meter=self._spending,
@@ -108,7 +96,7 @@ class SessionServices:
             toolbox=self._toolbox(settings),
             limits=turn_limits(settings),
             zone=settings.zone,
-            clock=lambda: datetime.now(UTC),
+            clock=clock,
             turn_context=self._turn_context,
             workspace=settings.workspace,
             compactions=self.compactions,
@@ -122,6 +110,10 @@ class SessionServices:
         self._settings = settings
         self._max_file_bytes = settings.media.max_mb * 2**20
         self._files = settings.workspace / "files"
+
+    def _recall(self, embeddings: Embeddings | None) -> Recall:
+        nearness = Nearness(embeddings, cost_meter=self._spending) if embeddings is not None else None
+        return Recall(self.circles, store=self.store, nearness=nearness)
 
     def _commands(self) -> Commands:
         spawning = self.spawning
@@ -267,46 +259,6 @@ class SessionServices:
         await self.store.aclose()
 
 
-def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:
-    """Build what counts the cost of all calls; on disk where there is any, or a limit to keep."""
-    limits = settings.limits
-    caps = Caps(**{field.name: getattr(limits, field.name) for field in fields(Caps)})
-    return Spending(
-        settings.state / "usage",
-        disk=store,
-        clock=store.clock,
-        durable=caps.any or bool(limits.turns_per_person_per_hour) or not plain,
-        caps=caps,
-        held_s=settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S,
-    )
-
-
-def build_quota(settings: Settings, scopes: Scopes, store: Store, spending: Spending) -> Quota:
-    """Build what says whether a message may still be asked."""
-    return Quota(
-        spending,
-        turns_per_hour=settings.limits.turns_per_person_per_hour,
-        person_of=payer_of(scopes),
-        clock=store.clock,
-    )
-
-
-async def spent_today(spending: Spending) -> dict[str, Any]:
-    """Sum up the running day (UTC): how many turns; tokens and cost of all calls.
-
-    Raises:
-        NewerFormat: a newer version writes the files.
-    """
-    await spending.refresh()
-    sums = spending.today()
-    return {
-        "turns": sums.turns,
-        "prompt_tokens": sums.prompt_tokens,
-        "completion_tokens": sums.completion_tokens,
-        "cost_usd": round(sums.cost_usd, 6),
-    }
-
-
 def build_context_parts(settings: Settings, store: Store, library: Library) -> ContextParts:
     """Build what gathers the parts of a request."""
     recent = RecentSessions(
@@ -318,74 +270,17 @@ def build_context_parts(settings: Settings, store: Store, library: Library) -> C
         recent=recent,
         zone=settings.zone,
         zone_name=settings.timezone,
-        clock=lambda: datetime.now(UTC),
+        clock=store.clock,
         look_around=SurroundingsReader(settings),
     )
 
 
-def memory_rules(settings: Settings) -> MemoryRules:
-    """Read from the configuration what bounds memory and its background calls."""
-    return MemoryRules(
-        window=settings.memory.window,
-        max_bytes=settings.memory.max_kb * 1024,
-        small_model=settings.model.small,
-        calls_per_hour=settings.limits.background_calls_per_hour,
-        calls_per_day=settings.limits.background_calls_per_day,
-        versions=VersionRules(settings.memory.versions, settings.memory.version_days),
-    )
-
-
-def turn_limits(settings: Settings) -> TurnLimits:
-    """Bound the turns as the configuration and its preset say."""
-    history = effective_history(settings)
-    return TurnLimits(
-        turn_timeout_s=settings.limits.turn_timeout_s,
-        max_tool_rounds=settings.model.max_tool_rounds,
-        max_output_tokens=settings.model.max_output_tokens,
-        full_tool_results=history.full_tool_results,
-        changing_parts=history.changing_parts,
-        window=HistoryWindow(history.last, history.budget_tokens) if history.mode == "last" else None,
-        summary_role="assistant" if settings.compaction.preset == "budget" else "user",
-        relevance=Relevance(
-            candidates=history.candidates,
-            always=history.exchanges_always,
-            most=history.max_messages,
-            threshold=history.relevance,
-        )
-        if history.mode == "relevant"
-        else None,
-    )
-
-
-def build_embedder(settings: Settings, *, timeout_s: float = LIMIT_S) -> Embedder | None:
-    """Choose the embedding model; None where none is configured.
-
-    Address and key are those of the model where the same provider serves both.
-    """
-    model = settings.model
-    if not model.embedding:
-        return None
-    same = provider_of(model.embedding) == provider_of(model.name)
-    return LiteLLMEmbedder(
-        name=model.embedding,
-        api_base=model.api_base if same else "",
-        api_key=model.api_key.get_secret_value() if same else "",
-        timeout_s=timeout_s,
-    )
-
-
-def build_embeddings(settings: Settings) -> Embeddings | None:
-    """Build what compares messages where the configuration has a use for it."""
-    embedder = build_embedder(settings)
-    if embedder is None or settings.model.name == "echo":
-        return None
-    if effective_history(settings).mode != "relevant" and not settings.facts.enabled:
-        return None
-    return Embeddings(embedder, settings.state)
-
-
 def build_session_services(
-    settings: Settings, *, status: Callable[[str], list[str]], spawning: Spawning | None = None
+    settings: Settings,
+    *,
+    status: Callable[[str], list[str]],
+    spawning: Spawning | None = None,
+    clock: Callable[[], datetime] = utc_now,
 ) -> SessionServices:
-    """Open the workspace and build its session side."""
-    return SessionServices(settings, status=status, spawning=spawning)
+    """Open the workspace and build its session side; ``clock`` is the time now, aware."""
+    return SessionServices(settings, status=status, spawning=spawning, clock=clock)

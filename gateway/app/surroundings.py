@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ log = structlog.get_logger("surroundings")
 CHANNELS_EVERY_S = 2.0
 # Of a folder with more files than this the rest is not looked at.
 MOST_FILES = 500
+# As many as a request tells of at most.
+NEWEST_FILES = 10
 _CHANGED = {MEMORY: "the notes were changed", PROFILE_FILE: "the profile was changed"}
 _WORK = {"json": "taken into memory", "summary.json": "summed up"}
 
@@ -139,14 +142,16 @@ def _notes(folder: Path) -> Iterator[Event]:
 
 
 def _files(folder: Path) -> Iterator[Event]:
-    """Tell of the files that lie right in the folder; those of other scopes lie deeper."""
+    """Tell of the newest files that lie right in the folder; those of other scopes lie deeper."""
+    found: list[tuple[float, str]] = []
     for entry in _entries(folder):
         try:
             if entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
-                written = datetime.fromtimestamp(entry.stat(follow_symlinks=False).st_mtime, UTC)
-                yield Event(written, f"the file {entry.name} was written")
+                found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
         except OSError:
             continue
+    for written, name in nlargest(NEWEST_FILES, found):
+        yield Event(datetime.fromtimestamp(written, UTC), f"the file {name} was written")
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

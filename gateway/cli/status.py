@@ -62,7 +62,7 @@ async def _status(settings: Settings) -> dict[str, Any]:
 async def _usage_today(settings: Settings) -> dict[str, Any]:
     """Read what the daemons of today wrote, whatever the model is now, and what is left of the caps."""
     # `status` starts twice as fast without the session side where a daemon answers.
-    from gateway.app.sessions import build_spending, spent_today
+    from gateway.app.spending import build_spending, spent_today
     from session.store.store import Store
 
     store = Store(settings.workspace, zone=settings.zone)

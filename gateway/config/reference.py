@@ -30,7 +30,7 @@ WORDS: Mapping[str, str] = {
     "model.max_tool_rounds": "How often the model may call tools within one turn.",
     "model.fallbacks": "Models that are asked, in this order, when the one before is away or refuses.",
     "model.small": "A cheaper model for names, summaries and consolidation; empty: the same.",
-    "model.embedding": "A model for vectors, such as `openai/text-embedding-3-small`, for `relevant`.",
+    "model.embedding": "For vectors (`relevant`, facts, searches), such as `openai/text-embedding-3-small`.",
     "limits": "How much is done at once, how often, and at what price; 0 lifts a limit per hour or day.",
     "limits.concurrent_turns": "Turns that one process works on at once.",
     "limits.turn_timeout_s": "How long a turn may take, its tools included.",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from gateway.app.sessions import build_embedder
+from gateway.app.embedding import build_embedder
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from session.context.embeddings import LIMIT_S

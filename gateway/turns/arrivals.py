@@ -121,5 +121,5 @@ class Arrivals:
         if lane.crowded or waiting <= self._pending:
             return
         lane.crowded = True
-        text = f"{waiting - 1} messages of this chat wait. All will be answered, one after the other."
+        text = f"{waiting - 1} messages of this chat wait. {self._collecting.said(inbound)}"
         self._spawn(self._notices.put(inbound, "busy", text), "notice busy")

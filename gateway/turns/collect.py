@@ -20,6 +20,13 @@ from session.turn.turn import Request
 TOGETHER_MAX = 50
 # A turn waits for further letters at most so many times ``collect_s``.
 WAITS_MAX = 10
+# How those are answered that wait.
+ANSWERED_SAID: Mapping[QueueMode, str] = {
+    "followup": "All will be answered, one after the other.",
+    "collect": "All will be answered, those that one person wrote in a row together.",
+    "steer": "All will be answered, those that one person wrote in a row together.",
+    "interrupt": "All will be answered, those that one person wrote in a row together.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,10 @@ class Collecting:
         entry = self._lanes.begun(inbound.key)
         if entry is not None and _together(entry.inbound, inbound):
             self._lanes.stop(inbound.key, inbound.id, interrupted=True)
+
+    def said(self, inbound: Inbound) -> str:
+        """Say how the messages are answered that wait in a chat."""
+        return ANSWERED_SAID[self._rules.of(inbound.channel)]
 
     def pause(self, entry: Entry, session: Session) -> RetryAfter | None:
         """Say how long the head of a lane still waits for letters to collect; None: it may begin."""

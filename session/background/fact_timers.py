@@ -19,6 +19,7 @@ from durable import first_of
 from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.threads import start_thread
 from session.errors import SessionError
+from session.memory.extraction import FactExtraction
 
 log = structlog.get_logger("jobs")
 
@@ -69,6 +70,11 @@ class FactTimers:
             self._at[job] = at
             heapq.heappush(self._order, (at, job.key, str(job.session_id), job))
         self._changed.set()
+
+    async def recover(self, facts: FactExtraction) -> None:
+        """Begin the timers that a killed process did not live to write down."""
+        for key, session_id, at in await facts.neglected({str(job.session_id) for job in self._at}):
+            self.set(BackgroundJob(key, session_id, "facts"), at)
 
     async def run(self, put: Callable[[BackgroundJob], None]) -> None:
         """Hand over what has run out to ``put``, and write the files, until cancelled."""

@@ -127,7 +127,12 @@ class Background:
             StoreError: it could not be made durable.
         """
         previous = session.metadata.get("previous_session")
-        return is_ulid(previous) and await self.left(session.key, str(previous))
+        if not is_ulid(previous):
+            return False
+        if self._facts is not None:
+            # The process that began its timer may have died before there was a file.
+            self._timers.begin(session.key, str(previous))
+        return await self.left(session.key, str(previous))
 
     async def left(self, key: str, session_id: str) -> bool:
         """Make the work on an ended session durable, as ``ended`` does, by its ULID.
@@ -293,9 +298,13 @@ class Background:
         await first_of(*waits)
 
     async def _look_around(self) -> None:
+        await self._look_once()
+        if self._facts is not None:
+            await self._timers.recover(self._facts)
+        self.looked.set()
         while True:
-            await self._look_once()
             await self._sleep(LOOK_S)
+            await self._look_once()
 
     async def _look_once(self) -> None:
         try:
@@ -306,7 +315,6 @@ class Background:
                     self._timers.take_over(job, job.due or self._clock())
         except (SessionError, OSError) as error:
             log.warning("jobs.unread", error=str(error))
-        self.looked.set()
 
     # -- doing -------------------------------------------------------------------------------------------
 

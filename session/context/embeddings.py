@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
 from session.disk.threads import DiskThreads
-from session.errors import BadAnswer, ContextTooLong, ModelRefused, SessionError
-from session.models.model import Embedder, Meter, Vector
+from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError
+from session.models.model import Embedder, EmbeddingMeter, Vector
 from session.models.similarity import cosine
-from session.store.vectors import Vectors
+from session.store.vectors import Keeping, Vectors
 
 log = structlog.get_logger("embeddings")
 
@@ -25,14 +26,19 @@ PAUSE_S = 60.0
 BATCH = 10
 EVERYBODY = ""
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """For whom a comparison is: the conversation, what counts its cost, and whether it is wanted yet."""
+class Passage:
+    """A text that somebody said: its vector is kept under its conversation, by its file.
+
+    ``still`` says, asked from a thread, whether the text may still be known when the vector is kept.
+    """
 
     stem: str
-    meter: Meter
-    still: Callable[[], bool] | None
+    text: str
+    still: Callable[[], bool] | None = None
 
 
 class Embeddings:
@@ -61,6 +67,8 @@ class Embeddings:
         self._pause_s = pause_s
         self._clock = clock
         self._paused: dict[str, float] = {}
+        # Whether the provider takes more than ``BATCH`` texts at once, as far as it is known.
+        self._many = True
         self._threads = DiskThreads(threads=1)
 
     async def open(self) -> None:
@@ -76,7 +84,7 @@ class Embeddings:
         stem: str,
         question: str,
         texts: Sequence[str],
-        meter: Meter,
+        meter: EmbeddingMeter,
         *,
         still: Callable[[], bool] | None = None,
     ) -> dict[str, float] | None:
@@ -86,23 +94,32 @@ class Embeddings:
             stem: the conversation, by its file; what is known of its texts is found for it alone.
             question: the new message.
             texts: those to compare; what is first is asked for first.
-            meter: counts what the requests cost.
+            meter: holds and counts what the requests cost; where it refuses, nothing is known.
             still: says, asked from a thread, whether the texts may still be known when a vector is kept.
         """
-        if not question or not texts or self._is_paused(stem):
+        if not question or not texts:
             return None
-        # The seconds in which the library is imported do not count against the limit.
-        await self._embedder.warm()
-        try:
-            async with asyncio.timeout(self._limit_s):
-                return await self._compare(_Asked(stem, meter, still), question, texts)
-        except TimeoutError:
-            self._pause(EVERYBODY, f"no answer in {self._limit_s:g} s")
-        except (ModelRefused, ContextTooLong) as error:
-            self._pause(stem, str(error))
-        except SessionError as error:
-            self._pause(EVERYBODY, str(error))
-        return None
+        return await self._within_limit(
+            stem, lambda: self._compare(stem, question, texts, meter=meter, still=still)
+        )
+
+    async def nearness(
+        self, stem: str, question: str, passages: Sequence[Passage], meter: EmbeddingMeter
+    ) -> list[float] | None:
+        """Return the cosine of each passage to ``question``, in their order; None as of ``similarity``.
+
+        They may be of several conversations, and all that is not known of them goes into one request. Of the
+        question no vector is kept.
+
+        Args:
+            stem: the conversation that asks.
+            question: what is looked for.
+            passages: those to compare.
+            meter: as of ``similarity``.
+        """
+        if not question or not passages:
+            return None
+        return await self._within_limit(stem, lambda: self._near(question, passages, meter))
 
     async def aclose(self) -> None:
         """Write what is under way, and let go of model and thread."""
@@ -113,32 +130,112 @@ class Embeddings:
         self._threads.close()
         self._vectors.close()
 
-    async def _compare(self, wanted: _Asked, question: str, texts: Sequence[str]) -> dict[str, float]:
+    async def _within_limit(self, stem: str, work: Callable[[], Awaitable[T]]) -> T | None:
+        if self._is_paused(stem):
+            return None
+        # The seconds in which the library is imported do not count against the limit.
+        await self._embedder.warm()
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await work()
+        except TimeoutError:
+            self._pause(EVERYBODY, f"no answer in {self._limit_s:g} s")
+        except (NotNow, OverCap) as error:
+            # Nothing was asked: the model is not at fault.
+            log.debug("embeddings.unpaid", reason=str(error))
+        except (ModelRefused, ContextTooLong) as error:
+            self._pause(stem, str(error))
+        except SessionError as error:
+            self._pause(EVERYBODY, str(error))
+        return None
+
+    async def _compare(
+        self,
+        stem: str,
+        question: str,
+        texts: Sequence[str],
+        *,
+        meter: EmbeddingMeter,
+        still: Callable[[], bool] | None,
+    ) -> dict[str, float]:
         name = self._embedder.name
         asked = list(dict.fromkeys([question, *texts]))
-        known = await self._threads.start(lambda: self._vectors.read(name, wanted.stem, asked))
-        await self._ask(wanted, [text for text in asked if text not in known], known)
+        known = await self._threads.start(lambda: self._vectors.read(name, stem, asked))
+
+        def keep(found: dict[str, Vector]) -> None:
+            self._threads.start(partial(self._vectors.write, name, stem, found, still=still))
+
+        known |= await self._ask([text for text in asked if text not in known], meter, keep)
         # The server may have another model under this name now, whose vectors are not comparable.
         if _lengths(known) > 1:
-            await self._ask(wanted, asked, known)
+            known |= await self._ask(asked, meter, keep)
         if _lengths(known) > 1:
             raise BadAnswer(f"{name}: vectors of several lengths")
         return await self._threads.start(
             lambda: {text: cosine(known[question], known[text]) for text in texts}
         )
 
-    async def _ask(self, wanted: _Asked, missing: Sequence[str], known: dict[str, Vector]) -> None:
+    async def _near(self, question: str, passages: Sequence[Passage], meter: EmbeddingMeter) -> list[float]:
+        name = self._embedder.name
+
+        def look() -> dict[str, Vector]:
+            known: dict[str, Vector] = {}
+            for stem in dict.fromkeys(passage.stem for passage in passages):
+                known |= self._vectors.read(name, stem, [each.text for each in passages if each.stem == stem])
+            return known
+
+        def keep(found: dict[str, Vector]) -> None:
+            rows = [
+                Keeping(each.stem, each.text, found[each.text], each.still)
+                for each in passages
+                if each.text in found
+            ]
+            self._threads.start(partial(self._vectors.keep, name, rows))
+
+        known = await self._threads.start(look)
+        texts = list(dict.fromkeys([question, *(each.text for each in passages)]))
+        known |= await self._ask_many([text for text in texts if text not in known], meter, keep)
+        if _lengths(known) > 1:
+            known |= await self._ask_many(texts, meter, keep)
+        if _lengths(known) > 1:
+            raise BadAnswer(f"{name}: vectors of several lengths")
+        return await self._threads.start(
+            lambda: [cosine(known[question], known[each.text]) for each in passages]
+        )
+
+    async def _ask_many(
+        self, texts: Sequence[str], meter: EmbeddingMeter, keep: Callable[[dict[str, Vector]], None]
+    ) -> dict[str, Vector]:
+        """Ask for all in one request; in several from when on the provider has refused so many."""
+        if self._many and len(texts) > BATCH:
+            try:
+                return await self._ask(texts, meter, keep, batch=len(texts))
+            except (ModelRefused, ContextTooLong):
+                self._many = False
+        return await self._ask(texts, meter, keep)
+
+    async def _ask(
+        self,
+        texts: Sequence[str],
+        meter: EmbeddingMeter,
+        keep: Callable[[dict[str, Vector]], None],
+        *,
+        batch: int = BATCH,
+    ) -> dict[str, Vector]:
         """Ask for vectors; each batch is kept at once, so that a slow model gets further at every turn."""
         name = self._embedder.name
-        for start in range(0, len(missing), BATCH):
-            texts = missing[start : start + BATCH]
-            answer = await self._embedder.embed(texts)
-            wanted.meter.add(answer.usage.prompt, answer.usage.completion, answer.usage.cost_usd)
-            if len(answer.vectors) != len(texts):
-                raise BadAnswer(f"{name}: {len(answer.vectors)} vectors for {len(texts)} texts")
-            found = dict(zip(texts, answer.vectors, strict=True))
+        known: dict[str, Vector] = {}
+        for start in range(0, len(texts), batch):
+            some = texts[start : start + batch]
+            async with meter.embedding(self._embedder, some) as count:
+                answer = await self._embedder.embed(some)
+                count(answer.usage)
+            if len(answer.vectors) != len(some):
+                raise BadAnswer(f"{name}: {len(answer.vectors)} vectors for {len(some)} texts")
+            found = dict(zip(some, answer.vectors, strict=True))
             known.update(found)
-            self._threads.start(partial(self._vectors.write, name, wanted.stem, found, still=wanted.still))
+            keep(found)
+        return known
 
     def _is_paused(self, stem: str) -> bool:
         now = self._clock()

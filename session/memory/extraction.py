@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -22,7 +23,8 @@ from ulid import ULID
 
 from session.context.quoted import is_quoted
 from session.context.scopes import Scope
-from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow
+from session.disk.layout import Layout, seen
+from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, SessionError
 from session.memory import facts_prompt
 from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
 from session.memory.facts import Drawn, Fact
@@ -30,9 +32,11 @@ from session.memory.known_facts import KnownFacts
 from session.memory.provenance import Sources
 from session.memory.scope_state import Failure, ScopeState
 from session.store import archived
+from session.store.listing import transcripts
 from session.store.store import Store
 from session.store.view import View
 from session.transcript.key import SessionKey
+from session.transcript.loading import load
 from session.transcript.transcript import Transcript, decode, read_time
 
 log = structlog.get_logger("facts")
@@ -40,6 +44,8 @@ log = structlog.get_logger("facts")
 LIMIT_S = 30.0
 # So many of a session's last messages are looked at, tool results among them.
 MOST_LINES = 1_000
+# After a start the sessions are looked through in which something was said since, so many at most.
+LOOKED_FOR_DAYS, MOST_LOOKED_FOR = 3, 500
 _BASE_BYTES = 9
 
 
@@ -102,6 +108,35 @@ class FactExtraction:
     def is_due(self, session: View) -> bool:
         """Say whether a session is long enough, seen from outside."""
         return len(session) >= facts_prompt.MIN_MESSAGES
+
+    async def neglected(self, but: Collection[str]) -> list[tuple[str, str, datetime]]:
+        """List the active sessions, by key and ULID, that hold something which nobody looked at, and when to.
+
+        A process that dies right after the first turn of a stretch leaves no timer behind. ``but`` are
+        sessions that have one. Looked at are those in which something was said in the last days.
+        """
+        clock, found = self._memory.clock, list[tuple[str, str, datetime]]()
+        for path in await asyncio.to_thread(self._said_since, clock() - timedelta(days=LOOKED_FOR_DAYS)):
+            try:
+                counted = await asyncio.to_thread(_count, self._store.layout, path)
+                if counted is None or counted[1] in but or counted[2] < facts_prompt.MIN_MESSAGES:
+                    continue
+                key, session_id, count = counted
+                scope = await self._scope_of(key)
+                if await self._memory.scope_states.looked_at(scope.name, session_id) < count:
+                    found.append((key, session_id, await self.idle_at(key, session_id) or clock()))
+            except (SessionError, OSError) as error:
+                # One that cannot be read now is looked at after its next turn.
+                log.warning("facts.not_looked_for", file=path.name, error=str(error))
+        return found
+
+    def _said_since(self, since: datetime) -> list[Path]:
+        """List the newest transcripts, at most ``MOST_LOOKED_FOR``."""
+        found = [
+            (now[2], path) for path in transcripts(self._store.layout) if (now := seen(path)) is not None
+        ]
+        newest = sorted((at for at in found if at[0] >= since.timestamp() * 1e9), reverse=True)
+        return [path for _, path in newest[:MOST_LOOKED_FOR]]
 
     async def idle_at(self, key: str, session_id: str) -> datetime | None:
         """Return when a session will have been idle long enough; None where it is gone, or has been."""
@@ -277,6 +312,15 @@ def _source(one: facts_prompt.Found, sources: Sources) -> str:
     """Return whose words a fact is: a tool's that it was taken from, else who said its message."""
     mark = sources.mark_of(one.text)
     return mark if is_quoted(mark) else one.mark or mark
+
+
+def _count(layout: Layout, path: Path) -> tuple[str, str, int] | None:
+    """Return key, ULID and number of messages of an active session; None where it is gone."""
+    found = load(path, path.stem, layout.index(path.stem))
+    if found is None:
+        return None
+    transcript = found[0]
+    return transcript.key, transcript.session_id, len(transcript.messages)
 
 
 def _id(end: _End, count: int, number: int) -> ULID:

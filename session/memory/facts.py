@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,8 @@ def _confirms(fact: Fact, known: Fact) -> bool:
     return repeats(known.text, fact.text)
 
 
+# A file of many facts is read again whenever one is added.
+@lru_cache(maxsize=20_000)
 def read_fact(line: bytes) -> Fact | None:
     """Read a line of the file; None for what is no fact."""
     try:

@@ -19,7 +19,7 @@ from session.errors import StoreError
 from session.memory.facts import FACTS, Fact, FactsFile, active
 from session.memory.likeness import WordIndex
 from session.memory.versions import VersionRules, Versions
-from session.models.model import CostMeter, Meter
+from session.models.model import CostMeter, Meter, OwnMeter
 from session.store.fence import Fence, Wait
 from session.store.store import Session, Store
 from session.store.vectors import forget as forget_vectors
@@ -146,12 +146,9 @@ class KnownFacts:
     ) -> dict[str, float] | None:
         if self._embeddings is None or session is None:
             return None
-        meter = Meter()
+        meter = OwnMeter(self._cost_meter, session.key) if self._cost_meter is not None else Meter()
         still = partial(session.is_still, session.session_id)
-        scores = await self._embeddings.similarity(session.stem, question, texts, meter, still=still)
-        if self._cost_meter is not None and meter.usage.prompt + meter.usage.completion:
-            self._cost_meter.pay(session.key, meter.usage)
-        return scores
+        return await self._embeddings.similarity(session.stem, question, texts, meter, still=still)
 
     async def _read(self, scope: Scope) -> _Read:
         path = scope.memory / FACTS

@@ -135,6 +135,15 @@ class ScopeStates:
             finally:
                 let_go(fd)
 
+    async def looked_at(self, name: str, session_id: str) -> int:
+        """Return how many messages of a session were looked at for facts, as its file has it at this moment.
+
+        Raises:
+            NewerFormat, StoreError: the file cannot be used.
+        """
+        path = self._folder / f"{name}.json"
+        return (await asyncio.to_thread(_read, path)).looked_at.get(session_id, 0)
+
     async def waiting(self) -> list[str]:
         """Name the scopes in whose states an answer waits.
 

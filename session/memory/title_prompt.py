@@ -71,7 +71,7 @@ def summary_prompt(
 def name_prompt(lines: Sequence[Line], *, model: str = "") -> Prompt | None:
     """Ask for the name of a session by its first exchange; None while there is none."""
     question = ""
-    for line in lines:
+    for line in sendable(lines, start=0, stop=len(lines)):
         text = plain_text(line.get("content")).strip()[:MAX_EXCHANGE_CHARS]
         if line.get("role") == "user" and text:
             question = question or text

@@ -247,6 +247,11 @@ class LiteLLMEmbedder:
         """End the threads; a request that still runs in one is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def most(self, tokens: int) -> Need:
+        """Price a request; imports LiteLLM, as ``warm`` does."""
+        load()
+        return Need(tokens, dollars(_library, self._model, prompt_tokens=tokens))
+
     async def embed(self, texts: Sequence[str]) -> Embedded:
         """Embed ``texts``; see ``Embedder``. In a thread, since reading an answer takes 4 ms a vector."""
         await self.warm()

@@ -113,8 +113,34 @@ class Reserving(Protocol):
         """
         ...
 
+    async def reserve_texts(self, embedder: Embedder, texts: Sequence[str], spent: Usage) -> None:
+        """Hold what vectors of texts may cost, at once or not at all.
+
+        Raises:
+            OverCap: it would go over a cap, by requests that are under way perhaps.
+            StoreError: the disk refused; nothing is held.
+        """
+        ...
+
     def settle(self, spent: Usage) -> None:
         """Hold no more than what the turn has cost so far: no request is under way."""
+        ...
+
+
+class EmbeddingMeter(Protocol):
+    """What pays for vectors."""
+
+    def embedding(
+        self, embedder: Embedder, texts: Sequence[str]
+    ) -> AbstractAsyncContextManager[Callable[[Usage], None]]:
+        """Hold what vectors of texts may cost while the context is open; it never waits for others.
+
+        It yields what counts the real cost.
+
+        Raises:
+            OverCap, NotNow: it would go over a cap.
+            StoreError: the disk refused; nothing is held.
+        """
         ...
 
 
@@ -159,6 +185,20 @@ class Meter:
         finally:
             self._reserving.settle(self.usage)
 
+    @asynccontextmanager
+    async def embedding(
+        self, embedder: Embedder, texts: Sequence[str]
+    ) -> AsyncIterator[Callable[[Usage], None]]:
+        """Hold what vectors of texts may cost; see ``EmbeddingMeter``."""
+        if self._reserving is None:
+            yield self.count
+            return
+        try:
+            await self._reserving.reserve_texts(embedder, texts, self.usage)
+            yield self.count
+        finally:
+            self._reserving.settle(self.usage)
+
 
 class CostMeter(Protocol):
     """What pays for calls that are no turn's own."""
@@ -176,8 +216,10 @@ class CostMeter(Protocol):
         """
         ...
 
-    def pay(self, key: str, usage: Usage) -> None:
-        """Count what a small call of a conversation has cost for which nothing was held, as no turn."""
+    def embedding(
+        self, key: str, embedder: Embedder, texts: Sequence[str]
+    ) -> AbstractAsyncContextManager[Callable[[Usage], None]]:
+        """Hold what vectors for a conversation may cost, as no turn; see ``EmbeddingMeter``."""
         ...
 
     async def afford(self) -> None:
@@ -200,6 +242,20 @@ class CostMeter(Protocol):
     def closed_until(self) -> datetime | None:
         """Return when calls may be paid again; None where they may now, as far as this process knows."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMeter:
+    """Pays for vectors that no turn asks for, on behalf of a conversation."""
+
+    cost_meter: CostMeter
+    key: str
+
+    def embedding(
+        self, embedder: Embedder, texts: Sequence[str]
+    ) -> AbstractAsyncContextManager[Callable[[Usage], None]]:
+        """Hold what they may cost; see ``EmbeddingMeter``."""
+        return self.cost_meter.embedding(self.key, embedder, texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +360,15 @@ class Embedder(Protocol):
             ModelRefused, ContextTooLong: these texts are refused for good.
             BadAnswer: not one sound vector for each text, all of one length.
         """
+        ...
+
+
+@runtime_checkable
+class PricesTexts(Protocol):
+    """What an embedding model may do besides: say before a request what it may cost."""
+
+    def most(self, tokens: int) -> Need:
+        """Return what a request of so many tokens may take; it may block."""
         ...
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
-from session.models.model import Model, Need, Prices, Prompt
-from session.models.tokens import estimate_messages, estimate_tools
+from session.models.model import Embedder, Model, Need, Prices, PricesTexts, Prompt
+from session.models.tokens import estimate, estimate_messages, estimate_tools
 
 log = structlog.get_logger("spending")
 
@@ -37,14 +38,27 @@ class Pricing:
         """Price a request; ``tokens`` is what it has as far as somebody knows better than by estimate."""
         # A model's library may have to be loaded.
         need = await asyncio.to_thread(_need, model, prompt, tokens)
-        name = prompt.model or model.name
+        self._told(prompt.model or model.name, need)
+        return need
+
+    async def need_of_texts(self, embedder: Embedder, texts: Sequence[str]) -> Need:
+        """Price a request for vectors."""
+        need = await asyncio.to_thread(_need_of_texts, embedder, texts)
+        self._told(embedder.name, need)
+        return need
+
+    def _told(self, name: str, need: Need) -> None:
         if need.cost_usd is None and name not in self._unpriced:
             self._unpriced.add(name)
             hint = (
                 "LiteLLM knows no price of it: of all caps limits.tokens_per_day alone holds for this model"
             )
             log.warning("usage.no_price", model=name, hint=hint)
-        return need
+
+
+def _need_of_texts(embedder: Embedder, texts: Sequence[str]) -> Need:
+    tokens = sum(map(estimate, texts))
+    return embedder.most(tokens) if isinstance(embedder, PricesTexts) else Need(tokens, None)
 
 
 def _need(model: Model, prompt: Prompt, tokens: int) -> Need:

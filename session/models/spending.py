@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,8 +24,9 @@ from ulid import ULID
 
 from session.errors import NewerFormat, NotNow, OverCap, StoreError
 from session.models import caps as capped
+from session.models.cap_warnings import CapWarnings
 from session.models.caps import Ask, Cap, Caps, Refused, next_day, refused
-from session.models.model import Model, Need, Payer, Prompt, Totals, Usage
+from session.models.model import Embedder, Model, Need, Payer, Prompt, Totals, Usage
 from session.models.prices import Pricing
 from session.models.tally import HOUR, Tally, added
 from session.models.usage_files import DayFiles, Exchange
@@ -93,8 +94,8 @@ class Spending:
         self.limited = caps.any
         self._caps = caps
         self._held = timedelta(seconds=held_s)
-        self._told: dict[str, datetime] = {}
-        self._pricing = Pricing()
+        self._warnings = CapWarnings()
+        self.pricing = Pricing()
         self._files = DayFiles(folder, caps)
         self._tally = Tally(by_subject=caps.any)
         # Lines that count already, and are not on disk yet.
@@ -191,7 +192,7 @@ class Spending:
         tally = self._with_pending(now)
         cap = next((cap for cap in self._caps.of(payer) if cap.is_reached(tally, now)), None)
         if cap is not None:
-            self._warn(cap)
+            self._warnings.tell(cap, self._until())
         return cap
 
     def left(self, payer: Payer) -> list[dict[str, Any]]:
@@ -228,6 +229,21 @@ class Spending:
         self, key: str, model: Model, prompt: Prompt
     ) -> AsyncIterator[Callable[[Usage | None], None]]:
         """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
+        async with self._held_for(key, lambda: self.pricing.need(model, prompt, 0)) as count:
+            yield count
+
+    @contextlib.asynccontextmanager
+    async def embedding(
+        self, key: str, embedder: Embedder, texts: Sequence[str]
+    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+        """Hold what vectors may cost that are no turn's own; see ``CostMeter``."""
+        async with self._held_for(key, lambda: self.pricing.need_of_texts(embedder, texts)) as count:
+            yield count
+
+    @contextlib.asynccontextmanager
+    async def _held_for(
+        self, key: str, need: Callable[[], Awaitable[Need]]
+    ) -> AsyncIterator[Callable[[Usage | None], None]]:
         payer = Payer(key, id=str(ULID())) if self.limited else Payer(key)
         spent = Usage()
 
@@ -239,7 +255,7 @@ class Spending:
 
         try:
             if self.limited:
-                await self._hold_or_wait(payer, model, prompt)
+                await self._hold_or_refuse(payer, await need())
             yield count
         finally:
             if payer.id and spent == Usage():
@@ -269,10 +285,6 @@ class Spending:
         now = self._now()
         self._record(Hold(now, now, payer, spent))
 
-    async def need(self, model: Model, prompt: Prompt, tokens: int) -> Need:
-        """Say what a request may take; ``tokens`` as of ``Reserving``."""
-        return await self._pricing.need(model, prompt, tokens)
-
     async def room(self) -> None:
         """Return when something was settled here, or it is time to look what others settled."""
         settled = self._settled
@@ -281,16 +293,16 @@ class Spending:
 
     def over(self, refusal: Refused) -> OverCap:
         """Make the error of a request that would go over a cap."""
-        self._warn(refusal.cap)
+        self._warnings.tell(refusal.cap, self._until())
         return self._over(refusal.cap)
 
-    async def _hold_or_wait(self, payer: Payer, model: Model, prompt: Prompt) -> None:
-        """Hold what a call of the background may cost.
+    async def _hold_or_refuse(self, payer: Payer, need: Need) -> None:
+        """Hold what a call may cost that is no turn's own.
 
         Raises:
             NotNow: until the next day, or until the requests that are in the way will have ended.
         """
-        refusal = await self.reserve(payer, await self.need(model, prompt, 0), Usage())
+        refusal = await self.reserve(payer, need, Usage())
         if refusal is not None:
             again = self._clock() + timedelta(seconds=AGAIN_S) if refusal.passes else None
             raise self._not_now(self.over(refusal) if again is None else self._over(refusal.cap), again)
@@ -304,18 +316,6 @@ class Spending:
 
     def _until(self) -> datetime:
         return next_day(self._clock())
-
-    def _warn(self, cap: Cap) -> None:
-        until = self._until()
-        if self._told.get(cap.about) != until:
-            self._told = {about: at for about, at in self._told.items() if at == until} | {cap.about: until}
-            log.warning(
-                "usage.limit_reached",
-                limit=cap.name,
-                of=cap.limit,
-                who=cap.subject[1],
-                until=until.isoformat(),
-            )
 
     def _with_pending(self, now: datetime) -> Tally:
         """Return the tally with what is not on disk yet."""

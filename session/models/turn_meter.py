@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from session.models.model import Meter, Model, Payer, Prompt, Usage
+from collections.abc import Sequence
+
+from session.models.model import Embedder, Meter, Model, Payer, Prompt, Usage
 from session.models.spending import Spending
 
 
@@ -22,12 +24,20 @@ class _Reserved:
         if model.plain:
             return
         spending = self._spending
-        need = await spending.need(model, prompt, tokens)
+        need = await spending.pricing.need(model, prompt, tokens)
         self._open = True
         while (refusal := await spending.reserve(self._payer, need, spent)) is not None:
             if not refusal.passes:
                 raise spending.over(refusal)
             await spending.room()
+
+    async def reserve_texts(self, embedder: Embedder, texts: Sequence[str], spent: Usage) -> None:
+        """Hold what vectors may cost: a turn goes on without them, and so waits for nobody."""
+        need = await self._spending.pricing.need_of_texts(embedder, texts)
+        self._open = True
+        refusal = await self._spending.reserve(self._payer, need, spent)
+        if refusal is not None:
+            raise self._spending.over(refusal)
 
     def settle(self, spent: Usage) -> None:
         """Hold what the turn has cost, and no more."""

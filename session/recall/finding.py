@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A hit with its whole text; ``stem`` names the file of its conversation, and is empty for a note.
+
+    ``still`` says whether the text stands where it was read.
+    """
+
+    hit: Hit
+    text: str
+    stem: str
+    still: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What is looked for, by ``key``: at most ``limit`` hits, each with so many messages around it.
 
@@ -76,7 +90,7 @@ class Question:
         object.__setattr__(self, "names", names(self.text))
 
 
-def find(index: WordIndex, question: Question) -> list[Hit]:
+def find(index: WordIndex, question: Question) -> list[Found]:
     """Return what holds words of a question, the best first.
 
     Raises:
@@ -90,18 +104,14 @@ def find(index: WordIndex, question: Question) -> list[Hit]:
             of_term.update({row: NAME * score for row, score in of_term.items()})
     places = index.places(_candidates(scores))
     speakers = index.speakers()
+    alone = {id_: source.kind != "message" for id_, source in sources.items()}
     traits = {
-        row: Traits(
-            group=place.source,
-            speaker=place.speaker,
-            question=place.question,
-            alone=sources[place.source].kind != "message",
-        )
+        row: Traits(place.source, place.speaker, place.question, alone[place.source])
         for row, place in places.items()
-        if place.source in sources
+        if place.source in alone
     }
     reader = _Reader(index, sources, question)
-    hits: list[Hit] = []
+    hits: list[Found] = []
     told = set[int]()
     try:
         for row, score in rank(scores, traits, _asked(speakers, question.wanted)):
@@ -169,7 +179,7 @@ class _Reader:
         for fd in self._files.values():
             os.close(fd)
 
-    def hit(self, place: Place, score: float) -> Hit | None:
+    def hit(self, place: Place, score: float) -> Found | None:
         """Read a row; None where its file no longer holds it."""
         source = self._sources[place.source]
         raw = self._raw(source, place)
@@ -179,7 +189,7 @@ class _Reader:
         if source.key == self._question.key and found.get("message_id") == (self._question.asking or 0):
             return None
         before, after = self._around(place, source)
-        return Hit(
+        hit = Hit(
             kind=_kind(source),
             key=found.get("key") or source.key or self._question.key,
             session_id=found.get("session_id"),
@@ -192,6 +202,8 @@ class _Reader:
             before=before,
             after=after,
         )
+        stem = source.stem if source.kind == "message" else ""
+        return Found(hit, found["text"], stem, partial(_stands, source, place))
 
     def _message(self, raw: bytes, source: Source) -> dict[str, Any]:
         line = decode(raw)
@@ -252,6 +264,19 @@ class _Reader:
         messages = loaded[0].messages if loaded is not None else []
         if place.seq <= len(messages):
             yield messages[place.seq - 1]
+
+
+def _stands(source: Source, place: Place) -> bool:
+    try:
+        fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return digest(pread(fd, place.size, source.base + place.at)) == place.digest
+    except StoreError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _kind(source: Source) -> Kind:

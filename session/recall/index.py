@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from session.disk.derived import DerivedFile, set_up
 from session.recall.matching import matching
@@ -100,9 +100,8 @@ class Piece:
     question: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a row stands."""
+class Place(NamedTuple):
+    """Where a row stands; a search makes hundreds of them."""
 
     row: Row
     source: int
@@ -358,8 +357,7 @@ def _speaker(file: sqlite3.Connection, name: str) -> int:
 
 
 def _place(row: Sequence[int]) -> Place:
-    number, source, seq, at, size, speaker, question, same = row
-    return Place(number, source, seq, at, size, speaker, bool(question), same)
+    return Place._make(row)
 
 
 def stands(path: str, inode: int) -> bool:

@@ -10,8 +10,9 @@ from session.recall.ranking import Row
 
 # Of each word so many rows are looked at, the best of them.
 MOST_ROWS = 400
-# Of all words together so many rows are ranked, which takes a few milliseconds.
-RANKED_ROWS = 1_500
+# Of all words together so many rows are ranked, which takes a few milliseconds; in a small index all are.
+RANKED_ROWS = 1_000
+SMALL_ROWS = 1_500
 # A word is counted up to here; beyond it is as common as can be.
 COUNTED_ROWS = 20_000
 
@@ -22,7 +23,7 @@ def matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[
     Words are ranked while their rows are few; a common one counts where a rare one stands, too.
     """
     (rows,) = file.execute("SELECT coalesce(sum(rows), 0) FROM sources").fetchone()
-    if rows <= RANKED_ROWS:
+    if rows <= SMALL_ROWS:
         found = [_ranked(file, each) for each in expressions]
     else:
         found = _within_bounds(file, expressions, rows)

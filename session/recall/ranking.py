@@ -6,15 +6,16 @@ The weights were chosen on five conversations of LoCoMo (Maharana et al. 2024) a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 # One text in the index. Of a session neighbours differ by one, two sessions by more than two.
 Row = int
 GAP: Final = 3
 
 BEFORE, AFTER, TWO_AWAY = 0.7, 0.6, 0.3
+# A row counts for itself, for the one behind it, for the one before it, and for those two away.
+_NEAR: Final = ((0, 1.0), (1, BEFORE), (-1, AFTER), (2, TWO_AWAY), (-2, TWO_AWAY))
 SESSION, SESSION_FADES, SESSION_ROWS = 0.5, 0.5, 8
 SPEAKER, QUESTION = 1.2, 0.8
 OTHER_FORM = 0.6
@@ -24,8 +25,7 @@ COMMON_NAME, NAME = 0.03, 0.25
 ALONE = 1.6
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(NamedTuple):
     """What is known of a row beside its words.
 
     ``group`` is the session that it was said in; ``alone`` says that it is a note or a fact; ``question``
@@ -53,41 +53,39 @@ def rank(
         for row, score in of_word.items():
             whole[row] += score
     sessions = _of_sessions(whole, traits)
+    around = _around(traits, scores)
     ranked = [
-        (row, _score(row, whole.get(row, 0.0), scores, of, asked=asked, session=sessions.get(of.group, 0.0)))
+        (row, _score(whole.get(row, 0.0), around[row], of, asked=asked, session=sessions.get(of.group, 0.0)))
         for row, of in traits.items()
     ]
     return sorted(ranked, key=lambda each: (-each[1], -each[0]))
 
 
-def _score(
-    row: Row,
-    own: float,
-    scores: Sequence[Mapping[Row, float]],
-    of: Traits,
-    *,
-    asked: Collection[int],
-    session: float,
-) -> float:
+def _score(own: float, around: float, of: Traits, *, asked: Collection[int], session: float) -> float:
     if of.alone:
         return own * ALONE
-    score = sum([_of_word(row, of_word.get) for of_word in scores]) + SESSION * session
+    score = around + SESSION * session
     if len(asked) == 1 and of.speaker in asked:
         score *= SPEAKER
     return score * QUESTION if of.question else score
 
 
-def _of_word(row: Row, get: Callable[[Row, float], float]) -> float:
-    """Return what a word is worth to a row that holds it, or that stands beside one which does.
+def _around(rows: Collection[Row], scores: Sequence[Mapping[Row, float]]) -> dict[Row, float]:
+    """Sum up for each row what the words are worth to it, held by itself or by one which stands beside it.
 
-    The best counts alone: a name that everybody repeats says no more than once.
+    Of a word the best counts alone: a name that everybody repeats says no more than once.
     """
-    return max(
-        get(row, 0.0),
-        BEFORE * get(row - 1, 0.0),
-        AFTER * get(row + 1, 0.0),
-        TWO_AWAY * max(get(row - 2, 0.0), get(row + 2, 0.0)),
-    )
+    sums = dict.fromkeys(rows, 0.0)
+    for of_word in scores:
+        best: dict[Row, float] = {}
+        for hit, score in of_word.items():
+            for step, part in _NEAR:
+                row = hit + step
+                if row in sums and part * score > best.get(row, 0.0):
+                    best[row] = part * score
+        for row, score in best.items():
+            sums[row] += score
+    return sums
 
 
 def _of_sessions(whole: Mapping[Row, float], traits: Mapping[Row, Traits]) -> dict[int, float]:

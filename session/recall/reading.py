@@ -11,7 +11,7 @@ import orjson
 
 from session.context.quoted import is_mark, marked
 from session.recall.index import Piece
-from session.transcript.history import is_record
+from session.transcript.history import deleted, is_deletion, is_record
 from session.transcript.line import decode
 from session.transcript.repair import plain_text
 
@@ -81,6 +81,13 @@ def withdrawn(raw: bytes, index: int) -> tuple[int, int] | None:
     if not is_record(line) or line["kind"] != "undo" or type(since) is not int or not 0 <= since < index:
         return None
     return since + 1, index
+
+
+def taken_back(lines: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the ``seq`` of all that messages took with them which were deleted since, their edits, too."""
+    gone = {line.get("edits") for line in lines if is_deletion(line)}
+    edits = {at for at, line in enumerate(lines) if is_record(line) and line.get("edits") in gone}
+    return {at + 1 for at in edits | deleted(lines)} if gone else set()
 
 
 # -- notes and facts -------------------------------------------------------------------------------

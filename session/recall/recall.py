@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError
 from session.memory.circles import Circles
+from session.recall.finding import Found as FoundText
 from session.recall.finding import Hit, Question, find
 from session.recall.index import WordIndex
+from session.recall.nearness import COMPARED, Nearness
 from session.recall.update import OutOfTime, ScopeFiles, Update
 from session.store.listing import key_at, transcripts
 from session.store.naming import resolve
@@ -35,6 +37,8 @@ WITHIN_S = 1.5
 QUIET_S = 2.0
 WORTH_BYTES = 32 * 1024
 LARGE_BYTES = 256 * 1024
+# At a start so many conversations are looked at, those in which something was said last.
+LARGE_DAYS, MOST_LARGE, DAY_S = 7, 200, 86_400
 # Between two transactions the thread rests so many times as long as it worked: turns go on beside it.
 RESTS = 1.5
 MAX_REST_S = 0.1
@@ -58,10 +62,25 @@ class _Open:
 
 
 class Recall:
-    """The searches of one process."""
+    """The searches of one process.
 
-    def __init__(self, circles: Circles, *, store: Store, quiet_s: float = QUIET_S) -> None:
+    Args:
+        circles: draws the scopes.
+        store: the conversations.
+        nearness: ranks anew what was found by its words; None: the words alone rank.
+        quiet_s: how long a chat is left alone after a turn.
+    """
+
+    def __init__(
+        self,
+        circles: Circles,
+        *,
+        store: Store,
+        nearness: Nearness | None = None,
+        quiet_s: float = QUIET_S,
+    ) -> None:
         self._circles = circles
+        self._nearness = nearness
         self._store = store
         self._quiet_s = quiet_s
         self._open: OrderedDict[str, _Open] = OrderedDict()
@@ -96,11 +115,12 @@ class Recall:
         Raises:
             StoreError: the index cannot be used.
         """
-        question = Question(text, key, limit, neighbours, asking)
+        most = limit if self._nearness is None else max(limit, COMPARED)
+        question = Question(text, key, most, neighbours, asking)
         files = await self._files(scope, key)
         opened = self._opened(scope)
 
-        def work() -> Found:
+        def work() -> tuple[list[FoundText], bool]:
             whole = self._bring_up(opened, files, within_s=within_s)
             before = opened.index.inode()
             hits = find(opened.index, question) if question.wanted else []
@@ -108,13 +128,19 @@ class Recall:
             if opened.index.inode() != before:
                 whole = self._bring_up(opened, files, within_s=within_s)
                 hits = find(opened.index, question) if question.wanted else []
-            return Found(hits, whole)
+            return hits, whole
 
-        found = await start_thread(work, name="recall")
-        if not found.all:
+        found, whole = await start_thread(work, name="recall")
+        if not whole:
             self._forced.add(key)
             self._news.set()
-        return found
+        return Found((await self._ranked(key, text, found))[:limit], whole)
+
+    async def _ranked(self, key: str, text: str, found: Sequence[FoundText]) -> list[Hit]:
+        if self._nearness is None:
+            return [each.hit for each in found]
+        stem = await self._store.stem(SessionKey(key))
+        return await self._nearness.ranked(key, stem, text, found)
 
     async def is_up(self, scope: Scope, key: str) -> bool:
         """Say whether the index of a scope holds everything, without reading any of it."""
@@ -216,12 +242,15 @@ class Recall:
         return opened
 
     def _large(self) -> list[str]:
-        """Name the conversations whose index would take a while to make."""
-        layout = self._store.layout
-        newest = {found.stem: found.path for found in archive.everywhere(layout)}
-        newest |= {path.stem: path for path in transcripts(layout)}
-        large = (stem for stem in newest if _size(layout, stem) >= LARGE_BYTES)
-        return [key for stem in large if (key := key_at(newest[stem], stem))]
+        """Name the conversations of the last days whose index would take a while to make; a bounded number.
+
+        Others, and those that have but ended sessions, are read when somebody searches them.
+        """
+        layout, since_ns = self._store.layout, (time.time() - LARGE_DAYS * DAY_S) * 1e9
+        said = [(now[2], path) for path in transcripts(layout) if (now := seen(path)) is not None]
+        newest = sorted((at for at in said if at[0] >= since_ns), reverse=True)[:MOST_LARGE]
+        large = (path for _, path in newest if _size(layout, path.stem) >= LARGE_BYTES)
+        return [key for path in large if (key := key_at(path, path.stem))]
 
 
 def _stem(layout: Layout, key: SessionKey) -> str:

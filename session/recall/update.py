@@ -15,9 +15,10 @@ import structlog
 from session.disk.layout import Layout, read_file, seen
 from session.errors import StoreError
 from session.recall.index import Piece, Source, WordIndex, stands
-from session.recall.reading import FACTS, Kind, of_line, of_notes, withdrawn
+from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
 from session.store.archived import read_beginning
 from session.transcript import archive
+from session.transcript.line import decode
 from session.transcript.lines import pread, walk
 from session.transcript.loading import load
 from session.transcript.survey import blocks, sound
@@ -255,13 +256,15 @@ class Update:
         self, file: _File, before: Source, lines: Sequence[bytes], *, after: Source | None = None
     ) -> Source:
         pieces: list[Piece] = []
-        taken_back: list[tuple[int, int]] = []
+        # A deletion names a message, whose lines may be anywhere before it.
+        deleted = self._deleted(file) if any(b'"deleted"' in raw for raw in lines) else set()
+        gone_back = [(seq, seq) for seq in sorted(deleted)]
         index, at, chain = before.lines, before.next, before.chain
         for raw in lines:
             if (back := withdrawn(raw, index)) is not None:
-                taken_back.append(back)
+                gone_back.append(back)
                 pieces = [piece for piece in pieces if not back[0] <= piece.seq <= back[1]]
-            elif (piece := of_line(raw, index, at)) is not None:
+            elif index + 1 not in deleted and (piece := of_line(raw, index, at)) is not None:
                 pieces.append(piece)
             chain = zlib.crc32(b"\n", zlib.crc32(raw, chain))
             index, at = index + 1, at + len(raw) + 1
@@ -274,10 +277,17 @@ class Update:
             rows=before.rows + len(pieces),
         )
         path, inode = str(file.path), file.seen[0]
-        if not self._index.add(before, done, pieces, withdrawn=taken_back, still=lambda: stands(path, inode)):
+        if not self._index.add(before, done, pieces, withdrawn=gone_back, still=lambda: stands(path, inode)):
             raise Overtaken
         self._added += len(pieces)
         return done
+
+    def _deleted(self, file: _File) -> set[int]:
+        """Return the ``seq`` of what deleted messages took with them, in the whole of a session."""
+        read = load(file.path, file.stem)
+        if read is None:
+            raise Overtaken
+        return taken_back([decode(raw) for raw in walk(read[0].messages, 0)])
 
     def _take_notes(self, file: _File, source: Source | None) -> None:
         """Compare what a file of notes holds with what is known of it, and take in the difference."""
@@ -290,7 +300,7 @@ class Update:
         new = [piece for number, piece in there.items() if number not in known]
         gone = [place.row for number, place in known.items() if number not in there]
         moved = [
-            replace(place, seq=piece.seq, at=piece.at, size=piece.size)
+            place._replace(seq=piece.seq, at=piece.at, size=piece.size)
             for number, place in known.items()
             if (piece := there.get(number)) is not None and (piece.seq, piece.at) != (place.seq, place.at)
         ]

@@ -116,5 +116,7 @@ def delete(
                 held.remove(path)
         except OSError as error:
             raise StoreError(f"an ended session could not be removed: {error.strerror}") from error
+        # A search that ran meanwhile may have kept a vector of what it still found.
+        forget(layout, stem)
         forget_index(layout, stem)
         return gone

@@ -110,7 +110,8 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
                 for copy in originals_of(writer.path):
                     change.held.remove(copy)
                 change.remove()
-            # The words behind the lines, or a search that runs at this moment would take them in again.
+            # Both behind the lines, or a search that runs at this moment would take them in again.
+            forget(writer.layout, writer.stem)
             forget_index(writer.layout, writer.stem)
             let_go(writer.layout, files, what.awaited, now=change.now)
             return change.fd is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,8 @@ from session.models.model import Vector
 from session.models.similarity import from_bytes, to_bytes
 
 T = TypeVar("T")
+# Conversation, text, vector.
+_Row = tuple[bytes, bytes, bytes]
 
 FILE = "vectors.db"
 VERSION = 1
@@ -27,6 +30,16 @@ _TABLE = """
 CREATE TABLE IF NOT EXISTS vectors (
     id INTEGER PRIMARY KEY, chat BLOB NOT NULL, text BLOB NOT NULL UNIQUE, vector BLOB NOT NULL)
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """A vector that is to be kept of a text of a conversation, where ``still`` says yes at that moment."""
+
+    stem: str
+    text: str
+    vector: Vector
+    still: Callable[[], bool] | None = None
 
 
 class Vectors:
@@ -79,14 +92,30 @@ class Vectors:
 
         ``still`` says whether they are wanted yet, and is asked where no ``forget`` can come in between.
         """
-        rows = [(_chat(stem), _text(model, stem, text), to_bytes(vector)) for text, vector in vectors.items()]
+        self._put(
+            [(_chat(stem), _text(model, stem, text), to_bytes(vector)) for text, vector in vectors.items()],
+            lambda rows: rows if still is None or still() else [],
+        )
 
+    def keep(self, model: str, wanted: Sequence[Keeping]) -> None:
+        """Keep vectors of several conversations as ``write`` does, each by what is said of itself."""
+        rows = [
+            (_chat(each.stem), _text(model, each.stem, each.text), to_bytes(each.vector)) for each in wanted
+        ]
+        stills = [each.still for each in wanted]
+        self._put(
+            rows,
+            lambda rows: [row for row, still in zip(rows, stills, strict=True) if still is None or still()],
+        )
+
+    def _put(self, rows: list[_Row], chosen: Callable[[list[_Row]], list[_Row]]) -> None:
         def keep(file: sqlite3.Connection) -> None:
             with file:
                 file.execute("BEGIN IMMEDIATE")
-                if still is not None and not still():
+                wanted = chosen(rows)
+                if not wanted:
                     return
-                file.executemany("REPLACE INTO vectors (chat, text, vector) VALUES (?, ?, ?)", rows)
+                file.executemany("REPLACE INTO vectors (chat, text, vector) VALUES (?, ?, ?)", wanted)
                 while self._is_full(file) and _drop_oldest(file):
                     pass
 

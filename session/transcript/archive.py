@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,21 @@ def name_of(ended_at: datetime, session_id: str) -> str:
 
 def read_name(path: Path) -> Archived | None:
     """Read an archive's path; None for files that are none."""
-    match = _NAME.match(path.name)
+    told = _told_by(path.name)
+    return Archived(path, path.parent.name, *told) if told is not None else None
+
+
+# Folders of thousands of them are listed again and again.
+@lru_cache(maxsize=20_000)
+def _told_by(name: str) -> tuple[str, datetime] | None:
+    """Read session and time from the name of an archive."""
+    match = _NAME.match(name)
     if match is None:
         return None
     try:
-        ended_at = datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        return match[2], datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
         return None
-    return Archived(path, path.parent.name, match[2], ended_at)
 
 
 def previous_in(line: Mapping[str, Any]) -> str | None:

@@ -24,6 +24,7 @@ from gateway.turns.worker import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script
 from tests.gateway.worker_rig import Rig
+from tests.support.until import until
 
 
 def say(*words: str) -> None:
@@ -47,8 +48,7 @@ class Model(Script):
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         text = str(prompt.messages[-1]["content"])
         if (self._how == "hang" and not text.startswith("die now")) or text.startswith("die late"):
-            while not any(text in path.read_text() for path in self._sessions.glob("*.jsonl")):
-                await asyncio.sleep(0.005)
+            await until(lambda: any(text in path.read_text() for path in self._sessions.glob("*.jsonl")), 600)
         say("asked", text)
         if text.startswith("die"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -90,16 +90,18 @@ class Life(Rig):
 
     async def _until_empty(self, ended: asyncio.Event) -> None:
         """End once something came, and nothing of it waits any more."""
-        came = False
-        while not ended.is_set():
+
+        async def here() -> int:
             depths = await self.mailbox.depths()
-            here = sum(depth.count for box, depth in depths.items() if box != "parked")
-            came = came or here > 0
-            if came and not here:
-                parked = sorted(str(letter.id) for letter in await self.mailbox.parked())
-                say("left", *parked)
-                ended.set()
-            await asyncio.sleep(0.02)
+            return sum(depth.count for box, depth in depths.items() if box != "parked")
+
+        async def empty() -> bool:
+            return not await here()
+
+        await until(here, 600)
+        await until(empty, 600)
+        say("left", *sorted(str(letter.id) for letter in await self.mailbox.parked()))
+        ended.set()
 
 
 def main(folder: str, how: str, *broker: str) -> None:

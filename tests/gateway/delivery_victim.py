@@ -16,6 +16,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post, outbound
+from tests.support.until import until
 
 CHATS, SIZE, PIECES = 4, 20, 3
 
@@ -102,8 +103,11 @@ async def main(folder: str, port: str, letters: str) -> None:
                 group=group,
             )
             group.create_task(delivery.run())
-            while (await mailbox.depths())[outbound("wire")].count:
-                await asyncio.sleep(0.01)
+
+            async def empty() -> bool:
+                return not (await mailbox.depths())[outbound("wire")].count
+
+            await until(empty, 600)
             print("done", flush=True)
             await asyncio.Event().wait()
 

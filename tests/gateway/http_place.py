@@ -109,7 +109,7 @@ async def open_place(
     http: dict[str, Any] | None = None,
     prepare: Callable[[HttpServer], None] | None = None,
     limits: dict[str, Any] | None = None,
-    kind: type[Application] = Application,
+    kind: Callable[[Settings], Application] = Application,
     **tables: Any,
 ) -> AsyncIterator[Place]:
     """Open it, an application of this ``kind``; ``tables`` are further ones of the configuration."""

@@ -1,5 +1,7 @@
 """A process that draws facts and dies by SIGKILL at a named point: ``… WORKSPACE POINT``.
 
+With ``timer`` it runs the first turn of a stretch, and dies before its timer has a file.
+
 POINT is ``target.before`` or ``target.after``, see ``TARGETS``; ``none`` lets it live. Each call of the model
 adds a line to ``WORKSPACE/calls``, and answers in words of its own.
 """
@@ -12,11 +14,13 @@ from pathlib import Path
 
 from session.memory.extraction import FactRules
 from session.models.model import Answer, OnDelta, Prompt
-from tests.session.memory_place import Clock, Scripted, fact, noted, open_workspace
+from tests.session.memory.test_extraction import exchange
+from tests.session.memory_place import ADA, Clock, Scripted, fact, noted, open_workspace
 from tests.support.killable import Countdown, wrap
 from tests.support.until import until
 
 TARGETS = {
+    "timer": "session.background.job_files:JobFiles.keep_new",
     "ask": "tests.session.facts_victim:Counting.note",
     "facts": "session.memory.facts:FactsFile.add",
     "state": "session.memory.scope_state:ScopeState.save",
@@ -51,7 +55,10 @@ async def main(workspace: Path, point: str) -> None:
     clock.advance(minutes=30)
     async with open_workspace(
         workspace, model=Counting(), run=True, clock=clock, facts=FactRules(), window=99
-    ):
+    ) as house:
+        if point.startswith("timer"):
+            await house.turn(ADA, [*exchange(0, minute=0), *exchange(1, minute=1)])
+            await until(lambda: list((workspace / "state/jobs").glob("*.facts.json")))
         await until(lambda: not list((workspace / "state/jobs").glob("*.facts.json")))
 
 

@@ -32,6 +32,8 @@ To talk.
 ## Critical Context
 """
 FACT = re.compile(r"fact-\d{4}")
+# A message of a conversation that facts are drawn from, and what it asks to have noted.
+NOTED = re.compile(r"^\[(\d+)\] .*?\[\[fact:(.*?)\]\]", re.MULTILINE)
 MARKER = re.compile(r"\[\[(\w+)(?::(.*?))?\]\]", re.DOTALL)
 
 
@@ -94,6 +96,15 @@ class Seen:
 def summed_up(seen: Seen) -> Reply:
     """Sum up a conversation: the form that is asked for, and every ``fact-0000`` that was shown."""
     return Reply(text=SUMMED_UP + " ".join(dict.fromkeys(FACT.findall(seen.text))))
+
+
+def facts_of(seen: Seen) -> str:
+    """Write the arguments of a call that notes what the messages ask for by ``[[fact:TEXT]]``."""
+    facts = [
+        {"text": text, "category": "project", "confidence": 0.95, "message": int(number)}
+        for number, text in NOTED.findall(seen.text)
+    ]
+    return json.dumps({"facts": facts})
 
 
 class Markers:

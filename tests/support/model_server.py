@@ -18,7 +18,8 @@ What a request gets, first that applies:
 
 1. ``server.away = True``: its connection is reset (``stop()`` closes the port too, ``start()`` reopens it).
 2. the next ``Reply`` of ``server.script``.
-3. a forced tool (``save_memory`` or any other): a valid call of it; markers are ignored. With
+3. a forced tool (``save_memory`` or any other): a valid call of it; of all markers ``save_facts`` alone reads
+   one, ``[[fact:text]]`` in a message, and notes that text. With
    ``server.refuses_forced = True`` such a request gets a 400 that says so, until it comes with "auto".
 4. what a compaction asks, a text that begins with ``<conversation>``: a summary with every ``fact-0000`` of
    it, or no answer ever while ``server.holds_summaries``.
@@ -60,12 +61,14 @@ from typing import IO, Any
 
 from tests.support.embedding_replies import Vectors, body_of
 from tests.support.model_replies import (
+    NOTED,
     Markers,
     Reply,
     Seen,
     arguments_for,
     completion,
     deltas,
+    facts_of,
     finish_of,
     forced_tool,
     summed_up,
@@ -300,6 +303,8 @@ class ModelServer:
         if forced is not None and self.refuses_forced and seen.body.get("tool_choice") != "auto":
             message = "tool_choice: only 'auto' is supported"
             return Reply(status=400, error={"message": message, "type": "invalid_request_error"})
+        if forced == "save_facts" and NOTED.search(seen.text):
+            return Reply(tool_calls=[(forced, facts_of(seen))])
         if forced:
             return Reply(tool_calls=[(forced, json.dumps(arguments_for(seen.body, forced)))])
         if seen.is_summary:

@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 
 from tests.support.harness import Daemon, ask, command
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Vectors
 from tests.support.place import lines_of, with_model
 from tests.support.until import until
+from tests.system.test_relevance import vectors_in
 
 KEY, OTHER = "web:a", "web:b"
 
@@ -64,6 +65,50 @@ async def test_the_model_finds_what_was_said_before_and_nothing_of_another_chat(
     assert [hit["text"] for hit in json.loads(listed)] == [hit["text"] for hit in first]
     assert undone == []
     assert {hit["text"] for hit in again} >= {hit["text"] for hit in first}
+
+
+async def test_with_an_embedding_model_the_nearest_comes_first(tmp_path: Path) -> None:
+    """By tool, HTTP and command line; counted, left out where it fails, cleared with its chat."""
+    words, meaning = "violins strings", "what were they saying about those violins and those strings"
+    question = "what were they saying about those violins strings"
+    call = f'[[tool:memory_search {{"query": "{question}"}}]]'
+    async with ModelServer() as model:
+        config = with_model(model, **{"model.embedding": "openai/stub-embedding", "facts.enabled": False})
+        async with Daemon(tmp_path, config=with_model(model)) as daemon:
+            for number, text in enumerate((words, meaning)):
+                await ask(daemon, KEY, f"m{number}", f"{text} [[say:noted]]")
+            by_words = await texts_of(daemon, question)
+            assert await daemon.stop() == 0
+        async with Daemon(tmp_path, config=config) as daemon:
+            over_http = await texts_of(daemon, question)
+            await ask(daemon, KEY, "m2", f"so {call} [[say:noted]]")
+            _, listed = await command(tmp_path, "memory", "search", KEY, question, "--json", config=config)
+            asked = sum(map(len, model.embedded))
+            status = json.loads((await command(tmp_path, "status", "--json", config=config))[1])
+            lines = lines_of(tmp_path, "web_a")
+            model.vectors.append(Vectors(status=503))
+            failed = await texts_of(daemon, question)
+            assert await daemon.stop() == 0
+        requests, kept = len(model.embedded), vectors_in(tmp_path)
+        code, _ = await command(tmp_path, "sessions", "clear", KEY, config=config)
+
+    (result,) = [line["content"] for line in lines if line["role"] == "tool"]
+    assert [by_words[0], failed[0]] == [words, words]
+    assert over_http[0] == meaning
+    assert json.loads(listed)[0]["text"].startswith(meaning)
+    assert result.index(f"> {meaning}") < result.index(f"> {words} ")
+    # Each message once, besides the questions; the failed one is not told to have cost anything.
+    assert requests == 4
+    told = sum(line["usage"]["prompt"] for line in lines if line["role"] == "assistant")
+    assert asked >= 5
+    assert status["usage_today"]["prompt_tokens"] > told
+    assert (kept > 0, code, vectors_in(tmp_path)) == (True, 0, 0)
+
+
+async def texts_of(daemon: Daemon, question: str) -> list[str]:
+    """What the person's hits say, without what the model was told to answer."""
+    found = await hits(daemon, KEY, question)
+    return [hit["text"].removesuffix(" [[say:noted]]") for hit in found if hit["speaker"] == "user"]
 
 
 async def test_the_background_takes_in_what_nobody_searched_for(tmp_path: Path) -> None:

@@ -4,80 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from ulid import ULID
 
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
-from tests.support.place import archives, head_of, transcript, with_model, write
+from tests.support.place import archives, head_of, transcript, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import with_telegram
+from tests.system.stray_cast import PEOPLE, Cast, asked_for, key_of, letters, stem_of, strays
 
-SECRET = re.compile(r"sesame-([a-z]+)-[a-z]+")
-# Who is who: the chats of three people, two chats of nobody in particular, four groups (one of them listed).
-PEOPLE = {"ada": [101, "cli:ada"], "bob": [102, "web:bob"], "cem": [103, -204]}
-SINGLE, GROUPS = (111, 112), (-201, -202, -203, -204)
-WORDS = {**{str(number): f"chat{number}" for number in SINGLE}, **{str(n): f"group{-n}" for n in GROUPS}}
-
-
-def secret(owner: str, kind: str) -> str:
-    """Name what only ``owner`` may know; digits become letters, since the log has many numbers."""
-    return f"sesame-{letters(owner)}-{kind}"
-
-
-def letters(owner: str) -> str:
-    return "".join(chr(ord("a") + int(c)) if c.isdigit() else c for c in owner)
-
-
-def owner_of(chat: int | str) -> str:
-    """Say whose a chat is: the person's who has it, its own where it is a group or nobody has it."""
-    person = next((name for name, chats in PEOPLE.items() if chat in chats), None)
-    is_group = isinstance(chat, int) and chat < 0
-    return person if person is not None and not is_group else WORDS[str(chat)]
-
-
-def folder_of(chat: int | str) -> str:
-    owner = owner_of(chat)
-    return f"people/{owner}" if owner in PEOPLE else f"chats/telegram_{chat}"
-
-
-def key_of(chat: int | str) -> str:
-    return chat if isinstance(chat, str) else f"telegram:{chat}"
-
-
-CHATS: Sequence[int | str] = (*SINGLE, *GROUPS, *(c for chats in PEOPLE.values() for c in chats if c != -204))
-
-
-def planted(workspace: Path) -> None:
-    """Put a secret of each scope into each kind of file that a scope has."""
-    for chat in CHATS:
-        below, owner = folder_of(chat), owner_of(chat)
-        write(workspace / "memory" / below / "MEMORY.md", f"- {secret(owner, 'memory')}\n")
-        write(workspace / "memory" / below / "USER.md", f"{secret(owner, 'profile')}\n")
-        write(workspace / "memory" / below / "HISTORY.md", f"[2026-01-01 09:00] {secret(owner, 'history')}\n")
-        write(workspace / "files" / below / "notes.txt", f"{secret(owner, 'file')}\n")
-        # What a chat had before it was a person's is nobody's now; the same of a group that is listed.
-        stem = key_of(chat).replace(":", "_")
-        if below.startswith("people/"):
-            write(workspace / "memory" / "chats" / stem / "MEMORY.md", f"- {secret('nobody', 'memory')}\n")
-
-
-def strays(text: str, allowed: str) -> set[str]:
-    """List the secrets in a text that are not those of ``allowed``."""
-    return {found[0] for found in SECRET.finditer(text) if found[1] != letters(allowed)}
-
-
-def asked_for(text: str) -> str | None:
-    """Say whose request it is, by the word that its chat says in each of its messages."""
-    found = set(re.findall(r"i-am-([a-z]+)", text))
-    assert len(found) <= 1, found
-    return found.pop() if found else None
+# With a scope of their own each of twenty chats; with one that is shared, a few show as much.
+CASTS = [Cast("chat", range(111, 131)), Cast("workspace", (111, 112))]
 
 
 async def spoke(daemon: Daemon, server: TelegramServer, chat: int | str, text: str) -> str:
@@ -96,120 +40,140 @@ async def spoke(daemon: Daemon, server: TelegramServer, chat: int | str, text: s
     return texts()[before]
 
 
-async def talked(
-    daemon: Daemon, server: TelegramServer, chat: int | str, said: Sequence[str]
-) -> dict[str, str]:
+async def talked(daemon: Daemon, server: TelegramServer, chat: int | str, said: Sequence[str]) -> list[str]:
     """Say all of these in one chat, one after the other; return what it was answered to each."""
-    return {text: await spoke(daemon, server, chat, text) for text in said}
+    return [await spoke(daemon, server, chat, text) for text in said]
 
 
-def life(chat: int | str) -> tuple[Sequence[str], Sequence[str]]:
-    """What is said in a chat: words, tools and commands, then the end of a conversation and the next one."""
-    who = f"i-am-{letters(owner_of(chat))}"
-    calls: Sequence[tuple[str, Mapping[str, str]]] = (
-        ("read", {"path": "notes.txt"}),
-        ("grep", {"pattern": "sesame"}),
-        ("memory_search", {"query": "i am words sesame"}),
-        ("read", {"path": "../../people/bob/notes.txt"}),
-        ("ls", {"path": ".."}),
-    )
-    look = " ".join(f"{tool} {json.dumps(arguments)}" for tool, arguments in calls)
-    links = f"[[say:{who} [mine](notes.txt) [his](../bob/notes.txt)]]"
-    # Few messages: a platform takes no more than one in three seconds from a bot in a group.
-    first = (f"{who} {secret(owner_of(chat), 'words')} [[tool:{look}]] {links}", "/memory")
-    return first, ("/new", f"{who} what did we say?")
-
-
-async def test_nothing_of_a_scope_is_seen_in_another(tmp_path: Path) -> None:
-    """Requests, tools, replies, jobs, summaries, notes, the log, metrics, status, files and verbs."""
-    planted(tmp_path)
+@pytest.mark.parametrize("cast", CASTS, ids=lambda cast: cast.kind)
+async def test_nothing_of_a_scope_is_seen_in_another(tmp_path: Path, cast: Cast) -> None:
+    """Requests, tools, replies, notices, jobs, summaries, facts, notes, the log, metrics, searches, verbs."""
+    cast.plant(tmp_path)
     people = {name: [key_of(chat) for chat in chats] for name, chats in PEOPLE.items()}
+    told: dict[int | str, list[str]] = {chat: [] for chat in cast.chats}
     async with TelegramServer() as server, ModelServer() as model:
         config = with_model(model, **with_telegram(server, stream=False, groups="all", allow_from=["101"]))
-        config |= {"people": people}
+        config |= {"people": people, "memory.scope": cast.kind, "facts.idle_s": 2.0}
+        config |= {"limits.background_calls_per_hour": 9999, "limits.background_calls_per_day": 9999}
         async with Daemon(tmp_path, config=config) as daemon:
-            told = [
-                await asyncio.gather(*(talked(daemon, server, chat, life(chat)[part]) for chat in CHATS))
-                for part in (0, 1)
-            ]
-            jobs = await jobs_answered(daemon, server)
-            await settled(tmp_path)
-            async with httpx.AsyncClient(base_url=daemon.url) as http:
-                pages = [
-                    (await http.get(path)).text
-                    for path in ("/metrics", "/v1/status", "/readyz", "/v1/sessions")
-                ]
+            for part in range(3):
+                if part == 2:
+                    await drawn(tmp_path, cast)
+                spoken = (talked(daemon, server, chat, cast.life(chat)[part]) for chat in cast.chats)
+                for chat, answers in zip(cast.chats, await asyncio.gather(*spoken), strict=True):
+                    told[chat] += answers
+            jobs = await jobs_answered(daemon, server, cast)
+            await settled(tmp_path, cast)
+            pages, found = await looked_up(daemon, cast)
+            pages.append((await command(tmp_path, "status", "--json", config=config))[1])
             assert await daemon.stop() == 0
-            printed = {chat: await shown(tmp_path, config, chat) for chat in ("cli:ada", -204)}
+        printed = {chat: await shown(tmp_path, config, chat) for chat in ("cli:ada", -204)}
+        asked(cast, model)
 
-        requests = [json.dumps(seen.body) for seen in [*model.seen, *model.asides]]
-        # What is looked for was there to be seen: each scope's own notes and profile, and files by its tools.
-        for owner in map(owner_of, CHATS):
-            kinds = ("memory", "profile") if owner.startswith("group") else ("memory", "profile", "file")
-            for kind in kinds:
-                assert any(secret(owner, kind) in text for text in requests), (owner, kind)
-        for text in requests:
-            owner = asked_for(text) or ""
-            assert not strays(text, owner), (owner, strays(text, owner))
-        asked = {asked_for(json.dumps(seen.body)) for seen in model.turns}
-        assert asked >= {letters(owner_of(chat)) for chat in CHATS}
-
-    for chat, *parts in zip(CHATS, *told, strict=True):
-        answers = {**parts[0], **parts[1]}
-        assert not strays(json.dumps(answers), owner_of(chat)), (chat, answers)
-        assert secret(owner_of(chat), "memory") in answers["/memory"], (chat, answers)
+    for chat, answers in told.items():
+        assert not strays(json.dumps(answers), cast.owner_of(chat)), (chat, answers)
+        for kind in ("memory", "known", "fact"):
+            assert any(cast.secret(chat, kind) in answer for answer in answers), (chat, kind, answers)
     assert jobs
     for sent in server.sent:
-        assert not strays(sent.text, owner_of(sent.chat_id)), sent
+        assert not strays(sent.text, cast.owner_of(sent.chat_id)), sent
     for text in (daemon.log.decode(), *pages):
         assert not strays(text, ""), strays(text, "")
-    for chat, text in printed.items():
-        assert secret(owner_of(chat), "history") in text
-        assert not strays(text, owner_of(chat))
-    kept(tmp_path)
+    for chat, text in [*found.items(), *printed.items()]:
+        assert cast.secret(chat, "history") in text
+        assert not strays(text, cast.owner_of(chat)), chat
+    kept(tmp_path, cast)
+
+
+def asked(cast: Cast, model: ModelServer) -> None:
+    """Look at all that the model was sent: each scope's own was there to be seen, and nothing else."""
+    requests = [json.dumps(seen.body) for seen in [*model.seen, *model.asides]]
+    for text in requests:
+        owner = asked_for(text) or ""
+        assert not strays(text, owner), (owner, strays(text, owner))
+    for chat in cast.chats:
+        # A group's tools are fewer.
+        by_tools = () if is_group(chat) else ("file", "words", "history")
+        for kind in ("memory", "profile", "known", "fact", *by_tools):
+            assert any(cast.secret(chat, kind) in text for text in requests), (chat, kind)
+    owners = {asked_for(json.dumps(seen.body)) for seen in model.turns}
+    assert owners >= {letters(owner) for owner in cast.owners}
+    drawn_for = {asked_for(json.dumps(seen.body)) for seen in model.seen if seen.tools == ["save_facts"]}
+    assert drawn_for == {letters(owner) for owner in cast.owners}
+
+
+def is_group(chat: int | str) -> bool:
+    return isinstance(chat, int) and chat < 0
+
+
+async def looked_up(daemon: Daemon, cast: Cast) -> tuple[list[str], dict[int | str, str]]:
+    """Return the pages about all chats, which show no text, and what a search of each chat finds."""
+    paths = ("/metrics", "/v1/status", "/readyz", "/v1/sessions")
+    async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
+        pages = [(await http.get(path)).text for path in paths]
+        found = {}
+        for chat in cast.chats:
+            query = {"key": key_of(chat), "q": "sesame history memory", "limit": "1000", "neighbours": "5"}
+            answer = await http.get("/v1/memory/search", params=query)
+            assert answer.status_code == 200, answer.text
+            found[chat] = answer.text
+    return pages, found
 
 
 async def shown(workspace: Path, config: Mapping[str, Any], chat: int | str) -> str:
-    """Return what ``memory show`` prints of a chat."""
-    code, printed = await command(workspace, "memory", "show", key_of(chat), "--json", config=config)
-    assert code == 0
+    """Return what the verbs about memory print of a chat."""
+    printed = ""
+    for verb in (["show"], ["facts"], ["search", "sesame"]):
+        words = [verb[0], key_of(chat), *verb[1:]]
+        code, text = await command(workspace, "memory", *words, "--json", config=config)
+        assert code == 0
+        printed += text
     return printed
 
 
-async def jobs_answered(daemon: Daemon, server: TelegramServer) -> Sequence[str]:
+async def jobs_answered(daemon: Daemon, server: TelegramServer, cast: Cast) -> Sequence[str]:
     """Run a job that answers each of some chats and reads the files of that chat; return the answers."""
     chats = (101, 111, -201, -204)
     async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
         for chat in chats:
-            text = f'i-am-{letters(owner_of(chat))} job [[tool:read {{"path": "notes.txt"}}]]'
+            text = f'{cast.who(chat)} job [[tool:read {{"path": "notes.txt"}}]]'
             job = {"at": "2099-01-01T09:00", "message": text, "to": key_of(chat)}
             row = (await http.post("/v1/cron", json=job)).json()
             assert (await http.post(f"/v1/cron/{row['id']}/run")).status_code == 202
     return [(await server.said(chat, lambda sent: " job" in sent.text)).text for chat in chats]
 
 
-async def settled(workspace: Path) -> None:
-    """Wait until the background has put every ended conversation into memory, with its summary."""
+async def drawn(workspace: Path, cast: Cast) -> None:
+    """Wait until facts were drawn from every chat."""
 
     def so() -> bool:
-        ended = [path for chat in CHATS for path in archives(workspace, key_of(chat).replace(":", "_"))]
-        done = [path for path in ended if head_of(path)["metadata"].get("summary")]
-        return (
-            len(ended) >= len(CHATS)
-            and done == ended
-            # What waits for a silence of minutes waits on.
-            and not [path for path in (workspace / "state/jobs").glob("*.json") if ".facts." not in path.name]
-        )
+        paths = {workspace / "memory" / cast.folder_of(chat) / "facts.jsonl" for chat in cast.chats}
+        return all("-fact" in path.read_text() for path in paths)
 
     await until(so, 120)
 
 
-def kept(workspace: Path) -> None:
+async def settled(workspace: Path, cast: Cast) -> None:
+    """Wait until the background has put every ended conversation into memory, with its summary."""
+
+    def so() -> bool:
+        ended = [path for chat in cast.chats for path in archives(workspace, stem_of(chat))]
+        done = [path for path in ended if head_of(path)["metadata"].get("summary")]
+        jobs = list((workspace / "state/jobs").glob("*.json"))
+        return len(ended) >= len(cast.chats) and done == ended and not jobs
+
+    await until(so, 120)
+
+
+def kept(workspace: Path, cast: Cast) -> None:
     """Look at what was written: each scope's folder holds its own secrets alone."""
-    for chat in CHATS:
+    for chat in cast.chats:
+        owner = cast.owner_of(chat)
         for top in ("memory", "files"):
-            for path in (workspace / top / folder_of(chat)).rglob("*"):
+            folder = workspace / top / cast.folder_of(chat)
+            # The folder of the workspace has those of other scopes below it.
+            for path in folder.rglob("*") if cast.folder_of(chat) else folder.glob("*"):
                 text = path.read_text() if path.is_file() else ""
-                assert not strays(text, owner_of(chat)), path
-        text = transcript(workspace, key_of(chat).replace(":", "_")).read_text()
-        assert not strays(text, owner_of(chat)), chat
+                assert not strays(text, owner), path
+        for path in (transcript(workspace, stem_of(chat)), *archives(workspace, stem_of(chat))):
+            assert not strays(path.read_text(), owner), path

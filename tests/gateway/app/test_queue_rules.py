@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.app.app import queue_rules
+from gateway.app.figures import queue_rules
 from gateway.config.load import load
 
 

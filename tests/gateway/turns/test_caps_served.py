@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from channels.message import Inbound, Sender
+from gateway.app.app import Application
 from session.models.model import Warms
+from session.models.spending import AGAIN_SAID
 from session.transcript.key import SessionKey
 from tests.gateway.http_place import Place, open_place
 from tests.gateway.waits import until
+from tests.support.clock import Clock
 from tests.support.model_replies import Reply
 from tests.support.model_server import ModelServer
 
@@ -116,3 +121,35 @@ async def test_a_turn_of_many_rounds_asks_before_each(tmp_path: Path) -> None:
     assert [line["role"] for line in view.lines()] == ["user", "assistant", "tool", "assistant"]
     assert (len(model.turns), round(used, 3)) == (1, 0.15)
     assert (today["turns"], today["prompt_tokens"]) == (1, 1_000_000)
+
+
+async def test_a_cap_ends_at_midnight_utc(tmp_path: Path) -> None:
+    """The chat is told until when, once; then it is asked again, and the count begins anew."""
+    clock = Clock(datetime(2027, 1, 1, 23, 59, 30, tzinfo=UTC))
+    limits = {"cost_per_day_usd": 0.1}
+    daemon = partial(Application, clock=clock)
+    async with (
+        ModelServer() as model,
+        open_place(tmp_path, limits=limits, kind=daemon, **tables(model)) as place,
+    ):
+        # A long answer, since the price of a long question would be that of the next one, too.
+        counts = {"prompt_tokens": 10, "completion_tokens": 250_000, "total_tokens": 250_010}
+        model.script.append(Reply(text="dear", usage=counts))
+        ended = [await said(place, letter(f"web:{n}")) for n in range(3)]
+        (before,) = await shown(place)
+        clock.forward(29)
+        ended.append(await said(place, letter("web:3")))
+        clock.forward(1)
+        ended.append(await said(place, letter("web:4")))
+        (after,) = await shown(place)
+        assert place.application.services is not None
+        session = await place.application.services.store.look(SessionKey("web:ada"))
+        told = session.journal.known("web:1")
+
+    assert ended == ["reply", "notice", "silent", "silent", "reply"]
+    assert told is not None
+    assert AGAIN_SAID in (told.text or "")
+    assert (before["until"], before["reached"]) == ("2027-01-02T00:00:00+00:00", True)
+    assert (after["until"], after["reached"]) == ("2027-01-03T00:00:00+00:00", False)
+    assert before["used"] > 0.1 > after["used"] > 0
+    assert [seen.text for seen in model.turns] == ["hello", "hello"]

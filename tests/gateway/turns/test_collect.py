@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from channels.message import Sender
+from channels.tables import QueueMode
 from gateway.turns.collect import QueueRules
 from session.errors import ModelAway, ModelRefused
 from session.models.model import Prompt
@@ -242,3 +243,22 @@ async def test_the_echo_repeats_them_all(tmp_path: Path) -> None:
         await collected(r, "one", "two")
 
         assert await r.texts(2) == ["script: first", "script: one\n\ntwo"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("followup", "one after the other"), ("collect", "together"), ("steer", "together")]
+)
+async def test_a_chat_that_piles_up_is_told_how_it_is_answered(
+    tmp_path: Path, mode: QueueMode, said: str
+) -> None:
+    async with rig(tmp_path, pending_per_chat=3, queue=QueueRules(mode, collect_s=0.0)) as r:
+        await r.begin("first", "m0")
+        for number in range(1, 6):
+            await r.put(str(number), f"m{number}")
+
+        (notice,) = await r.replies(1)
+        r.model.release.set()
+        await r.settled()
+
+    assert notice.id.endswith("#notice.busy")
+    assert said in notice.text

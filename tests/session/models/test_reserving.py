@@ -18,7 +18,7 @@ from session.models.caps import Caps, Refused
 from session.models.model import Echo, Need, Payer, Prompt, Usage
 from session.models.spending import Spending
 from session.models.turn_meter import turn_meter
-from session.testing import Script, prompt
+from session.testing import Script, WordEmbedder, prompt
 from tests.session.spending_victim import HELD_S, AtOnce, spending_of
 from tests.support.clock import Clock
 from tests.support.harness import ROOT
@@ -323,3 +323,29 @@ async def test_a_clock_that_leaps_finds_each_day_as_it_was(tmp_path: Path) -> No
     assert passes(await mine.reserve(BOB, TENTH, Usage())) is False
     assert await mine.reserve(BOB, Need(1, 0.05), Usage()) is None
     assert mine.today().cost_usd == 0.95
+
+
+async def test_vectors_are_held_for_while_they_are_asked_for(tmp_path: Path) -> None:
+    """By a turn, and by what is no turn's; neither waits for others, and a refusal asks nothing."""
+    mine = spending(tmp_path, Clock(NOON), Caps(tokens_per_day=100))
+    words, text = WordEmbedder(), "x" * 200
+    meter = turn_meter(mine, ADA)
+
+    async with meter.embedding(words, [text]) as count:
+        [during] = mine.shown() or ()
+        with pytest.raises(NotNow):
+            async with mine.embedding("cli:bob", words, [text + text]):
+                raise AssertionError("it may not be asked")
+        with pytest.raises(OverCap):
+            async with turn_meter(mine, BOB).embedding(words, [text + text]):
+                raise AssertionError("it may not be asked")
+        async with mine.embedding("cli:bob", words, [text]) as counted:
+            counted(Usage(prompt=30))
+        count(Usage(prompt=20))
+    mine.record("cli:ada", "ada", meter.usage, id_="m1")
+    await mine.refresh()
+
+    [after] = mine.shown() or ()
+    assert (during["used"], during["reserved"]) == (0, 50)
+    assert (after["used"], after["reserved"]) == (50, 0)
+    assert mine.today().turns == 1

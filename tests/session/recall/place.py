@@ -10,9 +10,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from session.context.embeddings import Embeddings
 from session.context.scopes import Scopes
 from session.memory.circles import Circles, learn
+from session.models.model import CostMeter, Embedder
 from session.recall.finding import Hit
+from session.recall.nearness import Nearness
 from session.recall.recall import Found, Recall
 from session.store.recall_file import index_path
 from session.store.store import Store
@@ -75,14 +78,24 @@ class Place:
 
 @asynccontextmanager
 async def place(
-    workspace: Path, *, kind: Literal["chat", "workspace"] = "chat", quiet_s: float = 0
+    workspace: Path,
+    *,
+    kind: Literal["chat", "workspace"] = "chat",
+    quiet_s: float = 0,
+    embedder: Embedder | None = None,
+    cost_meter: CostMeter | None = None,
 ) -> AsyncIterator[Place]:
     store = Store(workspace, zone=UTC)
     circles = Circles(Scopes(workspace, kind=kind), store=store)
-    recall = Recall(circles, store=store, quiet_s=quiet_s)
+    # No test waits for it: one that hangs is ended by the test itself.
+    embeddings = Embeddings(embedder, workspace / "state", limit_s=30) if embedder is not None else None
+    nearness = Nearness(embeddings, cost_meter=cost_meter) if embeddings is not None else None
+    recall = Recall(circles, store=store, nearness=nearness, quiet_s=quiet_s)
     try:
         yield Place(workspace, store, circles, recall)
     finally:
+        if embeddings is not None:
+            await embeddings.aclose()
         await recall.aclose()
         await store.aclose()
 

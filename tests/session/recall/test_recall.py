@@ -104,6 +104,27 @@ async def test_what_was_withdrawn_is_found_no_more(tmp_path: Path) -> None:
         assert await here.texts(ADA, "swordfish") == []
 
 
+async def test_a_deleted_message_is_found_no_more(tmp_path: Path) -> None:
+    """With its answer and its edits, wherever the deletion stands; what was said beside it is found."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "swordfish", "what a swordfish", "apples", "no swordfish here")
+        assert len(await here.texts(ADA, "swordfish")) == 3
+        async with here.store.open(ADA) as session:
+            at = stamp(START, UTC)
+            edit = {**make_line("system", "swordfish again", at), "kind": "note", "edits": "m0"}
+            await session.append([edit])
+            assert len(await here.texts(ADA, "swordfish")) == 4
+            note = {**make_line("system", "", at), "kind": "note", "edits": "m0", "deleted": True}
+            await session.append([note])
+
+        assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
+        async with here.store.open(ADA) as session:
+            await session.end()
+        here.index().unlink()
+        assert await here.texts(ADA, "swordfish apples") != []
+        assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
+
+
 async def test_what_was_cleared_leaves_no_word(tmp_path: Path) -> None:
     """Neither in a hit nor in a byte of the index; ended sessions are found as before."""
     async with place(tmp_path) as here:

@@ -88,8 +88,8 @@ def test_in_a_big_index_a_common_word_counts_beside_a_rare_one(tmp_path: Path) -
     assert index.add(source, after, pieces)
     assert not index.add(source, after, pieces), "it was taken in already"
 
-    both = [hit.text for hit in find(index, Question("common swordfish", "k", 3))]
-    newest = [hit.seq for hit in find(index, Question("common", "k", 5))]
+    both = [each.hit.text for each in find(index, Question("common swordfish", "k", 3))]
+    newest = [each.hit.seq for each in find(index, Question("common", "k", 5))]
     index.close()
 
     assert set(both[:2]) == {"common swordfish 4", "common swordfish 900"}

@@ -1,0 +1,56 @@
+"""Builds from Settings what counts the cost of all calls, and what says whether a message may be asked."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from gateway.config.settings import Settings
+from gateway.turns.quota import Quota, payer_of
+from session.context.scopes import Scopes
+from session.models.caps import Caps
+from session.models.spending import Spending
+from session.store.store import Store
+
+# A forced call that is refused is made once more, and an answer is stored: a request lasts a little longer.
+HELD_BEYOND_S = 30.0
+
+
+def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:
+    """Build what counts the cost of all calls; on disk where there is any, or a limit to keep."""
+    limits = settings.limits
+    caps = Caps(**{field.name: getattr(limits, field.name) for field in fields(Caps)})
+    return Spending(
+        settings.state / "usage",
+        disk=store,
+        clock=store.clock,
+        durable=caps.any or bool(limits.turns_per_person_per_hour) or not plain,
+        caps=caps,
+        held_s=settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S,
+    )
+
+
+def build_quota(settings: Settings, scopes: Scopes, store: Store, spending: Spending) -> Quota:
+    """Build what says whether a message may still be asked."""
+    return Quota(
+        spending,
+        turns_per_hour=settings.limits.turns_per_person_per_hour,
+        person_of=payer_of(scopes),
+        clock=store.clock,
+    )
+
+
+async def spent_today(spending: Spending) -> dict[str, Any]:
+    """Sum up the running day (UTC): how many turns; tokens and cost of all calls.
+
+    Raises:
+        NewerFormat: a newer version writes the files.
+    """
+    await spending.refresh()
+    sums = spending.today()
+    return {
+        "turns": sums.turns,
+        "prompt_tokens": sums.prompt_tokens,
+        "completion_tokens": sums.completion_tokens,
+        "cost_usd": round(sums.cost_usd, 6),
+    }

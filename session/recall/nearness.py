@@ -1,0 +1,53 @@
+"""Puts what was found by its words into another order by its meaning, where there is an embedding model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from session.context.embeddings import Embeddings, Passage
+from session.context.relevance import comparable
+from session.models.model import CostMeter, Meter, OwnMeter
+from session.recall.finding import Found, Hit
+from session.recall.fusion import fused
+
+# So many are compared, the best by their words.
+COMPARED: Final = 40
+
+
+class Nearness:
+    """Compares what was found with the question.
+
+    Args:
+        embeddings: compares texts.
+        cost_meter: pays for that; None: it costs nothing.
+    """
+
+    def __init__(self, embeddings: Embeddings, *, cost_meter: CostMeter | None = None) -> None:
+        self._embeddings = embeddings
+        self._cost_meter = cost_meter
+
+    async def ranked(self, key: str, stem: str, question: str, found: Sequence[Found]) -> list[Hit]:
+        """Return the hits, the best first; in the order of their words where the model says nothing now.
+
+        Args:
+            key: the conversation that asks, and pays.
+            stem: its file. Vectors of notes are kept under it, those of messages under their own.
+            question: what was looked for.
+            found: the best by their words first.
+        """
+        hits = [each.hit for each in found]
+        # What is found alone has no other order.
+        if len(hits) < 2:
+            return hits
+        passages = [
+            Passage(each.stem or stem, comparable(each.text), each.still) for each in found[:COMPARED]
+        ]
+        meter = OwnMeter(self._cost_meter, key) if self._cost_meter is not None else Meter()
+        cosines = await self._embeddings.nearness(stem, comparable(question), passages, meter)
+        if cosines is None:
+            return hits
+        scores = fused([hit.score for hit in hits], cosines)
+        order = sorted(range(len(hits)), key=lambda at: -scores[at])
+        return [replace(hits[at], score=round(scores[at], 3)) for at in order]
