@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.app.approvals import build_gate, without_denied
+from gateway.app.approvals import build_gate, keep_pruned, without_denied
 from gateway.app.compactions import build_compactions
 from gateway.app.facts import build_facts
 from gateway.app.model import build_model
@@ -30,7 +30,6 @@ from session.context.relevance import Relevance
 from session.context.request import place_of
 from session.context.scopes import Scopes
 from session.disk.layout import Layout
-from session.disk.threads import start_thread
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes, MemoryRules
 from session.memory.profile import Profile
@@ -195,7 +194,6 @@ class SessionServices:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
         await ready.wait()
         await self._spending.refresh()
-        await start_thread(self.gate.files.prune, name="approvals")
         if self.turns.embeddings is not None:
             await self.turns.embeddings.open()
         if self.model.plain:
@@ -206,6 +204,7 @@ class SessionServices:
             group.create_task(self.jobs.run(), name="jobs")
             group.create_task(self.compactions.run(), name="compactions")
             group.create_task(self.recall.run(), name="recall")
+            group.create_task(keep_pruned(self.gate.files), name="approvals")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""
