@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +15,11 @@ from session.approvals.gate import MAX_ARGUMENTS_CHARS, AwaitsApproval, Gate
 from session.approvals.record import Approval
 from session.approvals.rules import Decision, PolicyRules
 from session.context.request import Request, TurnContext
-from session.models.model import Answer, ToolCall, ToolSpec
+from session.models.model import Answer, Meter, ToolCall, ToolSpec, Usage
 from session.store.store import Session
 from session.tools import Toolbox
 from session.turn.turn import INTERRUPTED, STOPPED, StopSwitch
-from tests.session.turn_place import Counter, TurnRig, call, roles, turn_rig
+from tests.session.turn_place import ADA, Counter, TurnRig, call, roles, turn_rig
 
 
 class Bell(Counter):
@@ -194,3 +195,17 @@ async def test_a_file_that_cannot_be_believed_runs_nothing(tmp_path: Path) -> No
 
         assert on.rig.tool.calls == []
         assert await on.results() == ["error: not run: its approval cannot be read any more"]
+
+
+async def test_what_a_turn_cost_before_it_waited_counts_when_it_is_stopped(tmp_path: Path) -> None:
+    paid = replace(call("1"), usage=Usage(100, 20, 0.5))
+    async with place(tmp_path, paid, count="ask") as on:
+        await on.waits()
+        stop, meter = StopSwitch(), Meter()
+        stop.pull()
+
+        async with on.rig.store.open(ADA) as session:
+            asked = Request(id="m1", key=ADA, text="hello")
+            await on.rig.turns.run(session, asked, stop=stop, meter=meter)
+
+        assert meter.usage == Usage(100, 20, 0.5)
