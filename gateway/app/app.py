@@ -347,12 +347,12 @@ def _lane_lines(lane: Lane | None) -> list[str]:
     asked = [entry for entry in (lane.entries if lane is not None else ()) if not _is_status(entry)]
     running = lane.running if lane is not None and lane.running in asked else None
     lines = []
-    head = asked[0] if asked and running is None else None
-    if head is not None and head.asking:
-        lines.append(f"waiting for an approval: {head.asking}")
+    asking = asked[0].asking if asked and running is None else ""
+    if asking:
+        lines.append(f"waiting for an approval: {asking}")
     if running is not None:
         lines.append(f"answering: for {asyncio.get_running_loop().time() - running.begun_at:.0f} s")
-    return [*lines, f"waiting: {len(asked) - (running is not None)} messages"]
+    return [*lines, f"waiting: {len(asked) - (running is not None or bool(asking))} messages"]
 
 
 def _is_status(entry: Entry) -> bool:

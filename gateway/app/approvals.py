@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from datetime import datetime
 
@@ -16,9 +17,13 @@ from gateway.config.settings import Settings
 from session.approvals.files import ApprovalFiles
 from session.approvals.gate import Gate
 from session.approvals.rules import PolicyRules, policy_name
+from session.disk.threads import start_thread
+from session.errors import StoreError
 from session.tools import Toolbox, ToolPlace
 
 log = structlog.get_logger("approvals")
+
+PRUNE_EVERY_S = 3600.0
 
 
 def build_gate(settings: Settings, *, clock: Callable[[], datetime]) -> Gate:
@@ -53,6 +58,17 @@ def warn_of_unknown(settings: Settings, toolbox: Toolbox) -> None:
     named = {name for name in rules.names() if name != "*" and not name.startswith("mcp.")}
     for name in sorted(each for each in named if toolbox.get(each) is None):
         log.warning("policy.unknown_tool", tool=name, hint="look at [tools.policy]: no tool has this name")
+
+
+async def keep_pruned(files: ApprovalFiles) -> None:
+    """Remove what ended two days ago, now and every hour until cancelled."""
+    while True:
+        try:
+            await start_thread(files.prune, name="approvals")
+        except StoreError as error:
+            # What stands there too long does no harm: it is looked at again.
+            log.warning("approvals.not_pruned", error=str(error), hint=error.hint)
+        await asyncio.sleep(PRUNE_EVERY_S)
 
 
 class Deciders:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from gateway.app.approvals import build_gate, without_denied
+from gateway.app.approvals import build_gate, keep_pruned, without_denied
 from gateway.app.compactions import build_compactions
 from gateway.app.embedding import build_embeddings
 from gateway.app.facts import build_facts
@@ -32,7 +32,6 @@ from session.context.embeddings import Embeddings
 from session.context.enclosures import enclosed
 from session.context.recent import RecentSessions
 from session.context.request import place_of
-from session.disk.threads import start_thread
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
@@ -230,7 +229,6 @@ class SessionServices:
         """Import what a real model needs right after ``ready``, then work off the durable jobs."""
         await ready.wait()
         await self._spending.refresh()
-        await start_thread(self.gate.files.prune, name="approvals")
         if self.turns.embeddings is not None:
             await self.turns.embeddings.open()
         if self.model.plain:
@@ -243,6 +241,7 @@ class SessionServices:
             group.create_task(self.recall.run(), name="recall")
             group.create_task(self._optional.look(), name="sandbox")
             group.create_task(self.mcp.run(), name="mcp")
+            group.create_task(keep_pruned(self.gate.files), name="approvals")
 
     async def aclose(self) -> None:
         """End the model's connections and the store's threads; every line is on disk already."""

@@ -31,6 +31,7 @@ log = structlog.get_logger("approvals")
 LOOK_EVERY_S = 1.0
 # Between the end of the time and the try that finds it over.
 LATE_S = 0.05
+_SPOKEN = frozenset({"message", "command", "action"})
 NOT_YOURS_SAID = "Only people whom the operator of this bot let in may decide over this."
 
 
@@ -171,7 +172,8 @@ class Approvals:
         """Take the word in a message; return what to tell, empty where the question itself tells it."""
         command = outcomes.command(asked)
         assert command is not None
-        if not self._decides(asked):
+        # A job may run in this very chat, and a model may have made it: its word is nobody's.
+        if asked.source != "interactive" or asked.kind not in _SPOKEN or not self._decides(asked):
             return NOT_YOURS_SAID
         said = await self._commands.run(session, command, outcomes.request(asked))
         assert isinstance(said, str)

@@ -152,6 +152,20 @@ async def test_in_a_group_some_commands_are_refused_to_most(tmp_path: Path, text
     assert asked == [("-5:topic:3", BOB)]
 
 
+@pytest.mark.parametrize("text", ["/approve aaaaaaaaaaaaaaaa", "/deny"])
+async def test_over_what_runs_no_administrator_decides(tmp_path: Path, text: str) -> None:
+    """Who runs a group was not let in to run something on this machine; a press is as a command there."""
+    async with front(tmp_path, is_admin=_yes) as place:
+        await place.accept(in_group(BOB, text=text))
+        await place.accept(in_group(BOB, id="telegram:9:2", text=text, kind="action"))
+        await place.accept(in_group(ADA, id="telegram:9:3", text=text, kind="action"))
+
+        assert {notice.text for notice in await place.told()} == {
+            "In a group, only people whom the operator let in may decide over this."
+        }
+        assert [each.id for each in await place.inbound()] == ["telegram:9:3"]
+
+
 async def test_a_command_in_other_words_is_refused_as_well(tmp_path: Path) -> None:
     """``/memory forget`` is ``/forget``; ``/memory`` alone changes nothing and is for all."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from channels.message import Button, Outbound
+from channels.testing import Shown
 from gateway.outbound.drafts import Drafts
 from tests.gateway.delivery_place import Place, reply, until_empty
 
@@ -78,9 +79,10 @@ async def test_the_reply_stands_below_the_question(tmp_path: Path) -> None:
             )
 
         async with place.delivering(mailbox, drafts=drafts) as ledger:
+            place.platform.messages["m0"] = Shown("m0", "ada", "Let me se")
             await ledger.begin_draft("fake:ada", "fake:1#reply")
             await ledger.draft_sent("fake:ada", "fake:1#reply", "m0")
             await place.put(mailbox, prompt("May it?"), reply(1, "Done."))
             await until_empty(mailbox)
 
-    assert place.platform.texts() == ["May it?", "Done."]
+    assert place.platform.texts() == ["Let me se", "May it?", "Done."]
