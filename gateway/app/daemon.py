@@ -12,11 +12,11 @@ from typing import Protocol
 
 import structlog
 
-from gateway.app import collector, descriptors, mcp
+from gateway.app import collector, descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application, Role
 from gateway.app.daemons import DaemonRegistry
-from gateway.config import memory_scope
+from gateway.config import extras, memory_scope
 from gateway.config.not_built import WORDS, not_built
 from gateway.config.settings import Settings
 
@@ -76,8 +76,8 @@ async def _main(settings: Settings, server: Callable[[Application], Server], rol
                 _say("model echo: it repeats what it is told, until model.name is set")
             for key in not_built(settings):
                 _say(f"{key}: {WORDS}")
-            if mcp.missing(settings):
-                _say(f"mcp: {mcp.MISSING}; {mcp.CURE}")
+            if extras.lacks_mcp(settings):
+                _say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
             level, text, cure = memory_scope.check(settings)
             if level == "warn":
                 _say(f"{text}; {cure}")

@@ -170,7 +170,7 @@ class Server:
         changes = len(self.record.changes) if self.record.identity == self._identity else 0
         said = [] if up else [self._error]
         if changes:
-            said.append(f"{changes} tools are not as they were approved: chat-gateway mcp list")
+            said.append(f"not as they were approved: {changes} of its tools (chat-gateway mcp list)")
         return {"up": up, "since": self._since.isoformat(), "error": "; ".join(said)}
 
     # -- its life ----------------------------------------------------------------------------------
