@@ -98,6 +98,10 @@ class Server:
             except ServerFailed as fault:
                 self._down(fault)
                 _end_if_cancelled()
+            except Exception as error:
+                log.exception("mcp.server_broke", server=self.spec.name)
+                self._down(ServerFailed(f"it cannot be kept up ({type(error).__name__})"))
+                _end_if_cancelled()
             failures = 1 if self._clock() - began > WELL_S else failures + 1
             self._pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
             await self._sleep(self._pause_s)
