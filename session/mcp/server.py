@@ -260,8 +260,8 @@ class Server:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
-        # On the loop, though it takes half a second, once: LiteLLM imports the same packages at its first request,
-        # and of two threads that import them one is handed a module by half.
+        # On the loop, though it takes half a second, once: LiteLLM imports the same packages at its first
+        # request, and of two threads that import them one is handed a module by half.
         opened = _opening()
         folder = self._folder / self.spec.name
         async with opened(self.spec, folder, launch=self._launch, clock=self._clock) as connection:
