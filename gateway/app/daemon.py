@@ -12,12 +12,12 @@ from typing import Protocol
 
 import structlog
 
-from gateway.app import collector, descriptors, mcp
+from gateway.app import collector, descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application, Role
 from gateway.app.daemons import DaemonRegistry
 from gateway.app.optional_tools import lacking
-from gateway.config import memory_scope
+from gateway.config import extras, memory_scope
 from gateway.config.not_built import WORDS, not_built
 from gateway.config.settings import Settings
 
@@ -79,8 +79,8 @@ async def _main(settings: Settings, server: Callable[[Application], Server], rol
                 _say(f"{key}: {WORDS}")
             for text, cure in lacking(settings):
                 _say(f"{text}; {cure}")
-            if mcp.missing(settings):
-                _say(f"mcp: {mcp.MISSING}; {mcp.CURE}")
+            if extras.lacks_mcp(settings):
+                _say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
             level, text, cure = memory_scope.check(settings)
             if level == "warn":
                 _say(f"{text}; {cure}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.config.settings import Settings
@@ -16,15 +15,6 @@ from session.mcp.servers import McpServers
 from session.mcp.spec import ServerSpec
 from session.tools.sandbox.rules import NoSandbox, Rules
 from session.tools.sandbox.sandbox import SandboxOfDaemon
-
-PACKAGE = "mcp"
-MISSING = "the package mcp is not installed: no tool of these servers is offered"
-CURE = "make extras"
-
-
-def missing(settings: Settings) -> bool:
-    """Say whether servers are configured, but what speaks with them is not installed; imports nothing."""
-    return bool(settings.mcp) and find_spec(PACKAGE) is None
 
 
 def build_servers(settings: Settings, scopes: Scopes) -> McpServers:

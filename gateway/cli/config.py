@@ -11,8 +11,9 @@ from pathlib import Path
 from pydantic import BaseModel, SecretStr
 
 from channels import registry
-from gateway.app import log, mcp
+from gateway.app import log
 from gateway.cli import output
+from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.load import effective_compaction, effective_history, find_file, load, with_tables
 from gateway.config.not_built import WORDS, not_built
 from gateway.config.redact import Redactor
@@ -56,7 +57,7 @@ def check(args: argparse.Namespace) -> int:
         count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
         raise ConfigError(error.problems, hint=f"correct {count}, then check again") from None
     unbuilt = [f"{key}: {WORDS}" for key in not_built(settings)]
-    unbuilt += [f"mcp: {mcp.MISSING}; {mcp.CURE}"] if mcp.missing(settings) else []
+    unbuilt += [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
     if args.json:
         output.document({"file": str(file) if file else None, "problems": [], "warnings": unbuilt})
     else:

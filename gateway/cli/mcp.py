@@ -9,6 +9,7 @@ from typing import Any
 from gateway.app import mcp
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
@@ -34,8 +35,8 @@ def list_(args: argparse.Namespace) -> int:
         output.words("no server is configured: docs/tools.md shows how")
     elif any(row["changed"] for row in rows):
         output.words("what was added or changed is not offered: chat-gateway mcp approve NAME")
-    if mcp.missing(settings):
-        output.words(f"{mcp.MISSING}; {mcp.CURE}")
+    if lacks_mcp(settings):
+        output.words(f"{MCP_MISSING}; {CURE}")
     return 0
 
 

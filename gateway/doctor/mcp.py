@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gateway.app import mcp
+from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from session.errors import SessionError
@@ -20,8 +21,8 @@ async def check(settings: Settings) -> Sequence[Finding]:
     """Return name, level, text and cure for each server, all asked at once; nothing is recorded."""
     if not settings.mcp:
         return []
-    if mcp.missing(settings):
-        return [("mcp", "fail", mcp.MISSING, mcp.CURE)]
+    if lacks_mcp(settings):
+        return [("mcp", "fail", MCP_MISSING, CURE)]
     try:
         servers = mcp.build_servers(settings, scopes_of(settings)).servers
     except SessionError as error:
@@ -36,10 +37,12 @@ async def _checked(server: Server) -> Finding:
     except SessionError as error:
         return name, "fail", str(error), error.hint or "look at its table in the configuration"
     if problems:
-        text = f"{len(problems)} tools are not offered: {'; '.join(map(shown, problems[:3]))}"
+        text = f"not offered: {len(problems)} of its tools: {'; '.join(map(shown, problems[:3]))}"
         return name, "warn", text, "tell whoever made the server"
     if record.changes:
         kind, tool, _ = record.changes[0]
-        text = f"{len(record.changes)} tools are not as they were approved: {kind} {shown(tool)}"
+        text = (
+            f"not as they were approved: {len(record.changes)} of its tools, {kind} {shown(tool)} the first"
+        )
         return name, "warn", text, f"chat-gateway mcp list, then chat-gateway mcp approve {server.spec.name}"
     return name, "ok", f"{len(record.usable)} tools, protocol {protocol}", ""

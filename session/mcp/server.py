@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -41,7 +40,6 @@ PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 WELL_S: Final = 60.0
 
 log = structlog.get_logger("mcp")
-_importing = threading.Lock()
 
 
 class Server:
@@ -97,6 +95,10 @@ class Server:
                 await self._keep()
             except ServerFailed as fault:
                 self._down(fault)
+                _end_if_cancelled()
+            except Exception as error:
+                log.exception("mcp.server_broke", server=self.spec.name)
+                self._down(ServerFailed(f"it cannot be kept up ({type(error).__name__})"))
                 _end_if_cancelled()
             failures = 1 if self._clock() - began > WELL_S else failures + 1
             self._pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
@@ -170,7 +172,7 @@ class Server:
         changes = len(self.record.changes) if self.record.identity == self._identity else 0
         said = [] if up else [self._error]
         if changes:
-            said.append(f"{changes} tools are not as they were approved: chat-gateway mcp list")
+            said.append(f"not as they were approved: {changes} of its tools (chat-gateway mcp list)")
         return {"up": up, "since": self._since.isoformat(), "error": "; ".join(said)}
 
     # -- its life ----------------------------------------------------------------------------------
@@ -258,8 +260,9 @@ class Server:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
-        # The library takes half a second to import, and is needed where a server is configured alone.
-        opened = await asyncio.to_thread(_opening)
+        # On the loop, though it takes half a second, once: LiteLLM imports the same packages at its first
+        # request, and of two threads that import them one is handed a module by half.
+        opened = _opening()
         folder = self._folder / self.spec.name
         async with opened(self.spec, folder, launch=self._launch, clock=self._clock) as connection:
             yield connection
@@ -286,9 +289,7 @@ def _end_if_cancelled() -> None:
 
 def _opening() -> Opening:
     try:
-        # Two threads that import modules which import one another may wait for each other for ever.
-        with _importing:
-            from session.mcp.opening import opened
+        from session.mcp.opening import opened
     except ModuleNotFoundError as error:
         raise ServerFailed(f"the package {error.name} is not installed", hint="make extras") from error
     return opened

@@ -53,6 +53,17 @@ def environment() -> dict[str, Any]:
 
 
 @server.tool()
+def peek(path: str) -> str:
+    """Read a file, then try to write to it."""
+    try:
+        text = Path(path).read_text()
+        Path(path).write_text("PWNED")
+    except OSError as error:
+        return f"refused: {error.strerror}"
+    return text
+
+
+@server.tool()
 def die() -> str:
     """End at once."""
     note("die")

@@ -6,6 +6,7 @@ without the token are refused.
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from typing import Any
@@ -37,7 +38,8 @@ async def guarded(scope: Any, receive: Any, send: Any) -> None:
             await _answer(send, 200, {"x": "x" * 6_000_000})
             return
         if scope["path"] == "/packed":
-            await _answer(send, 200, {}, (b"content-encoding", b"gzip"))
+            packed = gzip.compress(json.dumps({"x": "x" * 6_000_000}).encode())
+            await _answer(send, 200, packed, (b"content-encoding", b"gzip"))
             return
         # As a server of the era before answers a version that it does not know.
         if ERA == "old" and headers.get("mcp-protocol-version") == "2026-07-28":
@@ -49,7 +51,8 @@ async def guarded(scope: Any, receive: Any, send: Any) -> None:
 async def _answer(send: Any, status: int, body: Any, *more: tuple[bytes, bytes]) -> None:
     headers = [(b"content-type", b"application/json"), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    await send({"type": "http.response.body", "body": data})
 
 
 if __name__ == "__main__":

@@ -171,9 +171,9 @@ async def test_a_server_never_seen_is_waited_for_once(tmp_path: Path) -> None:
 
     await servers.refresh()
 
-    assert len(servers.tools()) == 5
+    assert len(servers.tools()) == 6
     keeping.cancel()
     await asyncio.wait([keeping])
     again = McpServers([spec_of(GOOD, tmp_path / "g")], tmp_path, scopes(), launch=unconfined)
     await again.refresh()
-    assert len(again.tools()) == 5
+    assert len(again.tools()) == 6

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from session.mcp.errors import CallLate
+from session.mcp.process import Launched
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import GOOD, TIME, WILD, called, fault, kept_up, noted, spec_of, up_again
@@ -175,6 +177,21 @@ async def test_one_that_dies_at_its_start_tells_no_secret(tmp_path: Path) -> Non
 async def test_what_it_writes_to_stderr_holds_up_nothing(tmp_path: Path) -> None:
     async with kept_up(spec_of(WILD, tmp_path / "log", env={"START": "noise"}), tmp_path) as server:
         assert (await called(server, "echo", words="heard")).text.startswith("| heard")
+
+
+async def test_what_nobody_foresaw_ends_no_other(tmp_path: Path) -> None:
+    async def broken(spec: ServerSpec, argv: Sequence[str], folder: Path) -> Launched:
+        raise RuntimeError("nobody foresaw that")
+
+    server = Server(spec_of(GOOD, tmp_path / "log"), tmp_path, launch=broken)
+    keeping = asyncio.create_task(server.run())
+    await server.tried.wait()
+
+    assert server.part()["error"] == "it cannot be kept up (RuntimeError)"
+    assert not keeping.done()
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert keeping.cancelled()
 
 
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
