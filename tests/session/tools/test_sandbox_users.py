@@ -56,11 +56,15 @@ async def started(kind: str, folder: Path, command: str) -> subprocess.Popen[str
 async def test_it_writes_its_folder_and_nothing_else(kind: str, folder: Path) -> None:
     with tempfile.NamedTemporaryFile() as other:
         os.chown(other.name, NOBODY, NOBODY)
-        words = f"echo x > mine; cat {other.name}; chmod 777 {other.name}; touch {other.name}; kill -9 -1"
+        words = (
+            f"echo x > mine; cat {other.name}; chmod 777 {other.name}; touch {other.name}; kill -9 -1; exit 4"
+        )
         running = await started(kind, folder, words)
         _, said = running.communicate(timeout=60)
         mode = Path(other.name).stat().st_mode & 0o777
 
+    # Whoever watches over it is of the same user, and was not reached.
+    assert running.returncode == 4
     assert (folder / "mine").read_text() == "x\n"
     assert mode == 0o600
     assert said.count(other.name) >= 2
