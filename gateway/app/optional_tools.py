@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from gateway.config.settings import Settings
 from session.errors import SessionError
 from session.tools import Tool
-from session.tools.sandbox.sandbox import SandboxOfDaemon
-from session.tools.shell import Shell
-from session.tools.web.fetching import Fetcher
-from session.tools.web.tool import WebFetch
+
+if TYPE_CHECKING:
+    from session.tools.sandbox.sandbox import SandboxOfDaemon
 
 OPTIONAL: Final = ("web_fetch", "shell")
 EXTRACTS: Final = "trafilatura"
@@ -27,24 +26,28 @@ class OptionalTools:
 
     def __init__(self, settings: Settings) -> None:
         tools = settings.tools
-        self._shell = tools.shell.enabled
-        self.sandbox = SandboxOfDaemon(tools.shell.sandbox)
+        self.sandbox: SandboxOfDaemon | None = None
         self.tools: list[Tool] = []
         if tools.web_fetch.enabled and can_extract():
-            fetcher = Fetcher(max_bytes=tools.web_fetch.max_kb * 1024)
-            self.tools.append(WebFetch(fetcher, timeout_s=tools.web_fetch.timeout_s))
+            self.tools.append(_web_fetch(settings))
         if tools.shell.enabled:
-            shell = Shell(
-                self.sandbox,
-                network=tools.shell.network,
-                timeout_s=tools.shell.timeout_s,
-                private=(settings.workspace,),
-            )
-            self.tools.append(shell)
+            self._add_shell(settings)
+
+    def _add_shell(self, settings: Settings) -> None:
+        # A daemon without the tool shall not wait for what it stands on.
+        from session.tools.sandbox.sandbox import SandboxOfDaemon
+        from session.tools.shell import Shell
+
+        table = settings.tools.shell
+        self.sandbox = SandboxOfDaemon(table.sandbox)
+        shell = Shell(
+            self.sandbox, network=table.network, timeout_s=table.timeout_s, private=(settings.workspace,)
+        )
+        self.tools.append(shell)
 
     async def look(self) -> None:
         """Find the sandbox before somebody asks for it; where none works, say so in the log."""
-        if not self._shell:
+        if self.sandbox is None:
             return
         try:
             sandbox = await self.sandbox.get()
@@ -52,6 +55,15 @@ class OptionalTools:
             log.warning("sandbox.missing", tool="shell", error=str(error), hint=error.hint)
         else:
             log.info("sandbox.found", sandbox=sandbox.name)
+
+
+def _web_fetch(settings: Settings) -> Tool:
+    # Its HTTP client takes longer to import than a daemon without the tool shall wait.
+    from session.tools.web.fetching import Fetcher
+    from session.tools.web.tool import WebFetch
+
+    table = settings.tools.web_fetch
+    return WebFetch(Fetcher(max_bytes=table.max_kb * 1024), timeout_s=table.timeout_s)
 
 
 def granted(settings: Settings, *, group: bool) -> tuple[str, ...]:

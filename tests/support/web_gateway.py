@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 
-import gateway.app.optional_tools
+import session.tools.web.fetching
 from gateway.__main__ import main
 from session.tools.web.fetching import Fetcher
 from tests.session.tools.web_place import Web
@@ -19,7 +19,7 @@ def public(port: int) -> None:
     """Have the daemon that starts here take the local server for a public one."""
     web = Web(port=port)
     fetcher = functools.partial(Fetcher, resolve=web.resolve, connect=web.connect)
-    gateway.app.optional_tools.Fetcher = fetcher  # type: ignore[misc,assignment]
+    session.tools.web.fetching.Fetcher = fetcher  # type: ignore[misc,assignment]
 
 
 if __name__ == "__main__":
