@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from channels.cron.job import CHANNEL, BadJob, CronJob, Row
+from channels.cron.job import CHANNEL, BadJob, CronJob, Row, chat_of
 from channels.cron.owner import Asker, may_change, read_owner
 from channels.cron.schedule import BadSchedule, Every, Schedule
 
@@ -73,6 +74,27 @@ def removed(rows: list[Any], job_id: str, asker: Asker, job: CronJob | None) -> 
             f"{who} somebody whom the operator let in can change the job {job_id}", hint="ask them"
         )
     return [row for row in rows if not (isinstance(row, dict) and row.get("id") == job_id)]
+
+
+def moved(rows: list[Any], old: str, new: str) -> list[Any]:
+    """Return the rows with the jobs of a chat under the key that it has now; what cannot be read stays."""
+    return [_moved(row, old, new) if isinstance(row, dict) else row for row in rows]
+
+
+def _moved(row: Row, old: str, new: str) -> Row:
+    payload = row.get("payload")
+    if not isinstance(payload, dict):
+        return row
+    change: Row = {}
+    for channel, chat in (("channel", "to"), ("originChannel", "originChatId")):
+        if f"{payload.get(channel)}:{payload.get(chat)}" == old:
+            change |= dict(zip((channel, chat), chat_of(new), strict=True))
+    if payload.get("sessionKey") == old:
+        change["sessionKey"] = new
+    owner = read_owner(payload.get("owner"))
+    if owner is not None and owner.chat == old:
+        change["owner"] = replace(owner, chat=new).as_row()
+    return {**row, "payload": {**payload, **change}} if change else row
 
 
 def of_chat(jobs: Iterable[CronJob], asker: Asker) -> Sequence[CronJob]:

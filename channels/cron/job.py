@@ -87,6 +87,11 @@ class CronJob:
         """The conversation that is the job's own."""
         return f"{CHANNEL}:{self.id}"
 
+    @property
+    def overdue(self) -> list[datetime]:
+        """Its slot where it is a reminder that somebody made in a chat: that is asked however late."""
+        return [self.schedule.at] if self.owner is not None and isinstance(self.schedule, At) else []
+
     def state_ms(self, name: str) -> int | None:
         """Return one of the instants of its ``state``; None where there is no sound one."""
         state = self.row.get("state")

@@ -202,6 +202,11 @@ class CronFile:
 
         self._edit(change, by_hand=False)
 
+    def move_chat(self, old: str, new: str) -> None:
+        """Have the jobs of a chat answer under the key that it has now. Raises as ``note``."""
+        if self.seen() is not None:
+            self._edit(lambda rows: chat_jobs.moved(rows, old, new), by_hand=False)
+
     # -- what a scheduler notes --------------------------------------------------------------------
 
     def note(self, ran: Iterable[Ran] = (), plans: Mapping[str, int | None] | None = None) -> Contents:

@@ -267,7 +267,7 @@ class CronScheduler:
     async def _fire(self, job: CronJob, first: datetime, now: datetime) -> None:
         """Put the letters of a job that is due since ``first``, and line it up for its next slot."""
         try:
-            slots = missed(job.schedule, first - _TICK, now, job.policy)
+            slots = missed(job.schedule, first - _TICK, now, job.policy) or job.overdue
             if slots:
                 for slot in slots:
                     await self._fire_slot(job, slot)

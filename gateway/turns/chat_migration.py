@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import structlog
 
+from channels.cron.jobs_file import CronFile
+from channels.errors import ChannelError
 from channels.message import Inbound
 from session.background import moving
 from session.background.job_files import move_jobs
@@ -38,6 +40,16 @@ async def settle(store: Store, session: Session, inbound: Inbound, to: SessionKe
         await start_thread(
             lambda: move_jobs(store.layout.workspace / "state", session.key, to), name="move jobs"
         )
+        await start_thread(lambda: _move_schedules(store, session.key, to), name="move schedules")
         await session.journal.conclude(inbound.id, "silent", reason="moved", to=to)
         log.info("conversation.moved", to=to, files=stems)
     return Reply(silent=True)
+
+
+def _move_schedules(store: Store, old: SessionKey, new: SessionKey) -> None:
+    """Have the jobs of the chat ask and answer under its new key."""
+    try:
+        CronFile(store.layout.workspace).move_chat(old, new)
+    except ChannelError as error:
+        # The conversation moves all the same; ``doctor`` names the fault of the file.
+        log.warning("schedules.unmoved", to=new, error=str(error), hint=error.hint)

@@ -167,13 +167,13 @@ def date_and_time(now: datetime, zone: str) -> Part:
 
 
 def chat(key: str, *, group: bool, sender: Mapping[str, str], job: str = "", silence: str = "") -> Part:
-    """Say where the message came from: of the clock, for which job, and its word for nothing to tell."""
+    """Say where the message came from: the ``job`` that asks, and its word for nothing to tell."""
     rows = {
         "chat": key,
         "channel": key.partition(":")[0],
         "kind": "group" if group else "direct",
         "sender": _who(sender),
-        "asked by": f"the clock, for the job “{job}”; nobody has just written" if job else "",
+        "asked by": job,
         "where nobody needs to be told": f"answer with the one word {silence}" if silence else "",
     }
     lines = [f"{name}: {text}" for name, value in rows.items() if (text := _one_line(value))]

@@ -122,7 +122,12 @@ class ContextParts:
 
     def _chat(self, request: Request, scope: Scope) -> Part:
         silence = silence_of(request)
-        job = request.job_name
+        job = ""
+        if request.job_name:
+            slot = request.id.rpartition("@")[2]
+            # A run by hand is due whenever somebody says so.
+            due = f" that was due at {slot}" if slot[:1].isdecimal() else ""
+            job = f"the clock, for the job “{request.job_name}”{due}; nobody has just written"
         return context.chat(request.key, group=scope.group, sender=request.sender, job=job, silence=silence)
 
     def _working(self, surroundings: Surroundings) -> WorkingMemory:

@@ -70,7 +70,7 @@ async def test_a_reminder_made_in_a_chat_comes_there_as_part_of_the_conversation
     assert all(message_id.startswith("cron:") for _, message_id in said[4:])
     assert not list((tmp_path / "sessions").glob("cron_*"))
     assert "remind me" in str(asked[:-1])
-    assert "asked by: the clock, for the job “call mum”" in asked[-1]["content"]
+    assert "asked by: the clock, for the job “call mum” that was due at 2" in asked[-1]["content"]
     assert asked[-1]["content"].endswith("call mum")
 
 

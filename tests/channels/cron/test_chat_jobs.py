@@ -205,6 +205,21 @@ def test_a_reminder_is_gone_after_its_run(file: CronFile) -> None:
     assert (left.id, left.enabled) == ("theirs", False)
 
 
+def test_the_jobs_of_a_chat_that_moved_go_with_it(file: CronFile) -> None:
+    """A group that became a supergroup has another id: its jobs answer there, and its people change them."""
+    file.add_in_chat(row("a", in_chat=True))
+    file.add(row("operator", None))
+    file.add_in_chat(row("other", replace(ADA, chat="telegram:5"), in_chat=True))
+
+    file.move_chat(CHAT, "telegram:-200")
+
+    jobs = file.read().jobs
+    assert [job.answer_to for job in jobs.values()] == ["telegram:-200", "telegram:-200", "telegram:5"]
+    assert [job.key for job in jobs.values()] == ["telegram:-200", "cron:operator", "telegram:5"]
+    assert jobs["a"].row["payload"]["sessionKey"] == "telegram:-200"
+    file.remove_in_chat("a", Asker("telegram:-200", "1", group=True))
+
+
 # -- heartbeats ----------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from channels.cron.job import new_row
+from channels.cron.owner import Owner
+from channels.cron.schedule import At
 from channels.message import Inbound
 from tests.channels.cron.cron_place import (
     DAY,
@@ -59,6 +62,22 @@ async def test_what_was_to_run_once_and_is_over_a_day_late_is_said_and_kept(plac
     state = place.on_disk()["late"]["state"]
     assert state["lastStatus"] == "skipped"
     assert "missed" in state["lastError"]
+
+
+async def test_a_reminder_that_was_made_in_a_chat_is_asked_however_late(place: Place) -> None:
+    """Once, and it is gone then: whoever made it was promised."""
+    owner = Owner("telegram:1", "1", "Ada", "telegram:9:1")
+    at = NOON - 30 * DAY
+    place.write(
+        new_row(At(at), "call mum", at=at - DAY, to="telegram:1", owner=owner, job_id="late"),
+        hourly("now") | {"schedule": {"kind": "at", "atMs": ms(NOON - HOUR)}, "deleteAfterRun": True},
+    )
+
+    async with place.running():
+        await place.count(2)
+        await place.noted(lambda jobs: not jobs)
+
+    assert sorted(place.slots) == ["late@2026-05-02T12:00:00Z", "now@01T11:00:00Z"]
 
 
 async def test_a_clock_that_is_set_back_runs_no_slot_again(place: Place) -> None:

@@ -80,6 +80,7 @@ async def test_an_answer_that_is_not_sent_is_not_sent_when_its_letter_comes_agai
         await r.settled()
         await put(r, run(1))
         await r.settled()
+        assert (await r.store.look(ADA)).told() == []
         await r.put("/new", "m1")
         await r.put("hello", "m2")
         await put(r, run(1))

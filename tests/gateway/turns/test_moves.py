@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from channels.cron.job import new_row
+from channels.cron.jobs_file import CronFile
+from channels.cron.schedule import Every
 from gateway.turns import chat_migration
 from session.background.job_files import file_name, move_jobs
 from session.disk.state import read_state, write_state
@@ -69,6 +72,24 @@ async def test_a_turn_of_the_new_key_that_runs_meanwhile_ends_once_behind_the_ol
         assert [reply.id for reply in await r.replies(1)] == ["m2#reply"]
         await r.settled()
         assert await texts(r) == ["first", "script: first", "second", "script: second"]
+
+
+async def test_the_jobs_of_the_chat_go_with_it(tmp_path: Path) -> None:
+    """A damaged file of jobs holds up nothing."""
+    file = CronFile(tmp_path)
+    async with rig(tmp_path) as r:
+        now = r.clock()
+        file.add(new_row(Every(60_000, now), "m", at=now, to=OLD, in_chat=True))
+        await moved(r)
+        await r.settled()
+        (job,) = file.read().jobs.values()
+        file.path.write_text("{")
+        await moved(r, "mv2")
+        await r.settled()
+
+        assert job.key == NEW
+        assert (await r.store.look(OLD)).journal.known("mv2") is not None
+        assert file.path.read_text() == "{"
 
 
 async def test_letters_of_the_old_key_that_come_again_are_known(tmp_path: Path) -> None:
