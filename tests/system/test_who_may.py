@@ -89,6 +89,7 @@ async def test_a_group_never_sees_the_owners_memory_whoever_speaks_in_it(tmp_pat
             await model.finished(10)
 
     direct = {"read", "write", "edit", "ls", "grep", "profile", "memory_search", *GROUP_TOOLS}
+    direct |= {"spawn"}
     asked = [shown(seen) for seen in model.seen[:7]]
     assert asked == [
         (False, GROUP_TOOLS), (True, direct),  # from the group, from the direct chat
