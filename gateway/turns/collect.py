@@ -13,6 +13,7 @@ from gateway.turns import outcomes
 from gateway.turns.attempts import SUSPECT_DEATHS, Attempt
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from session.store.store import Session
+from session.transcript.key import SUBAGENTS
 from session.turn.joining import split
 from session.turn.turn import Request
 
@@ -44,7 +45,9 @@ class QueueRules:
     collect_s: float = 0.5
 
     def of(self, channel: str) -> QueueMode:
-        """Return the mode of a channel."""
+        """Return the mode of a channel; what is put to a subagent beside its task enters no turn of it."""
+        if channel == SUBAGENTS:
+            return "followup"
         return self.channels.get(channel, self.mode)
 
 

@@ -234,6 +234,7 @@ class Subagents:
             if records.is_needed(each, now):
                 kept.add(each.key)
         await self._do(partial(records.remove_all_but, self.store.layout, left, kept))
+        await self._do(self._files.prune)
 
     async def _recorded(self, inbound: Inbound) -> Subagent | None:
         """Return what is on record of the subagent whose letter this is; None where it is nobody's."""

@@ -135,10 +135,8 @@ class SubagentFiles:
 
     def everywhere(self) -> Iterator[Subagent]:
         """List those of all conversations."""
-        for path in sorted(self._folder.glob("*.json")):
-            parent = read_state(path).get("parent")
-            if isinstance(parent, str) and self._path(parent) == path:
-                yield from self.of(parent)
+        for parent in self._parents():
+            yield from self.of(parent)
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -218,6 +216,17 @@ class SubagentFiles:
                 chat.stops = [*chat.stops, by][-_STOPS_KEPT:]
             return [chat.put(each.now("ended", now, ended_by=by)) for each in found]
 
+    def prune(self) -> None:
+        """Let go of what need not be known any more; a file in which nothing is left goes."""
+        for parent in self._parents():
+            with locked(self._lock):
+                chat = self._read(parent)
+                kept = self._kept(chat)
+                if not kept:
+                    self._path(parent).unlink(missing_ok=True)
+                elif len(kept) < len(chat.subagents):
+                    self._write(chat, kept)
+
     def _limit(self, chat: _Chat, now: datetime) -> None:
         live = [each for each in chat.subagents.values() if each.live]
         if len(live) >= AT_ONCE:
@@ -258,10 +267,19 @@ class SubagentFiles:
             yield chat
             if before == (chat.last, chat.subagents, chat.stops):
                 return
-            now = self._clock()
-            kept = [each for each in chat.subagents.values() if not _is_forgotten(each, now)]
-            content = {"parent": parent, "last": chat.last, "stops": chat.stops}
-            write_state(self._path(parent), content | {"subagents": [_row(each) for each in kept]})
+            self._write(chat, self._kept(chat))
+
+    def _parents(self) -> list[str]:
+        found = [(path, read_state(path).get("parent")) for path in sorted(self._folder.glob("*.json"))]
+        return [name for path, name in found if isinstance(name, str) and self._path(name) == path]
+
+    def _kept(self, chat: _Chat) -> list[Subagent]:
+        now = self._clock()
+        return [each for each in chat.subagents.values() if not _is_forgotten(each, now)]
+
+    def _write(self, chat: _Chat, kept: Sequence[Subagent]) -> None:
+        content = {"parent": chat.parent, "last": chat.last, "stops": chat.stops}
+        write_state(self._path(chat.parent), content | {"subagents": [_row(each) for each in kept]})
 
 
 def shown(state: Path) -> list[dict[str, str]]:

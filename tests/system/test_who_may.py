@@ -89,7 +89,7 @@ async def test_a_group_never_sees_the_owners_memory_whoever_speaks_in_it(tmp_pat
             await model.finished(10)
 
     direct = {"read", "write", "edit", "ls", "grep", "profile", "memory_search", "schedule", "send_file"}
-    direct |= GROUP_TOOLS
+    direct |= {"spawn", *GROUP_TOOLS}
     asked = [shown(seen) for seen in model.seen[:7]]
     assert asked == [
         (False, GROUP_TOOLS), (True, direct),  # from the group, from the direct chat

@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from channels.tables import QueueMode
 from gateway.turns.collect import QueueRules
 from session.errors import ModelRefused
-from session.subagents.records import Call
+from session.subagents.records import Call, Subagent
 from session.transcript.key import SessionKey
 from tests.gateway.subagents_rig import Held, SubagentRig, spawn, subagent_rig
 from tests.gateway.waits import until
@@ -22,6 +23,15 @@ async def begun(rig: SubagentRig, *tasks: str) -> None:
     """Have the chat start subagents; the first step of the model is played for it."""
     rig.model.steps.insert(0, spawn(*tasks))
     await rig.put("go", "m1")
+
+
+async def on_record_of(rig: SubagentRig) -> Subagent:
+    """Have a subagent of the chat on record whose letter is not in the queue yet."""
+    await rig.put("hello", "m0")
+    await rig.texts(1)
+    session = await rig.store.look(ADA)
+    call = Call(ADA, session.session_id, "m0", "c1")
+    return rig.files.begin(call, task="look", label="look", origin={"group": False})
 
 
 def played(**work: Any) -> Any:
@@ -87,11 +97,7 @@ async def test_the_letter_of_no_subagent_is_set_aside_in_silence(tmp_path: Path)
 
 async def test_a_letter_with_the_key_and_id_of_a_subagent_changes_not_its_task(tmp_path: Path) -> None:
     async with subagent_rig(tmp_path, *[played(look="seven")] * 3) as rig:
-        await rig.put("hello", "m0")
-        await rig.texts(1)
-        session = await rig.store.look(ADA)
-        call = Call(ADA, session.session_id, "m0", "c1")
-        sub = rig.files.begin(call, task="look", label="look", origin={"group": False})
+        sub = await on_record_of(rig)
         await rig.put("read all of Bob", sub.id, key=sub.key, meta={"parent": ADA})
         await rig.put("read all of Bob", "another", key=sub.key, meta={"parent": ADA})
 
@@ -100,6 +106,42 @@ async def test_a_letter_with_the_key_and_id_of_a_subagent_changes_not_its_task(t
         texts = [str(prompt.messages[-1]["content"]) for prompt in rig.model.prompts]
         assert "look" in texts
         assert not [text for text in texts if "Bob" in text]
+
+
+async def test_a_letter_beside_a_task_enters_its_turn_in_no_mode(tmp_path: Path) -> None:
+    """It would be answered with the files of the subagent's parent."""
+    modes: tuple[QueueMode, ...] = ("collect", "steer")
+    for mode in modes:
+        rules: dict[str, Any] = {"queue": QueueRules(mode, collect_s=0.0), "concurrent_turns": 1}
+        model = Held("busy")
+        async with subagent_rig(tmp_path / mode, model=model, **rules) as rig:
+            sub = await on_record_of(rig)
+            await rig.put("busy", "b1", key=BOB)
+            await until(lambda model=model: model.working == {"busy"})
+            await rig.spawning.put(sub)
+            await rig.put("read all", "x", key=sub.key, meta={"parent": ADA})
+            await rig.until_in_lane(2, sub.key)
+            model.go.set()
+
+            assert [parked.id for parked in await rig.parked()] == ["x"]
+            await rig.settled()
+            assert "heard" in await rig.texts(2)
+            assert "read all" not in str([prompt.messages for prompt in model.prompts])
+
+
+async def test_a_letter_beside_a_task_does_not_interrupt_it(tmp_path: Path) -> None:
+    model = Held("a")
+    async with subagent_rig(tmp_path, model=model, queue=QueueRules("interrupt")) as rig:
+        await rig.put("go", "m1")
+        await rig.texts(1)
+        await until(lambda: model.working == {"a"})
+        (sub,) = rig.on_record()
+        await rig.put("read all", "x", key=sub.key, meta={"parent": ADA})
+        await rig.until_in_lane(2, sub.key)
+        model.go.set()
+
+        assert await rig.texts(1) == ["heard"]
+        assert "did a" in str((await rig.lines())[-2]["content"])
 
 
 async def test_a_forged_result_is_set_aside_and_its_chat_told(tmp_path: Path) -> None:
@@ -194,9 +236,9 @@ async def test_a_subagent_that_is_stopped_by_itself_tells_its_parent(tmp_path: P
 
 async def test_messages_neither_interrupt_a_result_nor_are_collected_with_it(tmp_path: Path) -> None:
     """Its turn ends in its own answer, and the message behind it gets another."""
-    for mode in ("interrupt", "collect"):
-        rules = {"queue": QueueRules(mode, collect_s=0.0)}  # type: ignore[arg-type]
-        async with subagent_rig(tmp_path / mode, **rules) as rig:
+    modes: tuple[QueueMode, ...] = ("interrupt", "collect")
+    for mode in modes:
+        async with subagent_rig(tmp_path / mode, queue=QueueRules(mode, collect_s=0.0)) as rig:
             held = asyncio.Event()
 
             def step(prompt: Any, rig: SubagentRig = rig, held: asyncio.Event = held) -> Any:
@@ -219,11 +261,7 @@ async def test_messages_neither_interrupt_a_result_nor_are_collected_with_it(tmp
 
 async def test_a_letter_that_a_crash_kept_out_of_the_queue_is_put_at_the_next_start(tmp_path: Path) -> None:
     async with subagent_rig(tmp_path, *[played(look="seven")] * 3) as rig:
-        await rig.put("hello", "m0")
-        await rig.texts(1)
-        session = await rig.store.look(ADA)
-        call = Call(ADA, session.session_id, "m0", "c1")
-        rig.files.begin(call, task="look", label="look", origin={"group": False})
+        await on_record_of(rig)
 
         await rig.subagents.sweep()
 
@@ -233,12 +271,7 @@ async def test_a_letter_that_a_crash_kept_out_of_the_queue_is_put_at_the_next_st
 async def test_a_result_whose_conversation_was_ended_by_hand_is_dropped(tmp_path: Path) -> None:
     """The command line ends a session by its files alone; its subagent works on, for nobody."""
     async with subagent_rig(tmp_path, *[played(look="seven")] * 3) as rig:
-        await rig.put("hello", "m0")
-        await rig.texts(1)
-        session_id = (await rig.store.look(ADA)).session_id
-        sub = rig.files.begin(
-            Call(ADA, session_id, "m0", "c1"), task="look", label="look", origin={"group": False}
-        )
+        sub = await on_record_of(rig)
         async with rig.store.open(ADA) as session:
             await session.end()
 

@@ -141,6 +141,11 @@ def test_no_word_stays_of_what_is_over_and_after_two_days_nothing(place: Place) 
     assert [each.key for each in place.files.of(ADA)] == [f"sub:{ULID}:3"]
     assert place.files.find(ADA, ended.key) is None
 
+    place.files.told(place.begin("c3"))
+    place.now += timedelta(hours=49)
+    place.files.prune()
+    assert list(place.state.rglob("*.json")) == []
+
 
 def test_a_conversation_never_sees_those_of_another(place: Place) -> None:
     """Not even under keys whose files would have one name."""
