@@ -22,7 +22,7 @@ def history(args: argparse.Namespace) -> int:
         services = build_session_services(settings, status=lambda _: [])
         try:
             scope = await services.circles.of_key(args.key)
-            return await services.former.history(scope, file=args.file or "")
+            return await services.former.history(args.key, scope, file=args.file or "")
         finally:
             await services.aclose()
 

@@ -49,7 +49,7 @@ def routes(chats: ChatService) -> APIRouter:
         ] = None,
     ) -> Response:
         services, scope = await of(key)
-        return json_response({"versions": await services.former.history(scope, file=file or "")})
+        return json_response({"versions": await services.former.history(key, scope, file=file or "")})
 
     @router.post("/restore", summary="Put back what memory said before")
     async def post_restore(body: RestoreIn) -> Response:

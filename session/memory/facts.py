@@ -126,6 +126,17 @@ class FactsFile:
                 self._change(rows, left, "forget", forgotten=gone)
         return found
 
+    def notice(self) -> None:
+        """Keep the former lines of facts that a person has edited or taken out.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        with locked(self._lock):
+            rows = self._rows()
+            if self._keep_edited(rows):
+                self._versions.wrote(FACTS, b"".join(row.raw + b"\n" for row in rows))
+
     def restore(self, version: Version) -> list[Fact]:
         """Let the former lines of a version hold again, in place of the facts that replaced them.
 
@@ -164,15 +175,19 @@ class FactsFile:
         self, rows: Sequence[_Row], lines: Sequence[bytes], cause: str, *, forgotten: Collection[str] = ()
     ) -> None:
         """Replace the file; the lines of facts that change, or go, are kept first."""
-        written = self._versions.written(FACTS)
-        if written is not None:
-            edited = _former(_rows_of(written), [row.raw for row in rows], without=forgotten)
-            self._versions.add(FACTS, edited, BY_HAND)
+        self._keep_edited(rows, without=forgotten)
         self._versions.add(FACTS, _former(rows, lines, without=forgotten), cause)
         data = b"".join(line + b"\n" for line in lines)
         # A link that the operator made stays one: the file that it points to is replaced.
         replace_file(Path(os.path.realpath(self.path)), data)
         self._versions.wrote(FACTS, data)
+
+    def _keep_edited(self, rows: Sequence[_Row], *, without: Collection[str] = ()) -> bool:
+        """Keep the lines that a person has edited or taken out since the file was last written here."""
+        written = self._versions.written(FACTS)
+        edited = _former(_rows_of(written or b""), [row.raw for row in rows], without=without)
+        self._versions.add(FACTS, edited, BY_HAND)
+        return bool(edited)
 
     def _forget_versions(self, ids: Collection[str]) -> None:
         for version in self._versions.all(FACTS):

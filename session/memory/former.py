@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
@@ -24,11 +26,14 @@ from session.store.fence import Fence, Wait
 from session.store.store import Store
 from session.transcript.key import SessionKey
 
+T = TypeVar("T")
+
 log = structlog.get_logger("memory")
 
 MAX_SHOWN_CHARS = 120
 # A consolidation of the same scope may be asking its model meanwhile.
 BUSY_S = 60.0
+NOTICE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,11 @@ class FormerMemory:
         self._known = known
         self._store = store
 
-    async def history(self, scope: Scope, *, file: str = "") -> list[dict[str, Any]]:
-        """List the versions of a scope's memory, the newest first.
+    async def history(self, key: str, scope: Scope, *, file: str = "") -> list[dict[str, Any]]:
+        """List the versions of a scope's memory, the newest first; what was just edited by hand among them.
 
         Args:
+            key: a conversation of the scope.
             scope: whose.
             file: ``MEMORY.md``, ``USER.md`` or ``facts.jsonl``; empty: all.
 
@@ -72,6 +78,11 @@ class FormerMemory:
             StoreError: they cannot be read.
         """
         notes = self._memory.notes(scope)
+        if not await asyncio.to_thread(notes.versions.folder.is_dir):
+            return []
+        with contextlib.suppress(NotNow):
+            # While somebody else works on it, edits are kept by whoever writes next.
+            await self._under_lock(key, scope, partial(self._notice, scope), within_s=NOTICE_S)
 
         def look() -> list[dict[str, Any]]:
             known = notes.versions.all(file)
@@ -94,38 +105,53 @@ class FormerMemory:
             NotNow: another process works on this memory.
             StoreError: the disk refused; the file is as it was.
         """
+        done = await self._under_lock(key, scope, partial(self._restore, scope, id_), within_s=BUSY_S)
+        if done is not None and done.changed:
+            log.info("memory.restored", key=key, scope=scope.name, file=done.file, version=id_)
+        return done
+
+    async def _under_lock(self, key: str, scope: Scope, job: Callable[[], T], *, within_s: float) -> T:
+        """Run a disk job while nobody else works on the memory, and no conversation of the key is cleared.
+
+        Raises:
+            NotNow: somebody works on it for longer than that.
+        """
         async with AsyncExitStack() as held:
             try:
-                async with asyncio.timeout(BUSY_S):
+                async with asyncio.timeout(within_s):
                     await held.enter_async_context(self._memory.scope_states.open(scope.name))
             except TimeoutError as error:
-                until = self._memory.clock() + timedelta(seconds=BUSY_S)
+                until = self._memory.clock() + timedelta(seconds=within_s)
                 raise NotNow(
                     "this memory is being worked on", reason="busy", until=until, hint="try again in a while"
                 ) from error
             stem = await self._store.stem(SessionKey(key))
             layout, owner = self._store.layout, self._store.owner
-            notes, facts = self._memory.notes(scope), self._known.file(scope)
 
-            def work() -> Restored | None:
-                # Under the key's lock no clearing comes in between, whose file would be there again.
+            def work() -> T:
+                # What was cleared in between would be there again.
                 with Fence(layout, stem, owner=owner).hold(Wait()):
-                    version = next((one for one in notes.versions.all() if one.id == id_), None)
-                    if version is None:
-                        return None
-                    if version.file == FACTS:
-                        changed = bool(facts.restore(version))
-                        newest = notes.versions.all(FACTS)[-1].id if changed else None
-                        return Restored(id_, FACTS, changed, newest if newest != id_ else None)
-                    data = version.read()
-                    if data == _standing(notes, version.file):
-                        return Restored(id_, version.file, False)
-                    return Restored(id_, version.file, True, notes.restore(version.file, data))
+                    return job()
 
-            done = await start_thread(work, name="notes")
-        if done is not None and done.changed:
-            log.info("memory.restored", key=key, scope=scope.name, file=done.file, version=id_)
-        return done
+            return await start_thread(work, name="notes")
+
+    def _notice(self, scope: Scope) -> None:
+        self._memory.notes(scope).notice()
+        self._known.file(scope).notice()
+
+    def _restore(self, scope: Scope, id_: str) -> Restored | None:
+        notes = self._memory.notes(scope)
+        version = next((one for one in notes.versions.all() if one.id == id_), None)
+        if version is None:
+            return None
+        if version.file == FACTS:
+            changed = bool(self._known.file(scope).restore(version))
+            newest = notes.versions.all(FACTS)[-1].id if changed else None
+            return Restored(id_, FACTS, changed, newest if newest != id_ else None)
+        data = version.read()
+        if data == _standing(notes, version.file):
+            return Restored(id_, version.file, False)
+        return Restored(id_, version.file, True, notes.restore(version.file, data))
 
 
 def changed(before: str, after: str) -> str:

@@ -18,6 +18,9 @@ from session.models.model import Answer, Prompt
 
 log = structlog.get_logger("memory")
 
+# So much text is compared within a few milliseconds.
+SHORT_CHARS = 8_000
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -82,8 +85,10 @@ class NoteTaking:
             entry = sources.marked(update.history_entry, fallback=False)
             return sources, entry, sources.marked(update.memory_update, former=memory)
 
-        # Comparing the words of long results takes a while.
-        sources, entry, text = await asyncio.to_thread(marked)
+        chars = len(memory) + len(update.memory_update) + sum(len(str(line)) for line in spoken)
+        # Comparing the words of long results takes a while. What is short is done at once: until the answer
+        # is stored, a crash costs the request again.
+        sources, entry, text = marked() if chars < SHORT_CHARS else await asyncio.to_thread(marked)
         over = merging.size_bytes(text) > max(rules.max_bytes, merging.size_bytes(memory))
         if over:
             text = await self._merged(text, sources)

@@ -108,6 +108,15 @@ class Notes:
         self._put(self.profile_path, was, text.encode("utf-8", "replace"), cause)
         return True
 
+    def notice(self) -> None:
+        """Keep what a person's edits of MEMORY.md and USER.md have replaced.
+
+        Raises:
+            StoreError: as ``memory``, or the disk refused.
+        """
+        for path in (self.memory_path, self.profile_path):
+            self.versions.notice(path.name, _read(path))
+
     def restore(self, file: str, data: bytes) -> str | None:
         """Put a former text of MEMORY.md or USER.md in its place again.
 

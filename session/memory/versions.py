@@ -116,16 +116,32 @@ class Versions:
         if not self.kept:
             self.prune()
             return None
+        self.notice(file, old)
         known = self.all(file)
         newest = known[-1] if known else None
         content = newest.read() if newest is not None else None
-        written = self.written(file)
-        # Both may be there from a try that a crash ended.
-        if written and written != old and written not in [one.read() for one in known[-2:]]:
-            newest, content = self._add(file, written, BY_HAND, newest, at=self._edited_at(file)), written
         if old and old != content:
             newest, content = self._add(file, old, cause, newest), old
         return newest if old and content == old else None
+
+    def notice(self, file: str, now: bytes) -> None:
+        """Keep what was written into a file here last, where a person has edited it since.
+
+        Args:
+            file: which.
+            now: what it says now.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        written = self.written(file) if self.kept else None
+        if not written or written == now:
+            return
+        known = self.all(file)
+        # It may be there from a try that a crash ended, and behind it what took its place.
+        if written not in [one.read() for one in known[-2:]]:
+            self._add(file, written, BY_HAND, known[-1] if known else None, at=self._edited_at(file))
+        self.wrote(file, now)
 
     def add(self, file: str, lines: bytes, cause: str) -> None:
         """Keep some former lines of a file; those of the newest version are there already.

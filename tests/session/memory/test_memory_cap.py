@@ -12,19 +12,24 @@ from session.errors import ModelAway, NotNow
 from session.memory.former import FormerMemory
 from session.models.model import Answer
 from tests.session.memory_lines import MARK
-from tests.session.memory_place import ADA, open_workspace, saved, talk
+from tests.session.memory_place import ADA, Workspace, open_workspace, saved, talk
 
 LONG = "# People\n" + "- Ada likes tea.\n" * 40 + "## Work\n" + "- engineer\n" * 20
 SHORT = "# People\n- Ada likes tea.\n\n## Work\n- engineer"
 OLD = "# People\n- old\n"
 
 
-async def grown(house: Any) -> None:
+async def grown(house: Workspace) -> None:
     """A chat with notes, whose next ones are too long."""
     await house.said(ADA, talk(10))
     folder = (await house.scope(ADA)).memory
     folder.mkdir(parents=True)
     (folder / "MEMORY.md").write_text(OLD)
+
+
+async def history(house: Workspace) -> list[dict[str, Any]]:
+    former = FormerMemory(house.memory, house.known, store=house.store)
+    return await former.history(ADA, await house.scope(ADA))
 
 
 async def test_it_is_shortened_once_by_the_small_model(tmp_path: Path) -> None:
@@ -43,7 +48,7 @@ async def test_it_is_shortened_once_by_the_small_model(tmp_path: Path) -> None:
         assert house.memory.budget.shown()["calls_last_hour"] == 2
         assert house.memory.totals["merged"] == 1
         (row,) = await FormerMemory(house.memory, house.known, store=house.store).history(
-            await house.scope(ADA)
+            ADA, await house.scope(ADA)
         )
         assert (row["cause"], row["bytes"]) == ("merge", len(OLD))
 
@@ -122,6 +127,6 @@ async def test_a_heading_that_goes_in_an_answer_goes_not_in_silence(tmp_path: Pa
         assert ("memory.headings_lost", 1) in [(entry["event"], entry.get("headings")) for entry in logs]
         assert house.jobs.shown()["consolidated"]["headings_lost"] == 1
         (row,) = await FormerMemory(house.memory, house.known, store=house.store).history(
-            await house.scope(ADA)
+            ADA, await house.scope(ADA)
         )
         assert row["changed"] == "+1 -2 lines; headings gone: People"

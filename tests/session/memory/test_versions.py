@@ -11,6 +11,7 @@ import pytest
 from session.memory.former import FormerMemory, changed
 from session.memory.notes import Notes
 from session.memory.versions import VersionRules, Versions
+from tests.session.memory.test_facts import drawn
 from tests.session.memory_place import ADA, BOB, Clock, Workspace, open_workspace, saved, talk
 
 UNKNOWN = "01KG9NB3H0Q5W4XZ2WM29XRYBN"
@@ -159,9 +160,11 @@ async def test_a_chat_has_its_own_versions_alone(tmp_path: Path) -> None:
             await house.said(ADA, talk(10, start=start))
             await house.memory.consolidate(ADA)
         await house.said(BOB, talk(2))
-        (row,) = await former(house).history(await house.scope(ADA))
+        (row,) = await former(house).history(ADA, await house.scope(ADA))
 
-        assert await former(house).history(await house.scope(BOB)) == []
+        there = sorted(tmp_path.rglob("*"))
+        assert await former(house).history(BOB, await house.scope(BOB)) == []
+        assert sorted(tmp_path.rglob("*")) == there
         assert await former(house).restore(BOB, await house.scope(BOB), row["version"]) is None
         assert await former(house).restore(ADA, await house.scope(ADA), UNKNOWN) is None
         assert await house.read("MEMORY.md") == "two\n"
@@ -173,12 +176,40 @@ async def test_what_was_cleared_has_no_versions_and_gets_none(tmp_path: Path) ->
             await house.said(ADA, talk(10, start=start))
             await house.memory.consolidate(ADA)
         scope = await house.scope(ADA)
-        (row,) = await former(house).history(scope)
+        (row,) = await former(house).history(ADA, scope)
 
         await house.store.clear(ADA, everything=True)
 
         assert await former(house).restore(ADA, scope, row["version"]) is None
         assert not scope.memory.exists()
+
+
+async def test_what_was_just_edited_by_hand_can_be_undone(tmp_path: Path) -> None:
+    """Each edit that the history was asked about is one version, however often it is asked."""
+    async with open_workspace(tmp_path) as house:
+        await house.said(ADA, talk(2))
+        scope = await house.scope(ADA)
+        notes = house.memory.notes(scope)
+        notes.write_memory("ours\n")
+        house.known.file(scope).add([drawn("A", "Ada has a dog.")])
+        for text in ("by hand\n", "by hand again\n"):
+            notes.memory_path.write_text(text)
+            for _ in range(2):
+                rows = await former(house).history(ADA, scope)
+        (scope.memory / "facts.jsonl").write_text("")
+        rows = await former(house).history(ADA, scope)
+        rows = await former(house).history(ADA, scope)
+
+        assert [(row["file"], row["cause"]) for row in rows] == [
+            ("facts.jsonl", "edited by hand"),
+            ("MEMORY.md", "edited by hand"),
+            ("MEMORY.md", "edited by hand"),
+        ]
+        assert rows[0]["changed"] == "was: Ada has a dog."
+        for row in rows:
+            assert await former(house).restore(ADA, scope, row["version"]) is not None
+        assert await house.read("MEMORY.md") == "ours\n"
+        assert [one.text for one in await house.known.facts(scope)] == ["Ada has a dog."]
 
 
 def test_versions_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
