@@ -99,7 +99,7 @@ class Erasure:
         try:
             left = await start_thread(self._owed.left, name="erasing")
             for subject in left:
-                await self._carry_out(subject, Erased(subject.name))
+                await self._carry_out(subject, Erased(subject.name), spare_new=True)
                 log.warning("erasure.finished")
         except (SessionError, GatewayError, ChannelError, OSError) as error:
             log.error("erasure.unfinished", error=str(error), hint=getattr(error, "hint", ""))
@@ -116,8 +116,12 @@ class Erasure:
         await self._carry_out(whole, erased)
         return erased
 
-    async def _carry_out(self, subject: Subject, erased: Erased) -> None:
-        """Remove place by place; done again after a kill at any step, it ends the same."""
+    async def _carry_out(self, subject: Subject, erased: Erased, *, spare_new: bool = False) -> None:
+        """Remove place by place; done again after a kill at any step, it ends the same.
+
+        ``spare_new``: a conversation that began since it was asked for stays. Whoever asks at this moment
+        means all of it, a first message that is being stored as well.
+        """
         layout, owner = self._store.layout, self._store.owner
         entries = self._entries(subject.keys)
         media: Named = dict(subject.media)
@@ -130,7 +134,7 @@ class Erasure:
             for key in subject.subagents:
                 self._lanes.stop(key)
         for key in subject.keys:
-            if not await self._began_anew(key, subject):
+            if not (spare_new and await self._began_anew(key, subject)):
                 await self._clear(key, entries)
         await self._ended(entries)
         # What a tool or a job was writing while its conversation went is removed behind it.

@@ -112,6 +112,9 @@ def write(
 def _files(tar: tarfile.TarFile, root: str, subject: Subject, layout: Layout, owner: str) -> Iterator[Part]:
     for each in subject.conversations:
         yield from _conversation(tar, root, each, layout, owner)
+    for key in subject.subagents:
+        for found in places.of_subagent(layout, key):
+            yield from _file(tar, root, found, layout)
     for scope in subject.scopes:
         for found in places.of_scope(layout, scope):
             yield from _file(tar, root, found, layout)

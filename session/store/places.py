@@ -31,14 +31,14 @@ Use = Literal["kept", "derived", "guard"]
 class Place:
     """One kind of files: of a key by ``{stem}`` or ``{mark}``, of a scope by ``{top}/{own}``.
 
-    ``*`` stands for any part of a name, ``**`` at the end for all files below. Where ``says_key`` is set a
-    file is the key's whose JSON says so.
+    ``*`` stands for any part of a name, ``**`` at the end for all files below. Where ``says_key`` names a
+    field a file is the key's whose JSON has it there.
     """
 
     kind: str
     pattern: str
     use: Use = "kept"
-    says_key: bool = False
+    says_key: str = ""
 
 
 OF_KEYS: Final = (
@@ -52,9 +52,9 @@ OF_KEYS: Final = (
     Place("index", "state/index/{stem}.idx", "derived"),
     Place("index", "state/index/{stem}.new", "derived"),
     Place("shown facts", "state/facts/{stem}.json"),
-    Place("job", "state/jobs/*-{mark}.json", says_key=True),
-    Place("job", "state/jobs/*-{mark}.*.json", says_key=True),
-    Place("approval", "state/approvals/**", says_key=True),
+    Place("job", "state/jobs/*-{mark}.json", says_key="key"),
+    Place("job", "state/jobs/*-{mark}.*.json", says_key="key"),
+    Place("approval", "state/approvals/**", says_key="call.key"),
     Place("subagent", "state/subagents/chats/{marked}.json"),
 )
 # Subagents have a store of their own.
@@ -154,7 +154,7 @@ def of_key(layout: Layout, key: str, stem: str) -> Iterator[Found]:
     names["marked"] = re.escape(marked_stem(key))
     for place in OF_KEYS:
         for path in _matching(layout.workspace, place.pattern, names):
-            if not place.says_key or _says(path, key):
+            if not place.says_key or _says(path, place.says_key) == key:
                 yield Found(place, path)
 
 
@@ -278,10 +278,12 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(parent) / name for name in sorted(names))
 
 
-def _says(path: Path, key: str) -> bool:
-    """Say whether a JSON file names the key as its own; one that cannot be read names nobody."""
+def _says(path: Path, field: str) -> object:
+    """Return the key that a JSON file has in a field, ``a.b`` for one within another; None: nobody's."""
     try:
-        content = json.loads(path.read_bytes())
+        content: object = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("key") == key
+        return None
+    for name in field.split("."):
+        content = content.get(name) if isinstance(content, dict) else None
+    return content

@@ -19,6 +19,9 @@ from gateway.app.sessions import SessionServices, build_session_services
 from gateway.config.settings import Settings
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
+from session.approvals.files import ApprovalFiles
+from session.approvals.record import Approval
+from session.approvals.record import Call as AskedCall
 from session.context.audience import CHAT
 from session.models.model import Payer, Usage
 from session.models.usage_lines import Hold, SpendingRow
@@ -68,6 +71,22 @@ async def talked(
             )
 
 
+def asked(key: str, who: str) -> Approval:
+    """Return a question for a word about a call."""
+    call = AskedCall(
+        key=key,
+        chat=key,
+        message_id="m1",
+        number=1,
+        call_id="call-1",
+        tool="write",
+        arguments=f'{{"text": "{who}"}}',
+        folder=f"files/{who}",
+        asked_by=who,
+    )
+    return Approval.of(call, datetime.now(UTC), timeout_s=600)
+
+
 async def worked(store: Store, key: SessionKey, who: str) -> None:
     """Have a job answer a chat, and a subagent work for it."""
     file = CronFile(store.layout.workspace)
@@ -113,7 +132,7 @@ async def planted(workspace: Path, *, lean: bool = False) -> None:
             write(workspace / "files" / below / "deep" / "er.txt", f"{who}\n")
             write(state / "memory" / f"{below}.json", f'{{"v": 1, "x": "{who}"}}')
             write(state / "facts" / f"{stem}.json", f'{{"v": 1, "x": "{who}"}}')
-            write(state / "approvals" / f"{who}-{stem}.json", f'{{"v": 1, "key": "{key}", "call": "{who}"}}')
+            ApprovalFiles(state).ask(asked(key, who))
             write(workspace / "sessions" / f"{stem}.jsonl.corrupt-01ARZ3NDEKTSV4RRFFQ69G5FAV", who)
             vectors = Vectors(state)
             vectors.write("model", stem, {who: [1.0, 2.0]})

@@ -164,6 +164,7 @@ import asyncio, os, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from channels.base import Pulse
+from channels.cron.heartbeat import message_of
 from channels.cron.scheduler import build
 
 async def put(inbound):
@@ -173,7 +174,9 @@ async def put(inbound):
 workspace = Path(sys.argv[1])
 log = os.open(workspace / "put.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 clock = lambda: datetime.now(UTC)
-asyncio.run(build(workspace / "state", workspace, pulse=Pulse(), zone=UTC, clock=clock, put=put).run())
+place = (workspace / "state", workspace)
+scheduler = build(*place, pulse=Pulse(), zone=UTC, clock=clock, put=put, text_of=message_of)
+asyncio.run(scheduler.run())
 """
 
 

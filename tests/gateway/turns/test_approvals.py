@@ -96,7 +96,8 @@ async def test_a_word_where_nothing_waits_is_told_so(tmp_path: Path) -> None:
     async with asking(tmp_path) as rig:
         for number, text in enumerate(("/approve", "/deny", "/approve aaaaaaaaaaaaaaaa")):
             await rig.put(text, f"m{number}")
-        assert await rig.texts(3) == [NOTHING_WAITS, NOTHING_WAITS, UNKNOWN_SAID]
+        # Words are taken as they come, beside the lane: their answers have no order.
+        assert sorted(await rig.texts(3)) == sorted([NOTHING_WAITS, NOTHING_WAITS, UNKNOWN_SAID])
 
 
 async def test_a_press_that_comes_again_is_one_word(tmp_path: Path) -> None:

@@ -77,12 +77,12 @@ def test_the_files_of_a_key_are_its_own_alone(tmp_path: Path) -> None:
         f"state/jobs/{ULID}-00000000.json",
     ]
     for name in ours:
-        write(tmp_path / name, f'{{"key": "{KEY}"}}')
+        write(tmp_path / name, f'{{"key": "{KEY}", "call": {{"key": "{KEY}"}}}}')
     for name in others:
         write(tmp_path / name, "{}")
     # Two keys may share the eight digits: the file says whose it is.
     write(tmp_path / f"state/jobs/{ULID}-{mark}.name.json", '{"key": "telegram:2"}')
-    write(tmp_path / "state/approvals/c.json", '{"key": "telegram:2"}')
+    write(tmp_path / "state/approvals/c.json", '{"call": {"key": "telegram:2"}}')
 
     found = [each.path.relative_to(tmp_path).as_posix() for each in places.of_key(layout, KEY, STEM)]
 
