@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from session.tools import TYPES
+
 MAX_SCHEMA_BYTES: Final = 32 * 1024
 MAX_DEPTH: Final = 32
 # Parts of a schema once its references are put in; whoever reads it, the model's provider too, may do that.
@@ -17,15 +19,6 @@ MAX_EXPANDED: Final = 20_000
 MAX_STEPS: Final = 50_000
 
 Schema = Mapping[str, Any]
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ONE = ("items", "additionalProperties", "not", "contains", "propertyNames")
@@ -83,7 +76,7 @@ def _unsound(schema: object, at: str) -> str:
             return f"its schema is none at {at}: {name}"
     types = schema.get("type", "object")
     if not all(
-        isinstance(each, str) and each in _TYPES for each in (types if isinstance(types, list) else [types])
+        isinstance(each, str) and each in TYPES for each in (types if isinstance(types, list) else [types])
     ):
         return f"its schema is none at {at}: type"
     if not all(isinstance(each, str) for each in schema.get("required", ())):
@@ -225,11 +218,11 @@ def _list(schema: Schema, name: str) -> list[Any]:
 
 def _is_a(value: object, wanted: str) -> bool:
     if isinstance(value, bool):
-        return wanted == "boolean" or wanted not in _TYPES
+        return wanted == "boolean" or wanted not in TYPES
     if wanted == "integer" and isinstance(value, float):
         return value.is_integer()
     # A type that JSON Schema does not know says nothing.
-    return isinstance(value, _TYPES.get(wanted, object))
+    return isinstance(value, TYPES.get(wanted, object))
 
 
 def _same(value: object, other: object) -> bool:

@@ -16,7 +16,8 @@ from session.models.model import ToolCall, ToolSpec
 MAX_RESULT_BYTES = 64 * 1024
 
 _CUT_NOTE = "\n[cut: the result was {size} bytes, {limit} are the most]"
-_TYPES: dict[str, tuple[type, ...]] = {
+# The types of JSON Schema, as they are read here.
+TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
@@ -213,7 +214,7 @@ def _problems(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[s
         if name not in arguments or not isinstance(rule, dict):
             continue
         value, wanted, least = arguments[name], rule.get("type"), rule.get("minimum")
-        if isinstance(wanted, str) and wanted in _TYPES and not _is_a(value, wanted):
+        if isinstance(wanted, str) and wanted in TYPES and not _is_a(value, wanted):
             problems.append(f"argument {name!r} is not of type {wanted}")
         elif isinstance(rule.get("enum"), list) and value not in rule["enum"]:
             problems.append(f"argument {name!r} is none of {', '.join(map(str, rule['enum']))}")
@@ -229,4 +230,4 @@ def _is_number(value: object) -> bool:
 def _is_a(value: object, wanted: str) -> bool:
     if isinstance(value, bool):
         return wanted == "boolean"
-    return isinstance(value, _TYPES[wanted])
+    return isinstance(value, TYPES[wanted])
