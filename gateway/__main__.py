@@ -24,7 +24,9 @@ def run(args: argparse.Namespace) -> int:
     # Whatever is made in a workspace is its owner's alone.
     os.umask(0o077)
     try:
-        code: int = getattr(importlib.import_module(module), function)(args)
+        with collector.importing():
+            verb = getattr(importlib.import_module(module), function)
+        code: int = verb(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130

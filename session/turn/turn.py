@@ -373,11 +373,7 @@ class _Turn:
         used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text
         self.quiet, self.sends_files = is_quiet(self._request, answer.text), sends_files(used)
-        fields = {
-            "answers": self._answers or None,
-            "tools_used": used,
-            "unsent": self.quiet or None,
-        }
+        fields = {"answers": self._answers or None, "tools_used": used, "unsent": self.quiet or None}
         await self._store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 
