@@ -71,13 +71,16 @@ def chat(inbound: Inbound) -> Chat | None:
     return told(inbound.key, inbound.id, group=inbound.group)
 
 
-def may_enclose(session: Session, inbound: Inbound, reply: Reply) -> bool:
-    """Say whether files may go out with what a letter ended in: an answer of the model, told or not."""
-    if (reply.silent and not is_quiet(reply)) or reply.kind != "reply" or not asks_model(inbound):
+def may_enclose(inbound: Inbound, reply: Reply) -> bool:
+    """Say whether files may go out with what a letter ended in: an answer of the model, told or not.
+
+    What a subagent answers is read by a model, and takes none along.
+    """
+    if not reply.sends_files and not may_link(reply.text):
         return False
-    exchange = session.find(inbound.id)
-    final = exchange.final if exchange is not None else None
-    return may_link(reply.text) or (final is not None and sends_files(session.line(final)))
+    if (reply.silent and not is_quiet(reply)) or reply.kind != "reply":
+        return False
+    return asks_model(command(inbound)) and inbound.channel != SUBAGENTS
 
 
 def command(inbound: Inbound) -> commands.Command | None:
@@ -92,15 +95,13 @@ def is_quiet(reply: Reply) -> bool:
     return reply.silent and reply.reason == QUIET
 
 
-def asks_model(inbound: Inbound) -> bool:
-    """Say whether the model is asked for this message: no command is but ``/retry``."""
-    found = command(inbound)
+def asks_model(found: commands.Command | None) -> bool:
+    """Say whether the model is asked for a message: for no command but ``/retry``."""
     return found is None or found.name == "retry"
 
 
-def calls_model(inbound: Inbound) -> bool:
+def calls_model(found: commands.Command | None) -> bool:
     """Say whether a model may be called on the way to its answer, a summary's included."""
-    found = command(inbound)
     return found is None or found.name in ("retry", "compact")
 
 
@@ -122,9 +123,10 @@ def stored(session: Session, inbound: Inbound) -> Reply | None:
             return Reply(silent=True)
         if line.get("message_id") != inbound.id:
             return _TOGETHER
+        text, sent = str(line.get("content") or ""), sends_files(line.get("tools_used"))
         if line.get("unsent") is True:
-            return Reply(text=str(line.get("content") or ""), silent=True, reason=QUIET, repeated=True)
-        return Reply(text=str(line.get("content") or ""), repeated=True, seq=session.seq_of(inbound.id))
+            return Reply(text=text, silent=True, reason=QUIET, repeated=True, sends_files=sent)
+        return Reply(text=text, repeated=True, seq=session.seq_of(inbound.id), sends_files=sent)
     known = session.journal.known(inbound.id)
     return None if known is None else _remembered(known)
 

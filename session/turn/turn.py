@@ -13,6 +13,7 @@ from typing import Any
 from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
+from session.context.enclosures import sends_files
 from session.context.quiet import QUIET, is_quiet
 from session.context.request import Asking, Request, TurnContext, TurnLimits
 from session.errors import (
@@ -146,9 +147,14 @@ class Turns:
             text = stored
         if turn.compaction is not None:
             turn.compaction.ended()
-        quiet = QUIET if is_quiet(request, text) else ""
-        seq, usage = session.seq_of(request.id), turn.meter.usage
-        return Reply(text=text, silent=bool(quiet), reason=quiet, seq=seq, usage=usage)
+        return Reply(
+            text=text,
+            silent=turn.quiet,
+            reason=QUIET if turn.quiet else "",
+            seq=session.seq_of(request.id),
+            usage=turn.meter.usage,
+            sends_files=turn.sends_files,
+        )
 
     async def close(self, session: Session, request: Request) -> None:
         """Close a turn that ends without an answer by a line that says so; twice does no harm."""
@@ -179,6 +185,8 @@ class _Turn:
         self._partial: list[str] = []
         # An answer that is being stored as the time runs out may reach the disk: then it is the reply.
         self._answer: str | None = None
+        # Of the answer: whether it is one of a job that is not to be told, and whether a tool sent files.
+        self.quiet = self.sends_files = False
         self._context = context
         self._asking = Asking(
             session,
@@ -364,11 +372,8 @@ class _Turn:
             raise BadAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text
-        fields = {
-            "answers": self._answers or None,
-            "tools_used": used,
-            "unsent": is_quiet(self._request, answer.text) or None,
-        }
+        self.quiet, self.sends_files = is_quiet(self._request, answer.text), sends_files(used)
+        fields = {"answers": self._answers or None, "tools_used": used, "unsent": self.quiet or None}
         await self._store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 
