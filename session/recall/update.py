@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("recall")
 
-# So many lines go into one transaction, which takes a few milliseconds.
-BATCH_LINES = 200
+# So many lines go into one transaction, which takes a few milliseconds; more of them beside other processes,
+# which wait for less than half a second.
+BATCH_LINES, BULK_LINES = 200, 1_000
+# More than this is no work for a thread beside turns.
+BULK_BYTES = 2**21
 # Words that lead nowhere: from so many on, and as many as others, the index is begun anew.
 MANY_GHOSTS = 2_000
 # After so many new ones the words of the index are put together.
@@ -41,6 +45,10 @@ _TRIES = 3
 
 class Overtaken(Exception):
     """Another process, or thread, has changed the index meanwhile."""
+
+
+class Bulk(Exception):
+    """There is so much to read that a process of its own is worth its start; nothing was read yet."""
 
 
 class OutOfTime(Exception):
@@ -78,6 +86,8 @@ class Update:
         files: what is read.
         rest: called after each transaction, with the seconds that the work before it took.
         until: the moment (monotonic) at which it stops.
+        most_bytes: so much is read, of what no one else reads first; None: all of it.
+        batch_lines: how many lines go into a transaction.
     """
 
     def __init__(
@@ -87,16 +97,25 @@ class Update:
         *,
         rest: Callable[[float], None] = lambda _: None,
         until: float | None = None,
+        most_bytes: int | None = None,
+        batch_lines: int = BATCH_LINES,
     ) -> None:
         self._index = index
         self._files = files
         self._rest = rest
         self._until = until
+        self._most_bytes = most_bytes
+        self._batch_lines = batch_lines
         self._began = time.perf_counter()
         self._added = 0
 
     def run(self) -> bool:
-        """Read what is new; say whether the index holds everything now."""
+        """Read what is new; say whether the index holds everything now.
+
+        Raises:
+            Bulk: there are more than ``most_bytes`` to read; nothing was done but that what is gone is found
+                no more.
+        """
         for _ in range(_TRIES):
             try:
                 return self._pass()
@@ -130,10 +149,17 @@ class Update:
         by_name = {source.name: source for source in sources if source.name in wanted}
         # Of a session that a crash left in two places the active one is read.
         once = {file.name: file for file in reversed(files)}
-        for file in once.values():
-            source = by_name.get(file.name)
-            if source is None or source.seen != file.seen or source.path != str(file.path):
-                self._take_in(file, source)
+        news = [
+            (file, source)
+            for file in once.values()
+            if (source := by_name.get(file.name)) is None
+            or source.seen != file.seen
+            or source.path != str(file.path)
+        ]
+        if self._most_bytes is not None and sum(starmap(_unread, news)) > self._most_bytes:
+            raise Bulk
+        for file, source in news:
+            self._take_in(file, source)
         if self._added >= MANY_ROWS:
             self._merge()
         return True
@@ -245,7 +271,7 @@ class Update:
         batch: list[bytes] = []
         for raw in lines:
             batch.append(raw)
-            if len(batch) == BATCH_LINES:
+            if len(batch) == self._batch_lines:
                 before = self._add(file, before, batch)
                 batch = []
                 self._pause()
@@ -333,6 +359,15 @@ class Update:
         self._began = time.perf_counter()
         if self._until is not None and time.monotonic() > self._until:
             raise OutOfTime
+
+
+def _unread(file: _File, source: Source | None) -> int:
+    """Return about how many bytes have to be read; of notes that are known few are new."""
+    if source is None:
+        return file.seen[1]
+    if file.kind != "message":
+        return 0
+    return file.seen[1] - source.size if _only_grew(file, source) else file.seen[1]
 
 
 def _only_grew(file: _File, source: Source) -> bool:
