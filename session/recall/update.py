@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -64,12 +64,13 @@ class ScopeFiles:
     conversations: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
+    """A file as it was seen; each search makes one of every ended session."""
+
     kind: Kind
     key: str
     stem: str
-    path: Path
+    path: str
     seen: tuple[int, int, int]
     session: str = ""
 
@@ -131,14 +132,14 @@ class Update:
     def is_done(self) -> bool:
         """Say whether there is nothing to read."""
         known = {source.path: source.seen for source in self._index.sources() or ()}
-        return {str(file.path): file.seen for file in self._there()} == known
+        return {file.path: file.seen for file in self._there()} == known
 
     def _pass(self) -> bool:
         sources = self._index.sources()
         if sources is None:
             return False
         known = {source.path: source for source in sources}
-        files = [self._named(file, known.get(str(file.path))) for file in self._there()]
+        files = [self._named(file, known.get(file.path)) for file in self._there()]
         wanted = {file.name for file in files if file.kind != "message" or file.session}
         gone = [source for source in sources if source.name not in wanted]
         if gone:
@@ -154,7 +155,7 @@ class Update:
             for file in once.values()
             if (source := by_name.get(file.name)) is None
             or source.seen != file.seen
-            or source.path != str(file.path)
+            or source.path != file.path
         ]
         if self._most_bytes is not None and sum(starmap(_unread, news)) > self._most_bytes:
             raise Bulk
@@ -188,24 +189,26 @@ class Update:
         )
         for kind, name in notes:
             if (found := seen(memory / name)) is not None and (memory / name).is_file():
-                yield _File(kind, "", "", memory / name, found)
+                yield _File(kind, "", "", str(memory / name), found)
         for key, stem in self._files.conversations:
-            path = layout.transcript(stem)
+            path = str(layout.transcript(stem))
             if (found := seen(path)) is not None:
                 yield _File("message", key, stem, path, found)
-            for archived in archive.of_stem(layout, stem):
-                if (found := seen(archived.path)) is not None:
-                    yield _File("message", key, stem, archived.path, found, archived.session_id)
+            folder = str(layout.archive(stem))
+            for name, session in archive.names_of(layout, stem):
+                path = f"{folder}/{name}"
+                if (found := seen(path)) is not None:
+                    yield _File("message", key, stem, path, found, session)
 
     def _named(self, file: _File, known: Source | None) -> _File:
         """Find out which session an active transcript holds."""
         if file.kind != "message" or file.session:
             return file
         if known is not None and known.seen == file.seen and known.key == file.key:
-            return replace(file, session=known.session)
-        transcript = read_beginning(file.path, file.stem)
+            return file._replace(session=known.session)
+        transcript = read_beginning(Path(file.path), file.stem)
         ours = transcript is not None and transcript.key == file.key
-        return replace(file, session=transcript.session_id if transcript is not None and ours else "")
+        return file._replace(session=transcript.session_id if transcript is not None and ours else "")
 
     # -- taking in ---------------------------------------------------------------------------------
 
@@ -220,11 +223,11 @@ class Update:
             if lines is not None:
                 self._take_lines(file, source, lines)
                 return
-        read = load(file.path, file.stem)
+        read = load(Path(file.path), file.stem)
         if read is None:
             raise Overtaken
         transcript, now = read
-        file = replace(file, seen=now)
+        file = file._replace(seen=now)
         if transcript.key != file.key:
             if source is not None:
                 self._let_go([source])
@@ -239,7 +242,7 @@ class Update:
         self._take_lines(file, source, walk(transcript.messages, source.lines))
 
     def _begin(self, file: _File) -> Source:
-        new = self._index.begin(Source(0, file.kind, file.key, file.stem, file.session, str(file.path)))
+        new = self._index.begin(Source(0, file.kind, file.key, file.stem, file.session, file.path))
         if new is None:
             raise Overtaken
         return new
@@ -247,7 +250,7 @@ class Update:
     def _appended(self, file: _File, source: Source) -> list[bytes] | None:
         """Read the lines that came since; None where the file must be looked at as a whole."""
         lines: list[bytes] = []
-        with file.path.open("rb", buffering=0) as opened:
+        with Path(file.path).open("rb", buffering=0) as opened:
             begin = source.base + source.next
             if os.fstat(opened.fileno()).st_ino != source.inode:
                 return None
@@ -296,13 +299,13 @@ class Update:
             index, at = index + 1, at + len(raw) + 1
         done = replace(
             after or before,
-            path=str(file.path),
+            path=file.path,
             lines=index,
             next=at,
             chain=chain,
             rows=before.rows + len(pieces),
         )
-        path, inode = str(file.path), file.seen[0]
+        path, inode = file.path, file.seen[0]
         if not self._index.add(before, done, pieces, withdrawn=gone_back, still=lambda: stands(path, inode)):
             raise Overtaken
         self._added += len(pieces)
@@ -310,14 +313,14 @@ class Update:
 
     def _deleted(self, file: _File) -> set[int]:
         """Return the ``seq`` of what deleted messages took with them, in the whole of a session."""
-        read = load(file.path, file.stem)
+        read = load(Path(file.path), file.stem)
         if read is None:
             raise Overtaken
         return taken_back([decode(raw) for raw in walk(read[0].messages, 0)])
 
     def _take_notes(self, file: _File, source: Source | None) -> None:
         """Compare what a file of notes holds with what is known of it, and take in the difference."""
-        read = read_file(file.path)
+        read = read_file(Path(file.path))
         if read is None:
             raise Overtaken
         source = source or self._begin(file)
@@ -333,7 +336,7 @@ class Update:
         inode, size, mtime = read[1]
         after = replace(
             source,
-            path=str(file.path),
+            path=file.path,
             inode=inode,
             size=size,
             mtime=mtime,
@@ -372,7 +375,7 @@ def _unread(file: _File, source: Source | None) -> int:
 
 def _only_grew(file: _File, source: Source) -> bool:
     return (
-        source.path == str(file.path)
+        source.path == file.path
         and source.inode == file.seen[0]
         and source.next > 0
         and file.seen[1] > source.size
