@@ -10,9 +10,9 @@ from session.recall.ranking import Row
 
 # Of each word so many rows are looked at, the best of them.
 MOST_ROWS = 400
-# Of all words together about so many rows are ranked, the rarest first, which takes a millisecond or two; in a
-# small index all are. Common words then count where a rare one stands: with 1,000 rows less was found in five
-# conversations of LoCoMo put together (the evidence in the first five for 66.4 % instead of 67.4 %).
+# Of all words together about so many rows are ranked, the rarest first, which takes a millisecond or two; in
+# a small index all are. Common words then count where a rare one stands: with 1,000 rows less was found in
+# five conversations of LoCoMo put together (the evidence in the first five for 66.4 % instead of 67.4 %).
 RANKED_ROWS = 400
 # The rarest of all is ranked up to here, its newest rows.
 RAREST_ROWS = 1_000
