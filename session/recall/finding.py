@@ -113,7 +113,7 @@ def find(index: WordIndex, question: Question) -> list[Found]:
     hits: list[Found] = []
     told = set[int]()
     try:
-        for place, score in _placed(index, ranked, at_once=question.limit):
+        for place, score in _placed(index, ranked, at_once=max(question.limit, 1)):
             if len(hits) == question.limit:
                 break
             # What a compaction kept stands in two sessions.
