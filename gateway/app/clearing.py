@@ -29,8 +29,8 @@ async def clear(
 ) -> bool:
     """Delete the transcript of a key, then end what the conversation has under way.
 
-    That is its turn, whose id is known as cleared, so that it is not begun again; its subagents, of whose results
-    nobody hears any more; a compaction behind a turn; and the calls that wait for a person's word.
+    That is its turn, whose id is known as cleared, so that it is not begun again; its subagents, of whose
+    results nobody hears any more; a compaction behind a turn; and the calls that wait for a person's word.
 
     Args:
         key: the conversation.
@@ -38,8 +38,10 @@ async def clear(
         state: the folder ``state/`` of the workspace.
         services: the session side of this process; None: nothing of the conversation runs in it.
         lanes: those of the worker of this process; None: no turn runs here.
-        ids, of, everything, awaited: see ``Store.clear``; where the session is not ``of`` any more, nothing is
-            deleted and nothing ends.
+        ids: see ``Store.clear``, as the next three; the turn that runs has its own added.
+        of: where the session is another one by now, nothing is deleted and nothing ends.
+        everything: what else of the key goes.
+        awaited: names the files that stay.
 
     Returns:
         Whether there was a transcript.

@@ -115,7 +115,7 @@ async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path) -> None:
 async def test_who_may_not_interrupt_is_told_how_all_that_wait_are_answered(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
-    """Another person of a group waits; told once, in words that hold: of these, too, one answer serves all."""
+    """Another person of a group waits; told once, in words that hold: one answer serves these, too."""
     config = on(broker, broker_name, **{"limits.queue_mode": "interrupt", "limits.pending_per_chat": 2})
     async with ModelServer() as model, foreign(broker.url, name=broker_name) as client:
         release = asyncio.Event()
@@ -137,9 +137,8 @@ async def test_who_may_not_interrupt_is_told_how_all_that_wait_are_answered(
             busy, *replies = await client.collect("foreign", 3)
 
         assert (busy["id"], busy["kind"]) == ("bob2#notice.busy", "notice")
-        assert busy["text"] == (
-            "2 messages of this chat wait. All will be answered, those that one person wrote in a row together."
-        )
+        how = "All will be answered, those that one person wrote in a row together."
+        assert busy["text"] == f"2 messages of this chat wait. {how}"
         assert [(each["id"], each["text"]) for each in replies] == [
             ("ann1#reply", "for ann"),
             ("bob1#reply", "for bob"),
