@@ -92,9 +92,9 @@ class Telegram:
         A short answer to a press is shown to the presser alone, as no message, while the button still turns.
         """
         press = str(piece.meta.get(PRESS) or "")
-        if press and isinstance(piece.content, Rendered) and not piece.buttons:
-            if await self._presses.tell(press, piece.content.plain):
-                return f"{PRESS}:{press}"
+        words = piece.content.plain if isinstance(piece.content, Rendered) and not piece.buttons else ""
+        if press and words and await self._presses.tell(press, words):
+            return f"{PRESS}:{press}"
         fields = _address(piece.chat_id)
         if piece.reply_to is not None and piece.reply_to.isdecimal():
             fields["reply_parameters"] = {

@@ -39,7 +39,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How an adapter pauses, how long its last word may take, how late a poll may be, how long a button turns."""
+    """How an adapter pauses, and how long its last word may take, a poll may be late, a button may turn."""
 
     sleep: Sleep = asyncio.sleep
     farewell_s: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -73,7 +74,10 @@ class TurnRuns:
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
         entry.asking = ""
-        meter = self._quota.meter(self.payer(inbound)) if self._quota is not None else Meter()
+        meter = Meter()
+        if self._quota is not None:
+            paid = self.payer(inbound)
+            meter, request = self._quota.meter(paid), replace(request, payer=self._quota.payer(paid))
         try:
             async with attempt:
                 reply = await self._run(attempt, request, meter)
