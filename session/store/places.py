@@ -231,7 +231,7 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
 
 
 def open_up(tree: Path) -> None:
-    """Let its owner look into and change a folder and those below it: a command of ``shell`` may have shut one.
+    """Let its owner look into and change a folder and those below it: a command may have shut one.
 
     No link is followed, also where one takes the place of a folder meanwhile. What cannot be opened stays as
     it is: whoever removes it says so.
@@ -242,7 +242,7 @@ def open_up(tree: Path) -> None:
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
             if mode & stat.S_IRWXU != stat.S_IRWXU:
                 # By the number of what is open: by its name it might be another one by now.
-                os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)
+                Path(f"/proc/self/fd/{folder}").chmod(mode | stat.S_IRWXU)
         finally:
             os.close(folder)
         with os.scandir(tree) as entries:

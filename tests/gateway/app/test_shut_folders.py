@@ -54,7 +54,7 @@ async def test_what_a_command_shut_goes_with_its_chat(
 
         assert code == 0
         assert not folder.exists()
-        assert [path for path in workspace.rglob("secret.txt")] == []
+        assert list(workspace.rglob("secret.txt")) == []
         assert list((workspace / "state" / "erasing").iterdir()) == []
         assert (other.stat().st_mode & 0o777, (other / "kept.txt").read_text()) == (0o500, "kept")
         assert {"kind": "file", "count": 2} in [
