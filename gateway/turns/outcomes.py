@@ -13,6 +13,7 @@ from session.context.enclosures import sends_files
 from session.context.links import may_link
 from session.context.quiet import QUIET
 from session.context.scopes import Chat
+from session.models.model import Payer
 from session.store.store import Session
 from session.transcript.attachments import Attachment
 from session.transcript.journal import Known
@@ -26,8 +27,8 @@ ASKER: Final = "asker"
 _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
 
-def request(inbound: Inbound) -> Request:
-    """Turn a queue body into the session package's own request."""
+def request(inbound: Inbound, payer: Payer | None = None) -> Request:
+    """Turn a queue body into the session package's own request, for which ``payer`` pays."""
     who = inbound.sender
     named = (("id", who.id), ("name", who.name), ("username", who.username))
     sender: Mapping[str, str] = {name: value for name, value in named if value}
@@ -45,6 +46,7 @@ def request(inbound: Inbound) -> Request:
         job_name=job_name(inbound),
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
+        payer=payer,
     )
 
 

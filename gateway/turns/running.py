@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -72,6 +73,8 @@ class TurnRuns:
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
         entry.asking = ""
+        if request.payer is not payer:
+            request = replace(request, payer=payer)
         meter = self._quota.meter(payer) if self._quota is not None and payer is not None else Meter()
         try:
             async with attempt:

@@ -383,7 +383,7 @@ class Worker:
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
                 return await self._runs.run(attempt, answer, payer)
             await self._idle.before(entry, session)
-            return await self._runs.run(attempt, outcomes.request(inbound), payer)
+            return await self._runs.run(attempt, outcomes.request(inbound, payer), payer)
         finally:
             attempt.leave_place()
 

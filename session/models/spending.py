@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -111,9 +111,9 @@ class Spending:
         held = id_ if self.limited else ""
         self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held))
 
-    def pay(self, key: str, usage: Usage, *, id_: str = "") -> None:
-        """Count what a call cost that is no turn of anybody's; ``id_`` is that of its hold."""
-        self._record(SpendingRow(self._now(), key, "", usage, turn=False, id=id_))
+    def pay(self, key: str, usage: Usage, *, person: str = "", job: str = "", id_: str = "") -> None:
+        """Count what a call cost that is no turn; ``id_`` is that of its hold."""
+        self._record(SpendingRow(self._now(), key, person, usage, turn=False, job=job, id=id_))
 
     def _record(self, line: UsageLine) -> None:
         if not self._durable:
@@ -229,29 +229,29 @@ class Spending:
         self, key: str, model: Model, prompt: Prompt
     ) -> AsyncIterator[Callable[[Usage | None], None]]:
         """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
-        async with self._held_for(key, lambda: self.pricing.need(model, prompt, 0)) as count:
+        async with self._held_for(Payer(key), lambda: self.pricing.need(model, prompt, 0)) as count:
             yield count
 
     @contextlib.asynccontextmanager
     async def embedding(
-        self, key: str, embedder: Embedder, texts: Sequence[str]
+        self, payer: Payer, embedder: Embedder, texts: Sequence[str]
     ) -> AsyncIterator[Callable[[Usage | None], None]]:
         """Hold what vectors may cost that are no turn's own; see ``CostMeter``."""
-        async with self._held_for(key, lambda: self.pricing.need_of_texts(embedder, texts)) as count:
+        async with self._held_for(payer, lambda: self.pricing.need_of_texts(embedder, texts)) as count:
             yield count
 
     @contextlib.asynccontextmanager
     async def _held_for(
-        self, key: str, need: Callable[[], Awaitable[Need]]
+        self, payer: Payer, need: Callable[[], Awaitable[Need]]
     ) -> AsyncIterator[Callable[[Usage | None], None]]:
-        payer = Payer(key, id=str(ULID())) if self.limited else Payer(key)
+        payer = replace(payer, id=str(ULID()) if self.limited else "")
         spent = Usage()
 
         def count(usage: Usage | None) -> None:
             nonlocal spent
             if usage is not None:
                 spent = usage
-                self.pay(key, usage, id_=payer.id)
+                self.pay(payer.key, usage, person=payer.person, job=payer.job, id_=payer.id)
 
         try:
             if self.limited:

@@ -19,6 +19,7 @@ from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError
 from session.memory.circles import Circles
+from session.models.model import Payer
 from session.recall.bulk import Ending, bring_up
 from session.recall.finding import Found as FoundText
 from session.recall.finding import Hit, Question, find
@@ -105,6 +106,7 @@ class Recall:
         neighbours: int = 0,
         within_s: float | None = WITHIN_S,
         asking: str = "",
+        payer: Payer | None = None,
     ) -> Found:
         """Find what holds words of ``text``, the best first.
 
@@ -116,6 +118,7 @@ class Recall:
             neighbours: so many messages before and after each come along.
             within_s: how long what is new may be read first; None: to its end.
             asking: the id of the message whose turn searches; its own lines are not found.
+            payer: for whom vectors count; None: for the conversation alone.
 
         Raises:
             StoreError: the index cannot be used.
@@ -139,13 +142,13 @@ class Recall:
         if not whole:
             self._forced.add(key)
             self._news.set()
-        return Found((await self._ranked(key, text, found))[:limit], whole)
+        return Found((await self._ranked(payer or Payer(key), key, text, found))[:limit], whole)
 
-    async def _ranked(self, key: str, text: str, found: Sequence[FoundText]) -> list[Hit]:
+    async def _ranked(self, payer: Payer, key: str, text: str, found: Sequence[FoundText]) -> list[Hit]:
         if self._nearness is None:
             return [each.hit for each in found]
         stem = await self._store.stem(SessionKey(key))
-        return await self._nearness.ranked(key, stem, text, found)
+        return await self._nearness.ranked(payer, stem, text, found)
 
     async def is_up(self, scope: Scope, key: str) -> bool:
         """Say whether the index of a scope holds everything, without reading any of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -56,34 +56,23 @@ __all__ = [
 QUICK_S = 0.02
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns:
     """Runs turns: one model, one set of tools, many sessions."""
 
-    def __init__(
-        self,
-        *,
-        model: Model,
-        toolbox: Toolbox,
-        limits: TurnLimits,
-        zone: tzinfo,
-        clock: Callable[[], datetime],
-        turn_context: Callable[[Session, Request], Awaitable[TurnContext]],
-        workspace: Path | None = None,
-        compactions: Compactions | None = None,
-        embeddings: Embeddings | None = None,
-        gate: Gate | None = None,
-    ) -> None:
-        self.gate = gate
-        self.workspace = workspace
-        self.compactions = compactions
-        self.embeddings = embeddings
-        self.model = model
-        self._warms = model if isinstance(model, Warms) else None
-        self.toolbox = toolbox
-        self.limits = limits
-        self.zone = zone
-        self.clock = clock
-        self.turn_context = turn_context
+    model: Model
+    toolbox: Toolbox
+    limits: TurnLimits
+    zone: tzinfo
+    clock: Callable[[], datetime]
+    turn_context: Callable[[Session, Request], Awaitable[TurnContext]]
+    workspace: Path | None = None
+    compactions: Compactions | None = None
+    embeddings: Embeddings | None = None
+    gate: Gate | None = None
+
+    def __post_init__(self) -> None:
+        self._warms = self.model if isinstance(self.model, Warms) else None
 
     def now(self) -> str:
         """Return the timestamp of a line that is written now."""
