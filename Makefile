@@ -32,7 +32,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ
-	@deploy/system-packages.sh rabbitmq-server curl bubblewrap openssl
+	@deploy/system-packages.sh rabbitmq-server curl bubblewrap openssl systemd
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
@@ -58,7 +58,7 @@ chaos: $(VENV)/.dev ## new examples for the properties, then N kills at random p
 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)
-	echo "setuptools>=77" | $(COMPILE) - --output-file $(LOCKS)/build.txt
+	printf "setuptools>=80\nsetuptools-scm>=9\n" | $(COMPILE) - --output-file $(LOCKS)/build.txt
 	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
 	$(COMPILE) pyproject.toml --extra mcp --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
 	$(COMPILE) pyproject.toml --extra dev --constraints $(LOCKS)/extras.txt --output-file $(LOCKS)/dev.txt

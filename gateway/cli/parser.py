@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
+from gateway.cli.systemd_verbs import add_systemd
 
 PROGRAM = "chat-gateway"
 IMPORTED_ONLY = ("pi", "openclaw")
@@ -87,6 +88,7 @@ def build() -> argparse.ArgumentParser:
     add_cron(tree.noun("cron", "what is asked by the clock"))
     _add_mcp(tree.noun("mcp", "servers of tools, and which of their tools may be used"))
     _add_config(tree.noun("config", "the configuration and its problems"))
+    add_systemd(tree.noun("systemd", "the units of the service"))
     return parser
 
 
