@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
 
-.PHONY: help install extras run test test-fast check bench chaos lock clean
+.PHONY: help install extras run test test-fast check bench chaos deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
@@ -48,6 +48,10 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server
 	$(BIN)/python -m bench
+
+deb: $(VENV)/.runtime ## builds a Debian package into dist/
+	@deploy/system-packages.sh python3-venv
+	deploy/deb/build.sh $(BIN)/python dist
 
 N ?= 20
 BROKER ?= embedded

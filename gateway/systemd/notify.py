@@ -35,8 +35,9 @@ class Manager:
     def watching(self, status: Callable[[], str]) -> Iterator[None]:
         """Keep it told while the context is open, from the running loop.
 
-        A start may take as long as the loop moves: a broker that is away is waited for. Afterwards the watchdog
-        is fed by the loop alone, by no thread: what blocks the loop starves it, a model that thinks does not.
+        A start may take as long as the loop moves: a broker that is away is waited for. Afterwards the
+        watchdog is fed by the loop alone, by no thread: what blocks the loop starves it, a model that
+        thinks does not.
 
         Args:
             status: the one line that ``systemctl status`` shows; called on the loop, and quick.

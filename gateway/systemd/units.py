@@ -48,8 +48,16 @@ def install(folder: Path, starts: Path) -> list[Path]:
     written = []
     for name, place in PLACES.items():
         path = folder / place
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _make_open(path.parent)
         path.write_text(text(name, starts), encoding="utf-8")
         path.chmod(0o644)
         written.append(path)
     return written
+
+
+def _make_open(folder: Path) -> None:
+    """Make a folder and those above it for everybody to read, whatever this process keeps to itself."""
+    if not folder.exists():
+        _make_open(folder.parent)
+        folder.mkdir()
+        folder.chmod(0o755)

@@ -134,6 +134,7 @@ def test_install_writes_them_with_the_program_that_it_is(
     assert written == [str(tmp_path / place) for place in units.PLACES.values()]
     for place in written:
         assert Path(place).stat().st_mode & 0o777 == 0o644
+        assert Path(place).parent.stat().st_mode & 0o777 == 0o755
     assert "ExecStart=/opt/x/bin/chat-gateway " in Path(written[0]).read_text()
 
 

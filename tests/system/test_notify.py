@@ -39,6 +39,10 @@ class Told:
             data = await asyncio.get_running_loop().sock_recv(self._socket, 4096)
         return dict(line.split("=", 1) for line in data.decode().splitlines())
 
+    async def several(self, times: int, *, within_s: float) -> list[dict[str, str]]:
+        """So many datagrams, each of them in time."""
+        return [await self.next(within_s) for _ in range(times)]
+
     async def until(self, name: str, times: int = 1) -> list[dict[str, str]]:
         """All that is told up to the one that has ``name`` for the so-manieth time."""
         seen: list[dict[str, str]] = []
@@ -81,9 +85,7 @@ async def test_it_is_ready_when_it_serves_and_says_when_it_ends(tmp_path: Path, 
 
         assert seen[-1]["READY"] == "1"
         assert not any("READY" in one for one in seen[:-1])
-        assert {one["STATUS"] for one in seen if "STATUS" in one} == {"starts", "answers"} or (
-            seen[-1]["STATUS"] == "answers"
-        )
+        assert [one["STATUS"] for one in seen if "STATUS" in one][-1] == "answers"
         assert int(ended[-1]["EXTEND_TIMEOUT_USEC"]) > 100_000_000
         assert await daemon.died() == 0
 
@@ -110,7 +112,7 @@ async def test_it_is_not_ready_while_its_broker_is_away(tmp_path: Path, told: To
 async def test_a_slow_model_feeds_the_watchdog_and_a_blocked_loop_does_not(
     tmp_path: Path, told: Told
 ) -> None:
-    """While a turn waits for its model each limit is kept; once the loop stands still nothing comes any more."""
+    """While a turn waits for its model each limit is kept; once the loop stands still nothing comes."""
     workspace = tmp_path / "workspace"
     async with gateway(workspace, told, stuck=True, model__echo_delay_s=3600.0) as daemon:
         await told.until("READY")
@@ -119,12 +121,11 @@ async def test_a_slow_model_feeds_the_watchdog_and_a_blocked_loop_does_not(
         await until_running(daemon, 0)
         told.drop_what_waits()
 
-        beats = [await told.next(within_s=WATCHDOG_S) for _ in range(4)]
+        beats = await told.several(4, within_s=WATCHDOG_S)
         daemon.signal(signal.SIGUSR1)
+        # What had been sent before the signal may still lie here.
         with pytest.raises(TimeoutError):
-            # What had been sent before the signal may still lie here.
-            for _ in range(4):
-                await told.next(within_s=WATCHDOG_S)
+            await told.several(4, within_s=WATCHDOG_S)
         # As systemd does it then.
         daemon.signal(signal.SIGABRT)
 
