@@ -36,6 +36,7 @@ MIN_TOKEN_CHARS = 16
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+WholePath = Annotated[str, Field(pattern=r"^(/[^\0]*)?\Z")]
 _PERSON = re.compile(r"\w[\w.-]{0,63}")
 MAX_PERSON_BYTES = 64
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,31}:\S+")
@@ -85,6 +86,9 @@ class Broker(ConfigTable):
     queue_type: Literal["auto", "classic", "quorum"] = "auto"
     heartbeat_s: Count = 10
     name: str = Field(default="chat", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+    ca_file: WholePath = ""
+    cert_file: WholePath = ""
+    key_file: WholePath = ""
 
     @field_validator("url")
     @classmethod

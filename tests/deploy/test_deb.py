@@ -155,7 +155,7 @@ def test_a_secret_comes_from_the_store_of_credentials(service: Box) -> None:
 
 @pytest.mark.parametrize(("more", "sandbox"), [("", "landlock"), ("sandbox.conf", "bubblewrap")])
 def test_commands_of_tools_are_confined_under_the_unit(service: Box, more: str, sandbox: str) -> None:
-    """As it is, Landlock does it; with the drop-in, bubblewrap: `doctor` tries it under the unit's own lines."""
+    """As it is, Landlock does it; with the drop-in, bubblewrap: `doctor` tries it under the same."""
     write(service, CONFIG, f'[tools.shell]\nenabled = true\nsandbox = "{sandbox}"\n')
     body = units.text(UNIT, Path("/usr/bin/chat-gateway"))
     body = body.replace("Type=notify", "Type=oneshot").replace("WatchdogSec=60\n", "")
