@@ -210,7 +210,14 @@ def _add_daemon(tree: _Tree) -> None:
     chat.add_argument(
         "--timeout", metavar="S", type=_seconds, help="seconds to wait for the reply (default: no limit)"
     )
-    tree.verb("status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True)
+    status = tree.verb(
+        "status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True
+    )
+    status.add_argument(
+        "--alive",
+        action="store_true",
+        help="say nothing, and exit 69 where no daemon of this machine or container is ready and answers",
+    )
     doctor = tree.verb(
         "doctor",
         "gateway.cli.doctor:doctor",
