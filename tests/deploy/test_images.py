@@ -1,4 +1,4 @@
-"""The container image, the compose files and the manifests: what they promise, checked without a container."""
+"""The container image, the compose files and the manifests: their promises, checked without a container."""
 
 from __future__ import annotations
 

@@ -54,11 +54,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     port.close()
 
 
-async def broker_check(secured: Secured, workspace: Path, **changed: object) -> str:
-    """What ``doctor`` says of the broker."""
+async def broker_check(secured: Secured, workspace: Path, *, name: str = "broker", **changed: object) -> str:
+    """What ``doctor`` says of the broker, with its cure."""
     _, said = await command(workspace, "doctor", config=secured.config(**changed))
     lines = said.splitlines()
-    at = next(place for place, line in enumerate(lines) if "  broker: " in line)
+    at = next(place for place, line in enumerate(lines) if f"  {name}: " in line)
     return "\n".join(lines[at : at + 2])
 
 
@@ -69,6 +69,15 @@ async def test_a_gateway_works_over_tls_in_roles(secured: Secured, tmp_path: Pat
 
     assert answer is not None
     assert answer["reply"] == "echo: hello"
+
+
+async def test_the_end_of_the_brokers_certificate_is_told(secured: Secured, tmp_path: Path) -> None:
+    """A month before, `doctor` warns: the test's is valid for two days."""
+    said = await broker_check(secured, tmp_path, name="certificates")
+
+    assert said.startswith("warn")
+    assert "the broker's certificate is valid until 20" in said
+    assert "try: renew it on the broker" in said
 
 
 async def test_another_authority_is_refused(secured: Secured, tmp_path: Path) -> None:
