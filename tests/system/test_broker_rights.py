@@ -28,17 +28,21 @@ def user(broker: Broker, name: str, *role: str) -> str:
     """Make a user with the rights of a role, as the page says; return its address."""
     login = f"{role[0]}-{name}"
     broker.ctl("add_user", login, "pw")
-    script = ROOT / "deploy" / "rabbitmq" / "rights.sh"
+    run(broker, name, "rights.sh", role[0], login, *role[1:])
+    return broker.url.replace("guest:guest", f"{login}:pw")
+
+
+def run(broker: Broker, name: str, script: str, *words: str) -> None:
+    """Run one of the scripts for the broker."""
     environment = {**os.environ, **broker.environment(), "RABBITMQCTL": f"{BIN}/rabbitmqctl --quiet"}
     done = subprocess.run(
-        [script, role[0], login, *role[1:]],
+        [ROOT / "deploy" / "rabbitmq" / script, *words],
         env={**environment, "NAME": name},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return broker.url.replace("guest:guest", f"{login}:pw")
 
 
 async def test_a_gateway_in_roles_works_under_them(tmp_path: Path, broker: Broker, broker_name: str) -> None:
@@ -164,6 +168,24 @@ async def test_the_session_user_has_nothing_of_others(broker: Broker, broker_nam
     async with await aio_pika.connect(url) as connection:
         with pytest.raises(ChannelAccessRefused):
             await (await connection.channel()).declare_queue(f"other-{broker_name}")
+
+
+async def test_the_policy_matches_the_queues_and_takes_no_letter(broker: Broker, broker_name: str) -> None:
+    """It is in force for each queue of the gateway, and letters come as they went."""
+    run(broker, broker_name, "policies.sh")
+    try:
+        async with serving(broker.url, broker_name, queue_type="quorum") as mailbox:
+            await mailbox.ready()
+            await mailbox.put(Post(outbound("shop"), "shop:1", "a", b"{}"))
+            async with mailbox.take(outbound("shop")) as letters:
+                assert (await anext(aiter(letters))).id == "a"
+            listed = broker.ctl("list_queues", "name", "policy").splitlines()
+    finally:
+        broker.ctl("clear_policy", f"{broker_name}-balanced")
+
+    ours = [line.split("\t") for line in listed if line.startswith(f"{broker_name}.")]
+    assert len(ours) > PARTITIONS
+    assert {policy for _, policy in ours} == {f"{broker_name}-balanced"}
 
 
 def test_a_role_that_there_is_not_is_refused() -> None:
