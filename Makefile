@@ -50,7 +50,7 @@ bench: $(VENV)/.dev install ## measures against peers in one run
 	$(BIN)/python -m bench
 
 deb: $(VENV)/.runtime ## builds a Debian package into dist/
-	@deploy/system-packages.sh python3-venv
+	@deploy/system-packages.sh python3
 	deploy/deb/build.sh $(BIN)/python dist
 
 N ?= 20

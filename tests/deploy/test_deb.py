@@ -14,11 +14,15 @@ from pathlib import Path
 import pytest
 
 from gateway.systemd import units
+from tests.docs.page import read
 from tests.support.harness import ROOT
 from tests.support.systemd_box import Box, lacking
 
+SYSTEM = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, text=True, check=False).stdout
 if reason := lacking():
     pytest.skip(reason, allow_module_level=True)
+if not SYSTEM.startswith("Python {}.{}.".format(*sys.version_info)):
+    pytest.skip("needs Debian's own Python of the version that the packages are for", allow_module_level=True)
 pytestmark = pytest.mark.slow
 
 UNIT = "chat-gateway.service"
@@ -189,6 +193,40 @@ def test_removed_it_keeps_and_purged_it_leaves_nothing(share: Path) -> None:
         assert "cli_direct.jsonl" in kept
         assert listing(machine) == []
         assert machine.run("getent", "passwd", "chat-gateway").returncode != 0
+
+
+def test_the_commands_of_the_page_install_and_remove_it(share: Path) -> None:
+    """Without a package: what docs/systemd.md says is typed, and then the service runs, and is gone."""
+    blocks = [code.text for code in read(ROOT / "docs" / "systemd.md").code if code.language == "sh"]
+    (installing,) = (text for text in blocks if "chat-gateway systemd install" in text)
+    (confining,) = (text for text in blocks if "show sandbox.conf" in text)
+    (removing,) = (text for text in blocks if "userdel" in text)
+    with Box(share) as machine:
+        program = (
+            "cd /run && dpkg-deb -x /run/share/chat-gateway.deb x && mv x/usr/lib/chat-gateway /usr/lib/"
+        )
+        machine.run(
+            "sh", "-c", f"{program} && ln -s ../lib/chat-gateway/bin/chat-gateway /usr/bin/", check=True
+        )
+        typed(machine, installing)
+        active = machine.shown(UNIT, "ActiveState")
+        mode = machine.run("stat", "-c", "%a %U %G", str(CONFIG)).stdout
+        typed(machine, confining)
+        drop_ins = machine.shown(UNIT, "DropInPaths")
+        answer = machine.run(*AS_SERVICE, "chat", "-m", "hello", check=True).stdout
+        typed(machine, removing)
+
+        assert active == "active"
+        assert mode == "640 root chat-gateway\n"
+        assert drop_ins.endswith("sandbox.conf")
+        assert answer == "echo: hello\n"
+        assert machine.shown(UNIT, "LoadState") == "not-found"
+        assert machine.run("getent", "passwd", "chat-gateway").returncode != 0
+
+
+def typed(box: Box, commands: str) -> None:
+    """Type what a page says, as a person who may use sudo."""
+    box.run("bash", "-ec", f'sudo() {{ "$@"; }}\n{commands}', check=True)
 
 
 def listing(box: Box) -> list[str]:

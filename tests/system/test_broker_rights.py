@@ -15,7 +15,7 @@ from aiormq.exceptions import ChannelAccessRefused
 from gateway.queue.mailbox import ParkedAs, Post, outbound
 from tests.gateway.on_rabbit import serving
 from tests.support.broker import BIN, Broker
-from tests.support.harness import ROOT, Daemon
+from tests.support.harness import ROOT, Daemon, command
 from tests.support.place import on
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, with_telegram
@@ -64,8 +64,11 @@ async def test_a_gateway_in_roles_works_under_them(tmp_path: Path, broker: Broke
             await server.said(ADA, lambda sent: sent.text == "echo: two")
 
             assert [sent.text for sent in server.sent_to(ADA)] == ["echo: one", "echo: two"]
-            assert await channels.stop() == 0
             assert await session.stop() == 0
+            # The adapters have no port; whether they run is told all the same.
+            assert (await command(tmp_path, "status", "--alive", config=config))[0] == 0
+            assert await channels.stop() == 0
+            assert (await command(tmp_path, "status", "--alive", config=config))[0] == 69
             assert b"Traceback" not in channels.log
         finally:
             for daemon in (channels, session):
