@@ -377,6 +377,7 @@ def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
         return EmbeddedMailbox(settings.workspace / "state")
     # A start with the embedded queue is quicker without the AMQP client.
     from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+    from gateway.queue.rabbitmq.tls import TlsFiles
 
     broker = settings.broker
     return RabbitMailbox(
@@ -386,4 +387,5 @@ def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
         queue_type=broker.queue_type,
         heartbeat_s=broker.heartbeat_s,
         reports=reports,
+        tls=TlsFiles(broker.ca_file, broker.cert_file, broker.key_file),
     )

@@ -20,10 +20,13 @@ from gateway.app.optional_tools import lacking
 from gateway.config import extras, memory_scope
 from gateway.config.not_built import WORDS, not_built
 from gateway.config.settings import Settings
+from gateway.systemd.notify import Manager
 
 log = structlog.get_logger("daemon")
 
 LAST_WORDS_S = 3.0
+# Beside what the running turns are given: the adapters' end, and the last words.
+END_BEYOND_DRAIN_S = 15.0
 
 
 class Server(Protocol):
@@ -68,26 +71,43 @@ async def _main(settings: Settings, server: Callable[[Application], Server], rol
     ending = _Ending(application)
     ending.listen()
     collector.calm()
-    async with application.open(serve=http.serve if http is not None else None):
-        if http is not None:
-            await http.bound.wait()
-        url = http.url if http is not None else ""
-        with DaemonRegistry(settings.workspace).entry(url=url, role=role):
-            if settings.model.name == "echo" and role != "channels":
-                _say("model echo: it repeats what it is told, until model.name is set")
-            for key in not_built(settings):
-                _say(f"{key}: {WORDS}")
-            for text, cure in lacking(settings):
-                _say(f"{text}; {cure}")
-            if extras.lacks_mcp(settings):
-                _say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
-            level, text, cure = memory_scope.check(settings)
-            if level == "warn":
-                _say(f"{text}; {cure}")
-            _say(f"ready {url}".rstrip())
-            log.info("daemon.started", role=role, url=url, model=settings.model.name)
-            await ending.asked.wait()
-        log.info("daemon.draining")
+    manager = Manager()
+    with manager.watching(lambda: _standing(application)):
+        async with application.open(serve=http.serve if http is not None else None):
+            if http is not None:
+                await http.bound.wait()
+            await _serve(application, ending, manager, url=http.url if http is not None else "")
+
+
+async def _serve(application: Application, ending: _Ending, manager: Manager, *, url: str) -> None:
+    """Say that it is ready, and wait until it shall end."""
+    settings, role = application.settings, application.role
+    with DaemonRegistry(settings.workspace).entry(url=url, role=role):
+        if settings.model.name == "echo" and role != "channels":
+            _say("model echo: it repeats what it is told, until model.name is set")
+        for key in not_built(settings):
+            _say(f"{key}: {WORDS}")
+        for text, cure in lacking(settings):
+            _say(f"{text}; {cure}")
+        if extras.lacks_mcp(settings):
+            _say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
+        level, text, cure = memory_scope.check(settings)
+        if level == "warn":
+            _say(f"{text}; {cure}")
+        _say(f"ready {url}".rstrip())
+        manager.ready()
+        log.info("daemon.started", role=role, url=url, model=settings.model.name)
+        await ending.asked.wait()
+    manager.stopping(settings.limits.drain_s + END_BEYOND_DRAIN_S)
+    log.info("daemon.draining")
+
+
+def _standing(application: Application) -> str:
+    """Say in one line how it stands, for ``systemctl status``."""
+    health = application.mailbox.health()
+    if not health.up:
+        return f"the queue is away: {health.error}"
+    return "answers" if application.ready.is_set() else "starts"
 
 
 class _Ending:

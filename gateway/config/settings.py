@@ -85,6 +85,9 @@ class Broker(ConfigTable):
     queue_type: Literal["auto", "classic", "quorum"] = "auto"
     heartbeat_s: Count = 10
     name: str = Field(default="chat", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
 
     @field_validator("url")
     @classmethod
@@ -103,6 +106,13 @@ class Broker(ConfigTable):
                 'expected "embedded" or amqp://user:password@host:5672/vhost (or amqps://), '
                 'with "%23" for "#" and so on'
             )
+        return value
+
+    @field_validator("ca_file", "cert_file", "key_file")
+    @classmethod
+    def _whole_path(cls, value: str) -> str:
+        if value and not value.startswith("/"):
+            raise ValueError("expected a whole path, such as /etc/chat-gateway/ca.pem")
         return value
 
     @property

@@ -24,7 +24,7 @@ from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
-from gateway.doctor import cron, embedding, erasures, mcp, owners, tools
+from gateway.doctor import certificates, cron, embedding, erasures, mcp, owners, tools
 from gateway.errors import GatewayError, StateInUse
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
@@ -90,6 +90,8 @@ async def examine(
             tell(f"asks the broker, for {BROKER_S:g} s at most …")
         for check in await _broker(settings, daemon):
             yield check
+        for level, text, cure in await certificates.check(settings.broker):
+            yield Check("certificates", level, text, cure)
     if settings.model.name != "echo":
         tell(f"asks the model, for {MODEL_S:g} s at most …")
     yield await _model(settings)
