@@ -28,16 +28,12 @@ ChatHeader = Annotated[str | None, Header(max_length=MAX_KEY_CHARS)]
 def routes(chats: ChatService) -> APIRouter:
     """Build the routes of OpenAI's API."""
     router = APIRouter(prefix="/v1")
+    _add_models(router, chats)
+    _add_completions(router, chats)
+    return router
 
-    def names() -> list[str]:
-        return list(dict.fromkeys((OURS, chats.application.settings.model.name)))
 
-    def known(name: str) -> dict[str, Any]:
-        if name not in names():
-            raise HttpError(404, f"there is no model {name[:200]}", hint="GET /v1/models lists them")
-        created = round(chats.application.started_at.timestamp())
-        return {"id": name, "object": "model", "created": created, "owned_by": OURS}
-
+def _add_models(router: APIRouter, chats: ChatService) -> None:
     @router.get(
         "/models",
         summary="List what a client may name as its model",
@@ -45,7 +41,7 @@ def routes(chats: ChatService) -> APIRouter:
         **needs("read", form=OpenAIErrorOut),
     )
     async def get_models() -> Response:
-        return json_response({"object": "list", "data": [known(name) for name in names()]})
+        return json_response({"object": "list", "data": [_known(chats, name) for name in _names(chats)]})
 
     @router.get(
         "/models/{model:path}",
@@ -54,8 +50,26 @@ def routes(chats: ChatService) -> APIRouter:
         **needs("read", 404, form=OpenAIErrorOut),
     )
     async def get_model(model: str) -> Response:
-        return json_response(known(model))
+        return json_response(_known(chats, model))
 
+
+def _names(chats: ChatService) -> list[str]:
+    return list(dict.fromkeys((OURS, chats.application.settings.model.name)))
+
+
+def _known(chats: ChatService, name: str) -> dict[str, Any]:
+    """Describe what a client may name as its model.
+
+    Raises:
+        HttpError: 404, there is none of this name.
+    """
+    if name not in _names(chats):
+        raise HttpError(404, f"there is no model {name[:200]}", hint="GET /v1/models lists them")
+    created = round(chats.application.started_at.timestamp())
+    return {"id": name, "object": "model", "created": created, "owned_by": OURS}
+
+
+def _add_completions(router: APIRouter, chats: ChatService) -> None:
     @router.post(
         "/chat/completions",
         summary="Ask in a chat, as with OpenAI's API; with stream as server-sent events",
@@ -72,7 +86,7 @@ def routes(chats: ChatService) -> APIRouter:
             Header(min_length=1, max_length=MAX_KEY_HEADER_CHARS, description="the message's id"),
         ] = None,
     ) -> Response:
-        known(body.model)
+        _known(chats, body.model)
         check_words(request.scope, body.text)
         own = caller_of(request.scope).name
         chat = body.user or x_chat_id or x_openwebui_chat_id or f"openai{'-' + own if own else ''}"
@@ -84,8 +98,6 @@ def routes(chats: ChatService) -> APIRouter:
             await completion.begin()
             return CompletionStream(completion, model, usage=bool(options and options.include_usage))
         return await _whole(request, completion, model)
-
-    return router
 
 
 def _message(chat: str, text: str, message_id: str | None) -> Inbound:
