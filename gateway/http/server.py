@@ -27,6 +27,7 @@ from gateway.http import (
     parked,
     recall,
     sessions,
+    trace,
 )
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
@@ -165,6 +166,7 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         cron.routes(chats),
         approvals.routes(chats),
         recall.routes(chats),
+        trace.routes(chats),
         login.routes(gate),
         page.routes(),
     ):
