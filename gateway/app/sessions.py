@@ -21,6 +21,7 @@ from gateway.app.surroundings import SurroundingsReader
 from gateway.app.toolbox import build_toolbox
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
+from gateway.observer import Observer
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
 from session.background.job_files import JobFiles
@@ -56,11 +57,12 @@ class SessionServices:
         status: Callable[[str], list[str]],
         spawning: Spawning | None = None,
         clock: Callable[[], datetime] = utc_now,
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
-        self._status, self.spawning = status, spawning
+        self._status, self.spawning, self._observer = status, spawning, observer
         cache_bytes = settings.session.cache_mb * 2**20
         self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
-        self.model = build_model(settings)
+        self.model = build_model(settings, heard=observer.model_called)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
@@ -170,6 +172,7 @@ class SessionServices:
             recall=self.recall,
             more=[*own, *self._optional.tools],
             source=self.mcp,
+            heard=self._observer.tool_ran,
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -280,6 +283,11 @@ def build_session_services(
     status: Callable[[str], list[str]],
     spawning: Spawning | None = None,
     clock: Callable[[], datetime] = utc_now,
+    observer: Observer | None = None,
 ) -> SessionServices:
-    """Open the workspace and build its session side; ``clock`` is the time now, aware."""
-    return SessionServices(settings, status=status, spawning=spawning, clock=clock)
+    """Open the workspace and build its session side.
+
+    ``clock`` is the time now, aware; ``observer`` hears of requests to models and of tools that ran.
+    """
+    hears = observer or Observer()
+    return SessionServices(settings, status=status, spawning=spawning, clock=clock, observer=hears)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 INBOUND = "inbound"
 Topic = Literal["control", "events"]
@@ -22,14 +23,24 @@ def outbound(channel: str) -> str:
     return f"outbound.{channel}"
 
 
+# What a letter may carry besides: the context of a trace, as the W3C names it.
+CARRIED: Final = ("traceparent", "tracestate")
+# The headers of the letter that is being worked on: what is put meanwhile goes on with them.
+carried: ContextVar[Mapping[str, str]] = ContextVar("carried", default={})  # noqa: B039 - nobody changes it
+
+
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What is put into a box: ``body`` under ``id``, in line behind the earlier posts of ``key``."""
+    """What is put into a box: ``body`` under ``id``, in line behind the earlier posts of ``key``.
+
+    ``headers`` go with it to whoever takes it; without any it has those of the letter that is worked on.
+    """
 
     box: str
     key: str
     id: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=carried.get)
 
 
 class Letter(Protocol):
@@ -48,6 +59,11 @@ class Letter(Protocol):
     @property
     def body(self) -> bytes:
         """The body as it was put."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers that it was put with; empty where its queue keeps none."""
         ...
 
     @property

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from channels.message import Inbound
 from durable import first_of
+from gateway.observer import TurnFigures
 from gateway.queue.mailbox import Letter
 from gateway.turns.policy import Verdict
 from session.turn.turn import StopSwitch
@@ -57,6 +58,7 @@ class Entry:
         apart: a turn of several letters failed with it, so that it is asked alone.
         deleted: its message was taken back while it waited.
         asking: the tool that waits for a person's word.
+        figures: what its turn took here so far.
     """
 
     inbound: Inbound
@@ -78,6 +80,7 @@ class Entry:
     deleted: bool = False
     asking: str = ""
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    figures: TurnFigures = field(default_factory=TurnFigures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from channels.cron.job import ABOUT
 from channels.message import Inbound, times
+from gateway.queue.mailbox import carried
 from session.approvals.answers import COUNTED
 from session.context.audience import told
 from session.context.enclosures import sends_files
@@ -46,6 +47,7 @@ def request(inbound: Inbound, *, queued_at: datetime | None = None) -> Request:
         job_name=job_name(inbound),
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
+        traceparent=carried.get().get("traceparent", ""),
         **times(inbound, queued_at),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Literal
@@ -12,6 +13,7 @@ import structlog
 from channels.message import Inbound
 from durable import BoundedDict
 from gateway.errors import LetterLost
+from gateway.observer import Observer, TurnEnded
 from gateway.queue.mailbox import Mailbox, Post
 from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
@@ -21,6 +23,7 @@ from gateway.turns.policy import Verdict
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.context.quiet import QUIET
+from session.transcript.line import read_time
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply
 
@@ -39,6 +42,7 @@ class Settlement:
     Args:
         letter_ended: hears of each letter how it ended, with its milliseconds from the first try on.
         subagents: what their letters end in; None: there are none.
+        observer: hears of each letter that has ended, with what its turn took.
     """
 
     def __init__(
@@ -50,8 +54,10 @@ class Settlement:
         letter_ended: LetterEnded,
         clock: Callable[[], datetime],
         subagents: Subagents | None = None,
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self._subagents = subagents
+        self._observer = observer
         self._mailbox = mailbox
         self._events = events
         self._notices = notices
@@ -91,7 +97,7 @@ class Settlement:
         inbound = entry.inbound
         if self._subagents is not None and is_of_subagent(inbound):
             post = await self._subagents.result(inbound, reply)
-            await self._settle(entry, [] if post is None else [post], error=reply.reason)
+            await self._settle(entry, [] if post is None else [post], reply, error=reply.reason)
             await self._subagents.settled(inbound)
             return None
         await self._send(entry, reply)
@@ -103,7 +109,8 @@ class Settlement:
         inbound = entry.inbound
         if reply.silent:
             together = reply.reason == TOGETHER
-            await self._settle(entry, [], error="" if reply.reason in (TOGETHER, QUIET) else reply.reason)
+            error = "" if reply.reason in (TOGETHER, QUIET) else reply.reason
+            await self._settle(entry, [], reply, error=error)
             # Nobody waits for what a job has to say, and a chat that was told once is not told again.
             if reply.reason and reply.reason != QUIET and reply.kind != "notice":
                 text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
@@ -111,10 +118,9 @@ class Settlement:
                 await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
             return
         post = replies.reply(inbound, reply, self._clock())
-        await self._settle(entry, [post], error=reply.reason if reply.kind == "notice" else "")
+        await self._settle(entry, [post], reply, error=reply.reason if reply.kind == "notice" else "")
         # The acknowledgement may yet be lost with its connection.
         self._replied[inbound.key, inbound.id] = None
-        log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
         kind: EventKind = "notice" if reply.kind == "notice" else "reply"
         await self._notices.show(kind, inbound, post, reply.text, reply.seq)
 
@@ -131,7 +137,7 @@ class Settlement:
         await self.send(entry, Reply(verdict.said, kind="notice", reason=verdict.reason))
         return True
 
-    def ended(self, entry: Entry, error: str) -> None:
+    def ended(self, entry: Entry, error: str, result: str = "parked", put_s: float = 0.0) -> None:
         """Say how a letter ended to whoever keeps count of it; ``error`` is the class of its reason."""
         took_s = asyncio.get_running_loop().time() - entry.begun_at
         try:
@@ -139,14 +145,57 @@ class Settlement:
         except Exception:
             # What they do with it must not bring the letter back.
             log.exception("letter_ended.crashed")
+        waited_s = _waited_s(entry, took_s, self._clock())
+        self._observer.turn_ended(
+            TurnEnded(
+                *(entry.inbound, result, error, waited_s, took_s, entry.figures),
+                put_s=put_s,
+                headers=entry.letter.headers,
+            )
+        )
 
-    async def _settle(self, entry: Entry, posts: Sequence[Post], *, error: str) -> None:
-        letter = entry.letter
+    def _tell(self, entry: Entry, reply: Reply) -> None:
+        """Write the one line of the log that a letter has in the end; a parked one has its own."""
+        figures, result = entry.figures, _result(reply)
+        loop_s = asyncio.get_running_loop().time() - entry.begun_at
+        log.info(
+            "turn.replied" if result == "reply" else "turn.ended",
+            result=result,
+            reason=reply.reason or None,
+            repeated=reply.repeated,
+            chars=len(reply.text),
+            attempt=entry.figures.tries,
+            wait_s=_rounded(_waited_s(entry, loop_s, self._clock())),
+            took_s=_rounded(loop_s),
+            model_s=_rounded(figures.model_s),
+            calls=figures.calls,
+            prompt=figures.usage.prompt,
+            completion=figures.usage.completion,
+            cost_usd=round(figures.usage.cost_usd, 6),
+        )
+
+    async def _settle(self, entry: Entry, posts: Sequence[Post], reply: Reply, *, error: str) -> None:
+        letter, began = entry.letter, time.perf_counter()
         try:
             await self._mailbox.settle(letter, posts)
         except LetterLost:
             # The reply is durable, so that the letter has ended: its next delivery is only acknowledged.
-            self.ended(entry, error)
+            self.ended(entry, error, _result(reply))
             raise
         entry.settled = letter
-        self.ended(entry, error)
+        self._tell(entry, reply)
+        self.ended(entry, error, _result(reply), time.perf_counter() - began)
+
+
+def _result(reply: Reply) -> str:
+    return "silent" if reply.silent else reply.kind
+
+
+def _waited_s(entry: Entry, took_s: float, now: datetime) -> float | None:
+    """Return the seconds from the acceptance of a letter to its first try; None where nobody noted that."""
+    accepted = read_time(entry.inbound.received_at)
+    return max((now - accepted).total_seconds() - took_s, 0.0) if accepted is not None else None
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -13,7 +13,8 @@ import structlog
 
 from channels.message import Inbound, times
 from gateway.errors import LetterLost, MailboxError
-from gateway.queue.mailbox import INBOUND, Mailbox
+from gateway.observer import Observer
+from gateway.queue.mailbox import INBOUND, Mailbox, carried
 from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
 from gateway.turns.approvals import Approvals
@@ -89,6 +90,7 @@ class Worker:
         subagents: Subagents | None = None,
         decides: Callable[[Inbound], bool] = lambda inbound: True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
         self.attached = asyncio.Event()
@@ -104,6 +106,7 @@ class Worker:
         self._jobs = jobs
         self._subagents = subagents
         self._draining = False
+        self._observer = observer
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
         self._settlement = settlement = Settlement(
@@ -113,6 +116,7 @@ class Worker:
             letter_ended=letter_ended,
             clock=clock,
             subagents=subagents,
+            observer=observer,
         )
         self._parking = Parking(
             mailbox=mailbox, notices=notices, jobs=jobs, ended=settlement.ended, told=settlement.failed
@@ -120,7 +124,7 @@ class Worker:
         self.orders = self._open_orders(store, clock)
         self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)
         self._collecting = Collecting(rules.queue, self.lanes)
-        self._arrivals = self._open_arrivals(store, notices)
+        self._arrivals = self._open_arrivals(store, notices, observer)
         self._outages = self._open_outages(notices, clock, confides)
         self.outage = self._outages.outage
         self._runs = self._open_runs(turn_ended)
@@ -163,7 +167,7 @@ class Worker:
             spawn=self._spawn,
         )
 
-    def _open_arrivals(self, store: Store, notices: Notices) -> Arrivals:
+    def _open_arrivals(self, store: Store, notices: Notices, observer: Observer) -> Arrivals:
         refusals = Refusals(
             self._rules.flood_per_chat,
             store=store,
@@ -182,6 +186,7 @@ class Worker:
             refusals=refusals,
             collecting=self._collecting,
             spawn=self._spawn,
+            redelivered=observer.redelivered,
         )
 
     def _open_approvals(
@@ -243,6 +248,7 @@ class Worker:
         """Do one try of the head of a lane; None when its letter has ended or is no longer ours."""
         inbound = entry.inbound
         bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
+        carries = carried.set(self._observer.working(inbound, entry.letter.headers))
         try:
             return await self._try(entry)
         # A newer version works on these files: this process must end, and not wait for a disk that is sound.
@@ -262,6 +268,7 @@ class Worker:
             entry.tries.crashes += 1
             return None if self._parking.is_given_up(entry) else RetryAfter(back_off_s(entry.tries.waits))
         finally:
+            carried.reset(carries)
             structlog.contextvars.reset_contextvars(**bound)
 
     async def _try(self, entry: Entry) -> RetryAfter | None:

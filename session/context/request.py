@@ -45,7 +45,8 @@ class Request:
     the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
     the person typed where ``text`` is something else. ``job_name`` is that of the job which asks,
     ``heartbeat`` says that it is one. ``asker`` is the person on whose behalf it comes where its sender is
-    none. ``received_at`` says when it was accepted, ``queued_at`` when it came into its lane (ISO 8601).
+    none. ``received_at`` says when it was accepted, ``queued_at`` when it came into its lane (ISO 8601),
+    ``traceparent`` the span of its turn.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Request:
     attachments: Sequence[Attachment] = ()
     received_at: str = ""
     queued_at: str = ""
+    traceparent: str = ""
     typed: str = ""
     job_name: str = ""
     heartbeat: bool = False

@@ -216,7 +216,7 @@ class RabbitMailbox:
             self._first_put[post.box] = datetime.now(UTC)
         await self._outbox.send(
             (post.box, post.key),
-            Sending(exchange, route, post.body, id=post.id, headers={"key": post.key}),
+            Sending(exchange, route, post.body, id=post.id, headers={**post.headers, "key": post.key}),
         )
 
     @asynccontextmanager
