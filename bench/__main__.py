@@ -23,6 +23,7 @@ NOUNS = {
     "neighbours": "500 letters of one key, and what the others feel of it",
     "crowd": "500 chats at once",
     "adapters": "Telegram and Discord, both ways, a burst and a gap",
+    "metrics": "an answer to Prometheus with 10,000 keys in hand",
     "cron": "10,000 jobs of the clock, waiting and due",
     "mcp": "a call of a tool on a server outside, beside the bare client",
     "litellm": "whole turns through LiteLLM, beside LiteLLM alone",

@@ -109,8 +109,7 @@ class SessionServices:
         self.subagent_turns = self._subagent_turns(settings)
         self.retention = self._retention(settings)
         self._settings = settings
-        self._max_file_bytes = settings.media.max_mb * 2**20
-        self._files = settings.workspace / "files"
+        self._max_file_bytes, self._files = settings.media.max_mb * 2**20, settings.workspace / "files"
 
     def _recall(self, embeddings: Embeddings | None) -> Recall:
         nearness = Nearness(embeddings, cost_meter=self._spending) if embeddings is not None else None

@@ -179,22 +179,25 @@ def _session(services: SessionServices) -> Iterator[Metric]:
 
 
 def _limits(caps: Iterable[Mapping[str, Any]], budget: Mapping[str, Any]) -> Iterator[Metric]:
-    """Show what is left of each limit; of those on chats, people and jobs the least that anybody has."""
-    least: dict[str, float] = {}
+    """Show each limit and what is left of it; of those on chats and people the least that anybody has."""
+    least: dict[str, tuple[float, float]] = {}
     for row in caps:
-        least[row["limit"]] = min(least.get(row["limit"], row["left"]), row["left"])
+        now = (float(row["left"]), float(row["of"]))
+        least[row["limit"]] = min(least.get(row["limit"], now), now)
     for name, used, of in (
         ("background_calls_per_hour", "calls_last_hour", "per_hour"),
         ("background_calls_per_day", "calls_last_day", "per_day"),
     ):
         if budget[of]:
-            least[name] = max(budget[of] - budget[used], 0)
-    left = GaugeMetricFamily(
-        f"{PREFIX}_limit_left", "What is left of a limit: dollars, tokens or calls.", labels=("limit",)
-    )
-    for name, amount in sorted(least.items()):
-        left.add_metric((name,), amount)
+            least[name] = (float(max(budget[of] - budget[used], 0)), float(budget[of]))
+    words = "What is left of a limit: dollars, tokens or calls."
+    left = GaugeMetricFamily(f"{PREFIX}_limit_left", words, labels=("limit",))
+    whole = GaugeMetricFamily(f"{PREFIX}_limit", "The limit itself.", labels=("limit",))
+    for name, (rest, of_all) in sorted(least.items()):
+        left.add_metric((name,), rest)
+        whole.add_metric((name,), of_all)
     yield left
+    yield whole
 
 
 def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
