@@ -64,7 +64,9 @@ def run(settings: Settings, *, server: Callable[[Application], Server | None], r
 async def _main(settings: Settings, server: Callable[[Application], Server | None], role: Role) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
     metrics = Metrics()
-    observer = Observers([metrics, *tracers(settings, role)])
+    others = tracers(settings, role)
+    # Each message pays for whoever looks on.
+    observer = Observers([metrics, *others]) if others else metrics
     application = Application(settings, role=role, platforms=True, observer=observer, metrics=metrics)
     http = server(application)
     if http is not None and not settings.broker.embedded:

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
 INBOUND = "inbound"
@@ -25,8 +26,15 @@ def outbound(channel: str) -> str:
 
 # What a letter may carry besides: the context of a trace, as the W3C names it.
 CARRIED: Final = ("traceparent", "tracestate")
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 # The headers of the letter that is being worked on: what is put meanwhile goes on with them.
-carried: ContextVar[Mapping[str, str]] = ContextVar("carried", default={})  # noqa: B039 - nobody changes it
+carried: ContextVar[Mapping[str, str]] = ContextVar("carried", default=NO_HEADERS)
+
+
+def carried_in(headers: Mapping[str, object]) -> dict[str, str]:
+    """Pick from a message's headers what its letter carries."""
+    named = ((name, headers.get(name)) for name in CARRIED)
+    return {name: value for name, value in named if isinstance(value, str)}
 
 
 @dataclass(frozen=True, slots=True)

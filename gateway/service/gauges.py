@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.app.sessions import SessionServices
     from gateway.turns.lanes import Lanes
 
+_LATEST = "9999-12-31T23:59:59.999999+00:00"
 # Prometheus gives up a scrape after ten seconds.
 DEPTHS_WITHIN_S = 2.0
 
@@ -38,7 +38,8 @@ async def gauges(application: Application) -> bytes:
     depths = await _depths(application)
     services = application.services
     waiting = await start_thread(lambda: _waiting(application), name="metrics") if services else None
-    families = [*_process(application), *_parts(application), *_queues(depths)]
+    ready, parts = application.readiness()
+    families = [*_process(application, ready=ready), *_parts(parts), *_queues(depths)]
     if application.worker is not None:
         families += _lanes(application.worker.lanes, application.settings.broker.partitions)
     if services is not None:
@@ -79,13 +80,13 @@ def _waiting(application: Application) -> tuple[int, int] | None:
         return None
 
 
-def _process(application: Application) -> Iterator[Metric]:
+def _process(application: Application, *, ready: bool) -> Iterator[Metric]:
     built = GaugeMetricFamily(
         f"{PREFIX}_build_info", "What runs here; always 1.", labels=("version", "python", "role")
     )
     built.add_metric((version("chat-gateway"), python_version(), application.role), 1)
     yield built
-    yield _gauge("ready", "Whether queue and lanes are up.", application.readiness()[0])
+    yield _gauge("ready", "Whether queue and lanes are up.", ready)
     counts, sum_s = sync_counts()
     bounds = [*(str(float(bound)) for bound in SYNC_BOUNDS_S), "+Inf"]
     buckets = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]
@@ -97,7 +98,7 @@ def _process(application: Application) -> Iterator[Metric]:
     yield _gauge("held_bytes", "Their bytes.", held.bytes)
 
 
-def _parts(application: Application) -> Iterator[Metric]:
+def _parts(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     up = GaugeMetricFamily(f"{PREFIX}_part_up", "Whether a part of the gateway is up.", labels=("part",))
     trips = GaugeMetricFamily(
         f"{PREFIX}_last_round_trip_seconds",
@@ -105,7 +106,7 @@ def _parts(application: Application) -> Iterator[Metric]:
         labels=("channel",),
     )
     now = datetime.now(UTC)
-    for name, part in application.readiness()[1].items():
+    for name, part in parts.items():
         up.add_metric((name,), part["up"])
         if (at := read_time(part.get("last_round_trip"))) is not None:
             trips.add_metric((name,), max((now - at).total_seconds(), 0.0))
@@ -134,31 +135,50 @@ def _queues(depths: Mapping[str, Depth]) -> Iterator[Metric]:
 
 def _lanes(lanes: Lanes, partitions: int) -> Iterator[Metric]:
     """Count the lines of chats; of each partition the age of the message that waits or runs longest."""
-    states: Counter[str] = Counter(running=0, waiting=0, asking=0)
-    letters, oldest = 0, dict[int, float]()
+    letters = running = asking = count = 0
+    oldest, queued = dict[int, str](), dict[int, datetime]()
     now = datetime.now(UTC)
     for lane in lanes:
         if not lane.entries:
             continue
         first = lane.entries[0]
+        count += 1
         letters += len(lane.entries)
-        states["asking" if first.asking else "waiting" if lane.running is None else "running"] += 1
-        since = read_time(first.inbound.received_at) or first.queued_at
-        partition = slot_of(lane.key) * partitions // SLOTS
-        oldest[partition] = max(oldest.get(partition, 0.0), (now - since).total_seconds())
+        if first.asking:
+            asking += 1
+        elif lane.running is not None:
+            running += 1
+        slot, accepted = slot_of(lane.key), first.inbound.received_at
+        if accepted is None or len(accepted) != len(_LATEST) or not accepted.endswith("+00:00"):
+            if first.queued_at < queued.get(slot, now):
+                queued[slot] = first.queued_at
+        # In this spelling, ours, the earlier is the lesser text: ten thousand of them are not parsed.
+        elif accepted < oldest.get(slot, _LATEST):
+            oldest[slot] = accepted
     found = GaugeMetricFamily(
         f"{PREFIX}_lanes", "Lines of chats, by what their first message does.", labels=("state",)
     )
-    for state, count in states.items():
-        found.add_metric((state,), count)
+    for state, number in (("running", running), ("waiting", count - running - asking), ("asking", asking)):
+        found.add_metric((state,), number)
     yield found
     yield _gauge("lane_letters", "Messages in the lines of chats.", letters)
+    accepted_at = ((slot, read_time(text)) for slot, text in oldest.items())
+    yield _ages([*accepted_at, *queued.items()], now, partitions)
+
+
+def _ages(oldest: Iterable[tuple[int, datetime | None]], now: datetime, partitions: int) -> Metric:
     ages = GaugeMetricFamily(
         f"{PREFIX}_partition_oldest_seconds", "Age of the oldest message in hand.", labels=("partition",)
     )
-    for partition in range(partitions):
-        ages.add_metric((f"{partition:02d}",), oldest.get(partition, 0.0))
-    yield ages
+    by_partition = dict.fromkeys(range(partitions), 0.0)
+    for slot, at in oldest:
+        partition = slot * partitions // SLOTS
+        # Anybody may publish a letter with a time that is none.
+        if at is not None:
+            by_partition[partition] = max(by_partition[partition], (now - at).total_seconds())
+    for partition, age in by_partition.items():
+        ages.add_metric((f"{partition:02d}",), age)
+    return ages
 
 
 def _session(services: SessionServices) -> Iterator[Metric]:

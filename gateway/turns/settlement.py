@@ -23,7 +23,6 @@ from gateway.turns.policy import Verdict
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.context.quiet import QUIET
-from session.transcript.line import read_time
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply
 
@@ -145,7 +144,7 @@ class Settlement:
         except Exception:
             # What they do with it must not bring the letter back.
             log.exception("letter_ended.crashed")
-        waited_s = _waited_s(entry, took_s, self._clock())
+        waited_s = _waited_s(entry, took_s)
         self._observer.turn_ended(
             TurnEnded(
                 *(entry.inbound, result, error, waited_s, took_s, entry.figures),
@@ -165,7 +164,7 @@ class Settlement:
             repeated=reply.repeated,
             chars=len(reply.text),
             attempt=entry.figures.tries,
-            wait_s=_rounded(_waited_s(entry, loop_s, self._clock())),
+            wait_s=_rounded(_waited_s(entry, loop_s)),
             took_s=_rounded(loop_s),
             model_s=_rounded(figures.model_s),
             calls=figures.calls,
@@ -191,10 +190,15 @@ def _result(reply: Reply) -> str:
     return "silent" if reply.silent else reply.kind
 
 
-def _waited_s(entry: Entry, took_s: float, now: datetime) -> float | None:
+def _waited_s(entry: Entry, took_s: float) -> float | None:
     """Return the seconds from the acceptance of a letter to its first try; None where nobody noted that."""
-    accepted = read_time(entry.inbound.received_at)
-    return max((now - accepted).total_seconds() - took_s, 0.0) if accepted is not None else None
+    if not entry.inbound.received_at:
+        return None
+    try:
+        accepted_s = datetime.fromisoformat(entry.inbound.received_at).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(time.time() - accepted_s - took_s, 0.0)
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -19,7 +19,7 @@ import orjson
 
 import durable
 from gateway.errors import MailboxDown, MailboxError, NewerState, StateInUse
-from gateway.queue.mailbox import Parked, Post, Waiting
+from gateway.queue.mailbox import NO_HEADERS, Parked, Post, Waiting
 
 VERSION = 1
 FILE = "queue.db"
@@ -37,7 +37,6 @@ _SCHEMA = (
         parked_ms INTEGER NOT NULL, body BLOB NOT NULL)""",
     "CREATE INDEX parked_by_id ON parked (id)",
 )
-NO_HEADERS: Mapping[str, str] = {}
 # Beside the tables of the schema, so that an earlier version, which knows no headers, goes on with the file.
 _HEADERS = "CREATE TABLE IF NOT EXISTS letter_headers (row INTEGER PRIMARY KEY, headers BLOB NOT NULL)"
 _PARKED = "id, box, key, reason, origin, attempts, parked_ms, body"

@@ -9,7 +9,7 @@ from durable import first_of
 from gateway.errors import LetterLost
 from gateway.queue.feed import LetterFeed
 from gateway.queue.held import HeldBytes
-from gateway.queue.mailbox import CARRIED
+from gateway.queue.mailbox import NO_HEADERS, carried_in
 from gateway.queue.rabbitmq.connection import AmqpChannel
 from gateway.queue.rabbitmq.declare import PROBE
 from gateway.queue.rabbitmq.window import cost_of
@@ -39,8 +39,7 @@ class RabbitLetter:
         self.stream, self.box = stream, stream.box
         self.tag, self.id, self.body = delivery.tag, delivery.id, delivery.body
         self.suspect = delivery.redelivered
-        named = delivery.headers.items()
-        self.headers = {name: value for name, value in named if name in CARRIED and isinstance(value, str)}
+        self.headers = carried_in(delivery.headers) if len(delivery.headers) > 1 else NO_HEADERS
         key = delivery.headers.get("key")
         self.key = key if isinstance(key, str) else None
         self.at = at
