@@ -160,7 +160,7 @@ class Settlement:
         log.info(
             "turn.replied" if result == "reply" else "turn.ended",
             result=result,
-            reason=reply.reason or None,
+            **({"reason": reply.reason} if reply.reason else {}),
             repeated=reply.repeated,
             chars=len(reply.text),
             attempt=entry.figures.tries,
