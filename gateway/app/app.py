@@ -284,8 +284,9 @@ class Application:
             parts[kind.name] = part
         if self.clock is not None:
             parts["cron"] = self.clock.part()
-        if self.services is not None and not self.services.model.plain:
-            parts |= self.services.mcp.parts()
+        servers = self.services.mcp if self.services is not None else None
+        if servers is not None and self.services is not None and not self.services.model.plain:
+            parts |= servers.parts()
         return health.up and up, parts
 
     def model_standing(self) -> ModelStanding:

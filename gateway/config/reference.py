@@ -41,7 +41,7 @@ WORDS: Mapping[str, str] = {
     "limits.drain_s": "How long running turns have when the gateway is told to end.",
     "limits.turns_per_person_per_hour": "Turns of one person within an hour.",
     "limits.cost_per_day_usd": "What all requests of a day may cost; held before each one, as the next four.",
-    "limits.background_calls_per_hour": "Requests for summaries, names and consolidation within an hour.",
+    "limits.background_calls_per_hour": "Requests for summaries, names, notes and facts within an hour.",
     "limits.background_calls_per_day": "The same within a day.",
     "limits.queue_mode": "What a message does that comes while others wait or run: docs/queue-modes.md.",
     "limits.collect_s": "How many seconds mode `collect` waits for another message before it begins.",

@@ -24,7 +24,7 @@ from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
-from gateway.doctor import cron, embedding, mcp, owners, tools
+from gateway.doctor import cron, embedding, erasures, mcp, owners, tools
 from gateway.errors import GatewayError, StateInUse
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
@@ -117,6 +117,10 @@ async def _looked(name: str, look: Look, settings: Settings) -> list[Check]:
         said = folder.explain(settings.workspace, error)
         text, cure = (str(said), "look at what lies there, and whose it is") if said else (str(error), "")
         return [Check(name, "fail", text, cure)]
+
+
+def _erasures(settings: Settings) -> list[Check]:
+    return [Check("erasures", *finding) for finding in erasures.check(settings.state)]
 
 
 def _versions() -> Check:
@@ -380,4 +384,5 @@ _CONTENTS: dict[str, Look] = {
     "memory": _memory,
     "instructions": _instructions,
     "cron": _jobs,
+    "erasures": _erasures,
 }

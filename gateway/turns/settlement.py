@@ -99,29 +99,27 @@ class Settlement:
             await self._settle(entry, [] if post is None else [post], reply, error=reply.reason)
             await self._subagents.settled(inbound)
             return None
-        await self._send(entry, reply)
-        if self._subagents is not None and inbound.kind == "result":
+        if reply.silent:
+            await self._end_in_silence(entry, reply)
+        else:
+            post = replies.reply(inbound, reply, self._clock())
+            await self._settle(entry, [post], reply, error=reply.reason if reply.kind == "notice" else "")
+            # The acknowledgement may yet be lost with its connection.
+            self._replied[inbound.key, inbound.id] = None
+            kind: EventKind = "notice" if reply.kind == "notice" else "reply"
+            await self._notices.show(kind, inbound, post, reply.text, reply.seq)
+        if inbound.kind == "result" and self._subagents is not None:
             await self._subagents.settled(inbound)
         return None
 
-    async def _send(self, entry: Entry, reply: Reply) -> None:
-        inbound = entry.inbound
-        if reply.silent:
-            together = reply.reason == TOGETHER
-            error = "" if reply.reason in (TOGETHER, QUIET) else reply.reason
-            await self._settle(entry, [], reply, error=error)
-            # Nobody waits for what a job has to say, and a chat that was told once is not told again.
-            if reply.reason and reply.reason != QUIET and reply.kind != "notice":
-                text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
-                event_id = f"{inbound.id}#notice.{reply.reason}"
-                await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
-            return
-        post = replies.reply(inbound, reply, self._clock())
-        await self._settle(entry, [post], reply, error=reply.reason if reply.kind == "notice" else "")
-        # The acknowledgement may yet be lost with its connection.
-        self._replied[inbound.key, inbound.id] = None
-        kind: EventKind = "notice" if reply.kind == "notice" else "reply"
-        await self._notices.show(kind, inbound, post, reply.text, reply.seq)
+    async def _end_in_silence(self, entry: Entry, reply: Reply) -> None:
+        inbound, together = entry.inbound, reply.reason == TOGETHER
+        await self._settle(entry, [], reply, error="" if reply.reason in (TOGETHER, QUIET) else reply.reason)
+        # Nobody waits for what a job has to say, and a chat that was told once is not told again.
+        if reply.reason and reply.reason != QUIET and reply.kind != "notice":
+            text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
+            event_id = f"{inbound.id}#notice.{reply.reason}"
+            await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
 
     async def failed(self, entry: Entry, verdict: Verdict) -> bool:
         """Let a subagent's letter that fails for good end in a result that says so; False: it is none.

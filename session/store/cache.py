@@ -89,8 +89,11 @@ class Handles:
 
     def enter(self, key: SessionKey) -> Handle:
         """Begin to use a handle."""
-        handle = self._handles.setdefault(key, Handle(key))
-        self._handles.move_to_end(key)
+        handle = self._handles.get(key)
+        if handle is None:
+            handle = self._handles[key] = Handle(key)
+        else:
+            self._handles.move_to_end(key)
         handle.pins += 1
         return handle
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import structlog
 
 from session.errors import ToolError
-from session.models.model import ToolCall, ToolSpec
+from session.models.model import Payer, ToolCall, ToolSpec
 
 MAX_RESULT_BYTES = 64 * 1024
 
@@ -43,7 +43,8 @@ class ToolPlace:
     own id of the call that runs.
 
     ``chat`` is the conversation for which it works where ``key`` works for another one: the parent of a
-    subagent, the chat that reads a job's answer; empty: it is ``key``.
+    subagent, the chat that reads a job's answer; empty: it is ``key``. ``payer`` is for whom it counts what
+    a tool asks of a model; None: for the conversation alone.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class ToolPlace:
     group: bool = False
     chat: str = ""
     call_id: str = ""
+    payer: Payer | None = None
 
 
 def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:

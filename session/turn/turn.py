@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
+from session.context.enclosures import sends_files
 from session.context.quiet import QUIET, is_quiet
 from session.context.request import Asking, Request, TurnContext, TurnLimits
 from session.errors import (
@@ -56,34 +57,23 @@ __all__ = [
 QUICK_S = 0.02
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns:
     """Runs turns: one model, one set of tools, many sessions."""
 
-    def __init__(
-        self,
-        *,
-        model: Model,
-        toolbox: Toolbox,
-        limits: TurnLimits,
-        zone: tzinfo,
-        clock: Callable[[], datetime],
-        turn_context: Callable[[Session, Request], Awaitable[TurnContext]],
-        workspace: Path | None = None,
-        compactions: Compactions | None = None,
-        embeddings: Embeddings | None = None,
-        gate: Gate | None = None,
-    ) -> None:
-        self.gate = gate
-        self.workspace = workspace
-        self.compactions = compactions
-        self.embeddings = embeddings
-        self.model = model
-        self._warms = model if isinstance(model, Warms) else None
-        self.toolbox = toolbox
-        self.limits = limits
-        self.zone = zone
-        self.clock = clock
-        self.turn_context = turn_context
+    model: Model
+    toolbox: Toolbox
+    limits: TurnLimits
+    zone: tzinfo
+    clock: Callable[[], datetime]
+    turn_context: Callable[[Session, Request], Awaitable[TurnContext]]
+    workspace: Path | None = None
+    compactions: Compactions | None = None
+    embeddings: Embeddings | None = None
+    gate: Gate | None = None
+
+    def __post_init__(self) -> None:
+        self._warms = self.model if isinstance(self.model, Warms) else None
 
     def now(self) -> str:
         """Return the timestamp of a line that is written now."""
@@ -147,9 +137,14 @@ class Turns:
             text = stored
         if turn.compaction is not None:
             turn.compaction.ended()
-        quiet = QUIET if is_quiet(request, text) else ""
-        seq, usage = session.seq_of(request.id), turn.meter.usage
-        return Reply(text=text, silent=bool(quiet), reason=quiet, seq=seq, usage=usage)
+        return Reply(
+            text=text,
+            silent=turn.quiet,
+            reason=QUIET if turn.quiet else "",
+            seq=session.seq_of(request.id),
+            usage=turn.meter.usage,
+            sends_files=turn.sends_files,
+        )
 
     async def close(self, session: Session, request: Request) -> None:
         """Close a turn that ends without an answer by a line that says so; twice does no harm."""
@@ -179,6 +174,8 @@ class _Turn:
         self._partial, self._began = list[str](), 0.0
         # An answer that is being stored as the time runs out may reach the disk: then it is the reply.
         self._answer: str | None = None
+        # Of the answer: whether it is one of a job that is not to be told, and whether a tool sent files.
+        self.quiet = self.sends_files = False
         self._context = context
         self._asking = Asking(
             session,
@@ -372,11 +369,8 @@ class _Turn:
             raise BadAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text
-        fields = {
-            "answers": self._answers or None,
-            "tools_used": used,
-            "unsent": is_quiet(self._request, answer.text) or None,
-        }
+        self.quiet, self.sends_files = is_quiet(self._request, answer.text), sends_files(used)
+        fields = {"answers": self._answers or None, "tools_used": used, "unsent": self.quiet or None}
         await self._store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 
