@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
+from starlette.types import Scope
 
 from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.leaving import ClientLeft, while_there
+from gateway.http.shape import Shape, check_right, needs
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound, is_kept
 from gateway.service.outcome import Outcome
+from session.turn.commands import DECIDING, parse
 
 MAX_WAIT_S = 3600.0
 
@@ -54,6 +57,27 @@ class KeyIn(BaseModel):
         return self
 
 
+class Accepted(Shape):
+    """A message that is stored: no crash loses it from now on."""
+
+    id: str
+    key: str
+
+
+class Answered(Accepted):
+    """How a message ended: a notice says why there is no answer."""
+
+    reply: str
+    kind: Literal["reply", "notice"]
+    files: list[str] = Field(default=[], description="paths of files that came with it, on the machine")
+
+
+class Stopped(Shape):
+    """The conversation in which nothing runs any more."""
+
+    key: str
+
+
 def has_surrogate(text: str) -> bool:
     """Say whether a text cannot be written as UTF-8."""
     try:
@@ -67,7 +91,13 @@ def routes(chats: ChatService) -> APIRouter:
     """Build the routes of messages."""
     router = APIRouter(prefix="/v1")
 
-    @router.post("/messages", status_code=202, summary="Hand in a message, and wait for its answer")
+    @router.post(
+        "/messages",
+        status_code=202,
+        summary="Hand in a message, and wait for its answer",
+        response_model=Accepted,
+        **needs("write", 409, _200=Answered),
+    )
     async def post_message(
         request: Request,
         body: MessageIn,
@@ -77,7 +107,13 @@ def routes(chats: ChatService) -> APIRouter:
     ) -> Response:
         return await hand_in(request, chats, body, wait)
 
-    @router.post("/stop", status_code=202, summary="Stop the turn that runs in a chat")
+    @router.post(
+        "/stop",
+        status_code=202,
+        summary="Stop the turn that runs in a chat",
+        response_model=Stopped,
+        **needs("write"),
+    )
     async def post_stop(body: KeyIn) -> Response:
         await chats.stop(body.key)
         return json_response({"key": body.key}, 202)
@@ -87,6 +123,7 @@ def routes(chats: ChatService) -> APIRouter:
 
 async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: float | None) -> Response:
     """Hand in a message; wait for its answer where ``wait`` says so."""
+    check_words(request.scope, body.text)
     key = body.key if body.key is not None else f"web:{body.chat_id}"
     services = chats.application.services if ":" not in key else None
     try:
@@ -115,21 +152,20 @@ async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: f
     return json_response(names | {"reply": outcome.text, "kind": outcome.kind} | files)
 
 
+def check_words(scope: Scope, text: str) -> None:
+    """Refuse a decision about a tool call of whoever may only talk, who would allow its own.
+
+    Raises:
+        HttpError: 403.
+    """
+    command = parse(text)
+    if command is not None and command.name in DECIDING:
+        check_right(scope, "admin")
+
+
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:
     """Wait for the answer as long as the client does."""
-    asking = asyncio.ensure_future(chats.ask(message, within_s=within_s))
-    leaving = asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
-        return asking.result() if asking.done() else None
-    except Closing:
+        return await while_there(request.receive, chats.ask(message, within_s=within_s))
+    except (Closing, ClientLeft):
         return None
-    finally:
-        for task in (asking, leaving):
-            task.cancel()
-        await asyncio.gather(asking, leaving, return_exceptions=True)
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

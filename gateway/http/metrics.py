@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
+from gateway.http.shape import needs
 from gateway.service.gauges import gauges
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ def routes(application: Application) -> APIRouter:
     """Build the route of the metrics."""
     router = APIRouter()
 
-    @router.get("/metrics", summary="Lanes, queues, turns, models, deliveries and more, for Prometheus")
+    @router.get(
+        "/metrics",
+        summary="Lanes, queues, turns, models, deliveries and more, for Prometheus",
+        response_class=PlainTextResponse,
+        **needs("read"),
+    )
     async def get_metrics() -> Response:
         counted = application.metrics.text() if application.metrics is not None else b""
         return Response(await gauges(application) + counted, media_type=CONTENT_TYPE_LATEST)

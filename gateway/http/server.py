@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from gateway.app import descriptors
 from gateway.errors import GatewayError
 from gateway.http import (
     approvals,
+    completions,
     cron,
     events,
     health,
@@ -24,22 +26,33 @@ from gateway.http import (
     memory_versions,
     messages,
     metrics,
+    operation,
     page,
+    pairing,
     parked,
     recall,
     sessions,
+    shape,
+    sockets,
     trace,
 )
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
+from gateway.http.openai_errors import OpenAIErrors
 from gateway.http.parting import Parting
+from gateway.http.rates import Rates
+from gateway.http.request_ids import RequestIds
 from gateway.http.security import Gate, Guard
+from gateway.http.socket_protocol import Socket
 from gateway.service.chats import ChatService
+from gateway.service.tokens import Tokens
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
 
 END_WITHIN_S = 2
+# Clients have nothing to say over a WebSocket.
+MAX_SOCKET_BYTES = 4 * 1024
 BACKLOG = 512
 # The kernel drops a peer that acknowledges nothing for so long: it would hold a descriptor for ever.
 SILENT_PEER_MS = 60_000
@@ -61,7 +74,11 @@ class HttpServer:
         self.chats = ChatService(application)
         self.descriptors = descriptors.limit()
         self._gate = Gate(
-            host=http.host, allowed_hosts=http.allowed_hosts, token=http.token.get_secret_value()
+            host=http.host,
+            allowed_hosts=http.allowed_hosts,
+            token=http.token.get_secret_value(),
+            tokens=Tokens(application.settings.state),
+            rates=Rates(http.requests_per_minute),
         )
 
     def bind(self) -> None:
@@ -118,13 +135,16 @@ class HttpServer:
         connections = Connections(self.descriptors)
         server = _Server(
             Config(
-                Parting(Guard(self._app(), self._gate)),
+                RequestIds(OpenAIErrors(Parting(Guard(self._app(), self._gate)))),
                 connections=connections,
                 log_config=None,
                 log_level="critical",
                 access_log=False,
                 lifespan="off",
-                ws="none",
+                ws=Socket,
+                ws_max_size=MAX_SOCKET_BYTES,
+                # What it saves on a line costs each of many clients the time of a turn.
+                ws_per_message_deflate=False,
                 # The standard loop takes in as many connections at once as may wait, before one is asked.
                 backlog=min(BACKLOG, connections.most // 4),
                 h11_max_incomplete_event_size=MAX_HEADERS_BYTES,
@@ -159,13 +179,17 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
     return _with(
         health.routes(chats, gate),
         messages.routes(chats),
+        completions.routes(chats),
         events.routes(chats),
+        sockets.routes(chats),
         parked.routes(chats),
         sessions.routes(chats),
         memory.routes(chats),
         memory_versions.routes(chats),
         cron.routes(chats),
         approvals.routes(chats),
+        pairing.routes(chats),
+        operation.routes(chats),
         recall.routes(chats),
         trace.routes(chats),
         metrics.routes(chats.application),
@@ -190,4 +214,6 @@ def _with(*routers: APIRouter) -> FastAPI:
     add_error_handlers(app)
     for router in routers:
         app.include_router(router)
+    # Made when it is first asked for: it takes longer than all the rest of a start.
+    app.openapi = cache(lambda: shape.document(app))  # type: ignore[method-assign]
     return app
