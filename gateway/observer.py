@@ -13,6 +13,7 @@ from session.models.calls import ModelCall
 from session.models.model import Meter, Usage
 from session.tools import ToolRun
 
+NOTHING = Usage()
 log = structlog.get_logger("observer")
 
 
@@ -32,7 +33,7 @@ class TurnFigures:
     model_s: float = 0.0
     first_s: float | None = None
     calls: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NOTHING
 
     def add(self, meter: Meter) -> None:
         """Add a try that has ended; its meter counts what earlier ones cost as well."""
@@ -40,10 +41,13 @@ class TurnFigures:
         self.model_s += meter.model_s
         self.calls += meter.calls
         self.first_s = meter.first_s if meter.first_s is not None else self.first_s
-        self.usage = meter.usage if meter.usage != Usage() else self.usage
+        usage = meter.usage
+        if usage.prompt or usage.completion or usage.cost_usd:
+            self.usage = usage
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, since that would treble what it costs each message.
+@dataclass(slots=True)
 class TurnEnded:
     """A letter that has ended: ``result`` is ``reply``, ``notice``, ``silent`` or ``parked``.
 

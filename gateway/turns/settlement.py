@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
 from channels.message import Inbound
 from durable import BoundedDict
 from gateway.errors import LetterLost
-from gateway.observer import Observer, TurnEnded
+from gateway.observer import NOTHING, Observer, TurnEnded
 from gateway.queue.mailbox import Mailbox, Post
 from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
@@ -134,41 +134,31 @@ class Settlement:
         await self.send(entry, Reply(verdict.said, kind="notice", reason=verdict.reason))
         return True
 
-    def ended(self, entry: Entry, error: str, result: str = "parked", put_s: float = 0.0) -> None:
-        """Say how a letter ended to whoever keeps count of it; ``error`` is the class of its reason."""
+    def ended(
+        self,
+        entry: Entry,
+        error: str,
+        result: str = "parked",
+        put_s: float = 0.0,
+        *,
+        reply: Reply | None = None,
+    ) -> None:
+        """Say how a letter ended to whoever keeps count of it; ``error`` is the class of its reason.
+
+        ``reply`` is what it ended in: then it gets its one line in the log; a parked one has its own.
+        """
         took_s = asyncio.get_running_loop().time() - entry.begun_at
+        waited_s = _waited_s(entry, took_s)
+        if reply is not None:
+            _tell(entry, reply, result, waited_s, took_s)
         try:
             self._letter_ended(entry.inbound, "error" if error else "ok", error, round(took_s * 1000))
         except Exception:
             # What they do with it must not bring the letter back.
             log.exception("letter_ended.crashed")
-        waited_s = _waited_s(entry, took_s)
+        headers = entry.letter.headers
         self._observer.turn_ended(
-            TurnEnded(
-                *(entry.inbound, result, error, waited_s, took_s, entry.figures),
-                put_s=put_s,
-                headers=entry.letter.headers,
-            )
-        )
-
-    def _tell(self, entry: Entry, reply: Reply) -> None:
-        """Write the one line of the log that a letter has in the end; a parked one has its own."""
-        figures, result = entry.figures, _result(reply)
-        loop_s = asyncio.get_running_loop().time() - entry.begun_at
-        log.info(
-            "turn.replied" if result == "reply" else "turn.ended",
-            result=result,
-            **({"reason": reply.reason} if reply.reason else {}),
-            repeated=reply.repeated,
-            chars=len(reply.text),
-            attempt=entry.figures.tries,
-            wait_s=_rounded(_waited_s(entry, loop_s)),
-            took_s=_rounded(loop_s),
-            model_s=_rounded(figures.model_s),
-            calls=figures.calls,
-            prompt=figures.usage.prompt,
-            completion=figures.usage.completion,
-            cost_usd=round(figures.usage.cost_usd, 6),
+            TurnEnded(entry.inbound, result, error, waited_s, took_s, entry.figures, put_s, headers)
         )
 
     async def _settle(self, entry: Entry, posts: Sequence[Post], reply: Reply, *, error: str) -> None:
@@ -180,8 +170,25 @@ class Settlement:
             self.ended(entry, error, _result(reply))
             raise
         entry.settled = letter
-        self._tell(entry, reply)
-        self.ended(entry, error, _result(reply), time.perf_counter() - began)
+        self.ended(entry, error, _result(reply), time.perf_counter() - began, reply=reply)
+
+
+def _tell(entry: Entry, reply: Reply, result: str, waited_s: float | None, took_s: float) -> None:
+    """Write the one line of a letter: what it ended in, and what that took; what is nothing is left out."""
+    figures = entry.figures
+    values: dict[str, Any] = {"result": result, "chars": len(reply.text), "took_s": round(took_s, 3)}
+    if waited_s is not None:
+        values["wait_s"] = round(waited_s, 3)
+    if reply.reason:
+        values["reason"] = reply.reason
+    if reply.repeated:
+        values["repeated"] = True
+    if figures.tries:
+        values |= {"attempt": figures.tries, "calls": figures.calls, "model_s": round(figures.model_s, 3)}
+    if (usage := figures.usage) is not NOTHING:
+        values |= {"prompt": usage.prompt, "completion": usage.completion}
+        values["cost_usd"] = round(usage.cost_usd, 6)
+    log.info("turn.replied" if result == "reply" else "turn.ended", **values)
 
 
 def _result(reply: Reply) -> str:
@@ -197,7 +204,3 @@ def _waited_s(entry: Entry, took_s: float) -> float | None:
     except (ValueError, OverflowError):
         return None
     return max(time.time() - accepted_s - took_s, 0.0)
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
