@@ -25,7 +25,7 @@ $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
 install: $(VENV)/.runtime ## creates .venv with the locked dependencies
 	@$(BIN)/python -m compileall -q gateway channels session durable
 
-extras: $(VENV)/.runtime ## adds what MCP servers and the tool web_fetch need
+extras: $(VENV)/.runtime ## adds what MCP servers, the tool web_fetch and traces need
 	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/extras.txt
 
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
@@ -64,7 +64,7 @@ COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)
 	printf "setuptools>=80\nsetuptools-scm>=9\n" | $(COMPILE) - --output-file $(LOCKS)/build.txt
 	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
-	$(COMPILE) pyproject.toml --extra mcp --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
+	$(COMPILE) pyproject.toml --extra mcp --extra otel --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
 	$(COMPILE) pyproject.toml --extra dev --constraints $(LOCKS)/extras.txt --output-file $(LOCKS)/dev.txt
 
 clean: ## removes what the targets made

@@ -25,6 +25,7 @@ NOUNS = {
     "crowd": "500 chats at once",
     "sockets": "500 clients that look on, and what a turn feels of it",
     "adapters": "Telegram and Discord, both ways, a burst and a gap",
+    "metrics": "an answer to Prometheus with 10,000 keys in hand",
     "cron": "10,000 jobs of the clock, waiting and due",
     "mcp": "a call of a tool on a server outside, beside the bare client",
     "litellm": "whole turns through LiteLLM, beside LiteLLM alone",

@@ -16,10 +16,13 @@ from gateway.app import collector, descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application, Role
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.metrics import Metrics
 from gateway.app.optional_tools import lacking
+from gateway.app.telemetry import OTEL_MISSING, lacks_otel, tracers
 from gateway.config import extras, memory_scope
 from gateway.config.not_built import WORDS, not_built
 from gateway.config.settings import Settings
+from gateway.observer import Observers
 from gateway.systemd.notify import Manager
 
 log = structlog.get_logger("daemon")
@@ -48,8 +51,8 @@ class Server(Protocol):
         ...
 
 
-def run(settings: Settings, *, server: Callable[[Application], Server], role: Role = "all") -> int:
-    """Run the daemon until SIGTERM or SIGINT; return the exit code. ``server`` serves roles with HTTP."""
+def run(settings: Settings, *, server: Callable[[Application], Server | None], role: Role = "all") -> int:
+    """Run the daemon until SIGTERM or SIGINT; return the exit code. ``server`` builds what serves HTTP."""
     logs.setup(settings)
     descriptors.raise_limit()
     with (
@@ -61,10 +64,14 @@ def run(settings: Settings, *, server: Callable[[Application], Server], role: Ro
     return 0
 
 
-async def _main(settings: Settings, server: Callable[[Application], Server], role: Role) -> None:
+async def _main(settings: Settings, server: Callable[[Application], Server | None], role: Role) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
-    application = Application(settings, role=role, platforms=True)
-    http = server(application) if role != "channels" else None
+    metrics = Metrics()
+    others = tracers(settings, role)
+    # Each message pays for whoever looks on.
+    observer = Observers([metrics, *others]) if others else metrics
+    application = Application(settings, role=role, platforms=True, observer=observer, metrics=metrics)
+    http = server(application)
     if http is not None and not settings.broker.embedded:
         # With the embedded queue the port comes later: a second daemon of a folder must name the folder.
         http.bind()
@@ -76,7 +83,10 @@ async def _main(settings: Settings, server: Callable[[Application], Server], rol
         async with application.open(serve=http.serve if http is not None else None):
             if http is not None:
                 await http.bound.wait()
-            await _serve(application, ending, manager, url=http.url if http is not None else "")
+            # Whoever looks for a daemon to talk to finds none where there are metrics alone.
+            url = http.url if http is not None and role != "channels" else ""
+            await _serve(application, ending, manager, url=url)
+        await asyncio.to_thread(observer.close)
 
 
 async def _serve(application: Application, ending: _Ending, manager: Manager, *, url: str) -> None:
@@ -91,6 +101,8 @@ async def _serve(application: Application, ending: _Ending, manager: Manager, *,
             _say(f"{text}; {cure}")
         if extras.lacks_mcp(settings):
             _say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
+        if lacks_otel(settings):
+            _say(f"telemetry: {OTEL_MISSING}")
         level, text, cure = memory_scope.check(settings)
         if level == "warn":
             _say(f"{text}; {cure}")

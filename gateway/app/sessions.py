@@ -20,6 +20,7 @@ from gateway.app.surroundings import SurroundingsReader
 from gateway.app.toolbox import build_toolbox
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
+from gateway.observer import Observer
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
 from session.background.job_files import JobFiles
@@ -60,11 +61,12 @@ class SessionServices:
         status: Callable[[str], list[str]],
         spawning: Spawning | None = None,
         clock: Callable[[], datetime] = utc_now,
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
-        self._status, self.spawning = status, spawning
+        self._status, self.spawning, self._observer = status, spawning, observer
         cache_bytes = settings.session.cache_mb * 2**20
         self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
-        self.model = build_model(settings)
+        self.model = build_model(settings, heard=observer.model_called)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
@@ -111,8 +113,7 @@ class SessionServices:
         self.subagent_turns = self._subagent_turns(settings)
         self.retention = self._retention(settings)
         self._settings = settings
-        self._max_file_bytes = settings.media.max_mb * 2**20
-        self._files = settings.workspace / "files"
+        self._max_file_bytes, self._files = settings.media.max_mb * 2**20, settings.workspace / "files"
 
     def _recall(self, embeddings: Embeddings | None) -> Recall:
         nearness = Nearness(embeddings, cost_meter=self._spending) if embeddings is not None else None
@@ -174,6 +175,7 @@ class SessionServices:
             recall=self.recall,
             more=[*own, *self._optional.tools],
             source=self.mcp or NoServers(),
+            heard=self._observer.tool_ran,
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -295,6 +297,11 @@ def build_session_services(
     status: Callable[[str], list[str]],
     spawning: Spawning | None = None,
     clock: Callable[[], datetime] = utc_now,
+    observer: Observer | None = None,
 ) -> SessionServices:
-    """Open the workspace and build its session side; ``clock`` is the time now, aware."""
-    return SessionServices(settings, status=status, spawning=spawning, clock=clock)
+    """Open the workspace and build its session side.
+
+    ``clock`` is the time now, aware; ``observer`` hears of requests to models and of tools that ran.
+    """
+    hears = observer or Observer()
+    return SessionServices(settings, status=status, spawning=spawning, clock=clock, observer=hears)

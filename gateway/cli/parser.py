@@ -13,6 +13,7 @@ from typing import NoReturn
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
 from gateway.cli.systemd_verbs import add_systemd
+from gateway.cli.trace_verbs import add_trace
 
 PROGRAM = "chat-gateway"
 IMPORTED_ONLY = ("pi", "openclaw")
@@ -219,6 +220,7 @@ def _add_daemon(tree: _Tree) -> None:
         action="store_true",
         help="say nothing, and exit 69 where no daemon of this machine or container is ready and answers",
     )
+    add_trace(tree, count=_count)
     doctor = tree.verb(
         "doctor",
         "gateway.cli.doctor:doctor",

@@ -29,6 +29,7 @@ from channels.tables import (
 from gateway.config.settings_ahead import AgentTable, Bindings, Shell, State, WebFetch
 from gateway.config.settings_mcp import McpServer, check_servers
 from gateway.config.settings_policy import Policy
+from gateway.config.settings_watching import Metrics, Telemetry
 from session.compaction.presets import Preset
 
 HIDDEN = "********"
@@ -321,6 +322,8 @@ class Settings(ConfigTable):
     # ``[state]``: the attribute ``state`` is the folder.
     state_table: State = Field(default=State(), alias="state")
     log: Log = Log()
+    metrics: Metrics = Metrics()
+    telemetry: Telemetry = Telemetry()
 
     @field_validator("timezone")
     @classmethod

@@ -6,10 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from channels.message import Inbound
 from durable import first_of
+from gateway.observer import TurnFigures
 from gateway.queue.mailbox import Letter
 from gateway.turns.policy import Verdict
 from session.turn.turn import StopSwitch
@@ -43,6 +44,7 @@ class Entry:
     Args:
         letter: its delivery; a newer one once that is lost.
         since: loop time at which it came into the lane, seconds.
+        queued_at: the same by the clock on the wall.
         heads: it was the first of its lane when it came, so that a death may have cut its turn short.
         settled: the delivery that was acknowledged. If ``letter`` is a newer one, that one still has to be.
         copies: other letters under its id, put beside it: each has an acknowledgement of its own.
@@ -57,6 +59,7 @@ class Entry:
         apart: a turn of several letters failed with it, so that it is asked alone.
         deleted: its message was taken back while it waited.
         asking: the tool that waits for a person's word.
+        figures: what its turn took here so far.
     """
 
     inbound: Inbound
@@ -78,6 +81,8 @@ class Entry:
     apart: bool = False
     deleted: bool = False
     asking: str = ""
+    queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    figures: TurnFigures = field(default_factory=TurnFigures)
 
     def come_again(self, letter: Letter) -> bool:
         """Take a further letter under its id: its next delivery where it is lost (True), else a copy."""

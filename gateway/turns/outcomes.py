@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from channels.cron.job import ABOUT
-from channels.message import Inbound
+from channels.message import Inbound, times
+from gateway.queue.mailbox import carried
 from session.approvals.answers import COUNTED
 from session.context.audience import told
 from session.context.enclosures import sends_files
@@ -27,8 +29,11 @@ ASKER: Final = "asker"
 _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
 
-def request(inbound: Inbound, payer: Payer | None = None) -> Request:
-    """Turn a queue body into the session package's own request, for which ``payer`` pays."""
+def request(inbound: Inbound, payer: Payer | None = None, *, queued_at: datetime | None = None) -> Request:
+    """Turn a queue body into the session package's own request, for which ``payer`` pays.
+
+    ``queued_at`` is when it came into its lane.
+    """
     who = inbound.sender
     named = (("id", who.id), ("name", who.name), ("username", who.username))
     sender: Mapping[str, str] = {name: value for name, value in named if value}
@@ -47,6 +52,8 @@ def request(inbound: Inbound, payer: Payer | None = None) -> Request:
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
         payer=payer,
+        traceparent=carried.get().get("traceparent", ""),
+        **times(inbound, queued_at),
     )
 
 

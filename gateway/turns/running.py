@@ -78,7 +78,10 @@ class TurnRuns:
         meter = self._quota.meter(payer) if self._quota is not None and payer is not None else Meter()
         try:
             async with attempt:
-                reply = await self._run(attempt, request, meter)
+                try:
+                    reply = await self._run(attempt, request, meter)
+                finally:
+                    entry.figures.add(meter)
         except AwaitsApproval as asks:
             self._outages.model_answers()
             assert self._approvals is not None

@@ -10,9 +10,10 @@ from typing import Any
 
 import structlog
 
-from channels.message import Inbound
+from channels.message import Inbound, times
 from gateway.errors import LetterLost, MailboxError
-from gateway.queue.mailbox import INBOUND, Mailbox
+from gateway.observer import Observer
+from gateway.queue.mailbox import INBOUND, Mailbox, carried
 from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
 from gateway.turns.approvals import Approvals
@@ -28,11 +29,7 @@ from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
 from gateway.turns.outages import Outages
 from gateway.turns.parking import Parking
-from gateway.turns.policy import (
-    ATTEMPTS_SAID,
-    FENCED_TRIES,
-    Verdict,
-)
+from gateway.turns.policy import ATTEMPTS_SAID, FENCED_TRIES, Verdict
 from gateway.turns.quota import Quota
 from gateway.turns.running import TurnRuns
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
@@ -89,6 +86,7 @@ class Worker:
         subagents: Subagents | None = None,
         decides: Callable[[Inbound], bool] = lambda inbound: True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
         self.attached = asyncio.Event()
@@ -104,6 +102,7 @@ class Worker:
         self._jobs = jobs
         self._subagents = subagents
         self._draining = False
+        self._observer = observer
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
         self._settlement = settlement = Settlement(
@@ -113,6 +112,7 @@ class Worker:
             letter_ended=letter_ended,
             clock=clock,
             subagents=subagents,
+            observer=observer,
         )
         self._parking = Parking(
             mailbox=mailbox, notices=notices, jobs=jobs, ended=settlement.ended, told=settlement.failed
@@ -120,7 +120,7 @@ class Worker:
         self.orders = self._open_orders(store, clock)
         self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)
         self._collecting = Collecting(rules.queue, self.lanes)
-        self._arrivals = self._open_arrivals(store, notices)
+        self._arrivals = self._open_arrivals(store, notices, observer)
         self._outages = self._open_outages(notices, clock, confides)
         self.outage = self._outages.outage
         self._runs = self._open_runs(turn_ended)
@@ -163,7 +163,7 @@ class Worker:
             spawn=self._spawn,
         )
 
-    def _open_arrivals(self, store: Store, notices: Notices) -> Arrivals:
+    def _open_arrivals(self, store: Store, notices: Notices, observer: Observer) -> Arrivals:
         refusals = Refusals(
             self._rules.flood_per_chat,
             store=store,
@@ -182,6 +182,7 @@ class Worker:
             refusals=refusals,
             collecting=self._collecting,
             spawn=self._spawn,
+            redelivered=observer.redelivered,
         )
 
     def _open_approvals(
@@ -243,6 +244,7 @@ class Worker:
         """Do one try of the head of a lane; None when its letter has ended or is no longer ours."""
         inbound = entry.inbound
         bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
+        carries = carried.set(self._observer.working(inbound, entry.letter.headers))
         try:
             return await self._try(entry)
         # A newer version works on these files: this process must end, and not wait for a disk that is sound.
@@ -262,6 +264,7 @@ class Worker:
             entry.tries.crashes += 1
             return None if self._parking.is_given_up(entry) else RetryAfter(back_off_s(entry.tries.waits))
         finally:
+            carried.reset(carries)
             structlog.contextvars.reset_contextvars(**bound)
 
     async def _try(self, entry: Entry) -> RetryAfter | None:
@@ -273,7 +276,7 @@ class Worker:
         if entry.verdict is not None and entry.tries.fenced >= self._rules.fenced_tries:
             await self._parking.park(entry, None, entry.verdict)
             return None
-        agents = self._subagents_of(inbound)
+        agents = self._subagents if is_of_subagent(inbound) else None
         if agents is not None and await agents.turned_away(entry):
             return None
         store = agents.store if agents is not None else self._store
@@ -291,10 +294,6 @@ class Worker:
                     reply = await self._jobs.settled(inbound, reply)
                 return await self._settlement.send(entry, reply)
             return reply
-
-    def _subagents_of(self, inbound: Inbound) -> Subagents | None:
-        """Return the subagents where a letter is one's task; None for every other letter."""
-        return self._subagents if is_of_subagent(inbound) else None
 
     async def _with_files(
         self, enclosures: Enclosures, inbound: Inbound, session: Session, reply: Reply
@@ -364,8 +363,8 @@ class Worker:
         inbound = entry.inbound
         attempt = self._attempts.at(entry, session)
         if attempt.spent:
-            verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
-            await self._parking.park(entry, session, verdict)
+            said = ATTEMPTS_SAID.format(attempt.begun)
+            await self._parking.park(entry, session, Verdict("attempts", said))
             return None
         if attempt.alone and await self._collecting.part(entry, session, self._turns.now()):
             return RetryAfter(SOON_S)
@@ -379,11 +378,14 @@ class Worker:
                 async with attempt:
                     answer = await self._ordered(entry, session, command)
                 if isinstance(answer, str):
-                    known = await session.journal.conclude(inbound.id, "command", text=answer)
+                    known = await session.journal.conclude(
+                        inbound.id, "command", text=answer, **times(inbound, entry.queued_at)
+                    )
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
                 return await self._runs.run(attempt, answer, payer)
             await self._idle.before(entry, session)
-            return await self._runs.run(attempt, outcomes.request(inbound, payer), payer)
+            request = outcomes.request(inbound, payer, queued_at=entry.queued_at)
+            return await self._runs.run(attempt, request, payer)
         finally:
             attempt.leave_place()
 

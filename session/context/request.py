@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,8 @@ class Request:
     the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
     the person typed where ``text`` is something else. ``job_name`` is that of the job which asks,
     ``heartbeat`` says that it is one. ``asker`` is the person on whose behalf it comes where its sender is
-    none. ``payer`` is for whom its requests count; None: for the conversation alone.
+    none. ``payer`` is for whom its requests count; None: for the conversation alone. ``received_at`` is when
+    it was accepted, ``queued_at`` when it came into its lane (ISO 8601), ``traceparent`` its turn's span.
     """
 
     id: str
@@ -59,7 +59,9 @@ class Request:
     source: str = "interactive"
     cron_job_id: str | None = None
     attachments: Sequence[Attachment] = ()
-    received_at: datetime | None = None
+    received_at: str = ""
+    queued_at: str = ""
+    traceparent: str = ""
     typed: str = ""
     job_name: str = ""
     heartbeat: bool = False

@@ -152,6 +152,9 @@ class Meter:
 
     def __init__(self, reserving: Reserving | None = None) -> None:
         self.usage = Usage()
+        # Requests so far, their seconds, and those to the first text of the last one that had any.
+        self.calls, self.model_s = 0, 0.0
+        self.first_s: float | None = None
         self._reserving = reserving
 
     @property

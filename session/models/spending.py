@@ -16,6 +16,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,7 @@ LOOK_S = 1.0
 # The background tries again after so long where only requests under way are in its way.
 AGAIN_S = 30.0
 T = TypeVar("T")
+Counts = Callable[[Usage | None], None]
 
 
 class Disk(Protocol):
@@ -76,6 +78,7 @@ class Spending:
         durable: bool,
         caps: Caps = Caps(),  # noqa: B008 - it is frozen
         held_s: float = 150.0,
+        model: str = "",
     ) -> None:
         """Touch nothing yet.
 
@@ -86,10 +89,12 @@ class Spending:
             durable: whether anything is read or written at all; else it counts for this process alone.
             caps: what may be spent in a day (UTC).
             held_s: how long a request can last; what a killed process held is free again after that.
+            model: the one that turns ask.
         """
         self._disk = disk
         self._clock = clock
         self._durable = durable
+        self._model = model
         # Whether there is a cap on what may be spent in a day.
         self.limited = caps.any
         self._caps = caps
@@ -100,20 +105,22 @@ class Spending:
         self._tally = Tally(by_subject=caps.any)
         # Lines that count already, and are not on disk yet.
         self._pending: list[UsageLine] = []
-        self._asked: list[_Asked] = []
+        self._asked, self._visitors = list[_Asked](), list[_Asked]()
         self._visit: asyncio.Future[Exchange] | None = None
-        self._visitors: list[_Asked] = []
         # Set whenever something was settled, for requests that wait for room.
         self._settled = asyncio.Event()
 
     def record(self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "") -> None:
         """Count a turn that ends now; ``id_`` is that of its message, whose hold it settles."""
         held = id_ if self.limited else ""
-        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held))
+        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held, model=self._model))
 
-    def pay(self, key: str, usage: Usage, *, person: str = "", job: str = "", id_: str = "") -> None:
-        """Count what a call cost that is no turn; ``id_`` is that of its hold."""
-        self._record(SpendingRow(self._now(), key, person, usage, turn=False, job=job, id=id_))
+    def pay(
+        self, key: str, usage: Usage, *, person: str = "", job: str = "", id_: str = "", model: str = ""
+    ) -> None:
+        """Count what a call of ``model`` cost that is no turn; ``id_`` is that of its hold."""
+        name = model or self._model
+        self._record(SpendingRow(self._now(), key, person, usage, turn=False, job=job, id=id_, model=name))
 
     def _record(self, line: UsageLine) -> None:
         if not self._durable:
@@ -153,8 +160,6 @@ class Spending:
             if visit.exception() is not None or visit.result().error is not None:
                 return
 
-    # -- what was spent --------------------------------------------------------------------------------------
-
     def today(self) -> Totals:
         """Sum up the running day (UTC), as far as it was read."""
         day = self._now().date()
@@ -181,8 +186,6 @@ class Spending:
             NewerFormat, StoreError: they cannot be read.
         """
         return self._files.calls(since.astimezone(UTC), self._now()) if self._durable else []
-
-    # -- what may be spent -----------------------------------------------------------------------------------
 
     def reached(self, payer: Payer) -> Cap | None:
         """Return a cap that is used up for a payer, as far as it was read."""
@@ -225,25 +228,25 @@ class Spending:
             raise self._not_now(self._over(cap))
 
     @contextlib.asynccontextmanager
-    async def request(
-        self, key: str, model: Model, prompt: Prompt
-    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+    async def request(self, key: str, model: Model, prompt: Prompt) -> AsyncIterator[Counts]:
         """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
-        async with self._held_for(Payer(key), lambda: self.pricing.need(model, prompt, 0)) as count:
+        need = partial(self.pricing.need, model, prompt, 0)
+        async with self._held_for(Payer(key), prompt.model or model.name, need) as count:
             yield count
 
     @contextlib.asynccontextmanager
     async def embedding(
         self, payer: Payer, embedder: Embedder, texts: Sequence[str]
-    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+    ) -> AsyncIterator[Counts]:
         """Hold what vectors may cost that are no turn's own; see ``CostMeter``."""
-        async with self._held_for(payer, lambda: self.pricing.need_of_texts(embedder, texts)) as count:
+        need = partial(self.pricing.need_of_texts, embedder, texts)
+        async with self._held_for(payer, embedder.name.partition(" ")[0], need) as count:
             yield count
 
     @contextlib.asynccontextmanager
     async def _held_for(
-        self, payer: Payer, need: Callable[[], Awaitable[Need]]
-    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+        self, payer: Payer, model: str, need: Callable[[], Awaitable[Need]]
+    ) -> AsyncIterator[Counts]:
         payer = replace(payer, id=str(ULID()) if self.limited else "")
         spent = Usage()
 
@@ -251,7 +254,7 @@ class Spending:
             nonlocal spent
             if usage is not None:
                 spent = usage
-                self.pay(payer.key, usage, person=payer.person, job=payer.job, id_=payer.id)
+                self.pay(payer.key, usage, person=payer.person, job=payer.job, id_=payer.id, model=model)
 
         try:
             if self.limited:
@@ -326,8 +329,6 @@ class Spending:
             tally.take(line, now)
         return tally
 
-    # -- the files -------------------------------------------------------------------------------------------
-
     def _start(self) -> asyncio.Future[Exchange]:
         lines, now = list(self._pending), self._now()
         # Whoever was cancelled meanwhile has settled already: a hold behind that would stay.
@@ -395,6 +396,5 @@ class Spending:
 
 
 def _tell(visitors: list[_Asked], error: BaseException) -> None:
-    for asked in visitors:
-        if not asked.answer.done():
-            asked.answer.set_exception(error)
+    for asked in (each for each in visitors if not each.answer.done()):
+        asked.answer.set_exception(error)

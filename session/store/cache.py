@@ -75,7 +75,13 @@ class Handles:
         self._handles: OrderedDict[SessionKey, Handle] = OrderedDict()
         self.indexer = Indexer()
         self.weight = 0
+        self.hits = self.misses = 0
         self._files = 0
+
+    def found(self, held: bool) -> None:
+        """Count an opening: of what is held, or of what must be read or claimed before."""
+        self.hits += held
+        self.misses += not held
 
     def get(self, key: SessionKey) -> Handle | None:
         """Look at a handle without using it."""

@@ -94,6 +94,7 @@ class Store:
 
     async def _own(self, handle: Handle) -> Session:
         epoch = handle.owned()
+        self._handles.found(epoch is not None)
         if epoch is None:
             epoch = await self.run(handle, lambda wait: self._claim(handle, wait))
         return Session(handle, self, epoch, clock=self.clock)
@@ -173,6 +174,10 @@ class Store:
         finally:
             for handle in handles:
                 self._handles.leave(handle)
+
+    def cache_use(self) -> tuple[int, int]:
+        """Return how often a conversation was opened that was held already, and how often one was not."""
+        return self._handles.hits, self._handles.misses
 
     def cached_bytes(self) -> int:
         """Return about how much memory the conversations take."""

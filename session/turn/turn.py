@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -132,7 +133,7 @@ class Turns:
             stored = turn.stored_answer()
             if stored is None:
                 raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
-            # The time ran out between the answer, which is on disk, and the end of the turn.
+            # It ran out between the answer, which is on disk, and the end of the turn.
             text = stored
         if turn.compaction is not None:
             turn.compaction.ended()
@@ -150,8 +151,8 @@ class Turns:
         exchange = session.find(request.id)
         if exchange is not None and exchange.tail and exchange.final is None:
             ids = [str(line["message_id"]) for line in served(session, request.id)]
-            answers = ids if len(ids) > 1 else None
-            await session.append([TurnLines(request, self.now).stopped("", answers=answers)])
+            line = TurnLines(request, self.now).stopped("", answers=ids if len(ids) > 1 else None)
+            await session.append([line])
 
 
 class _Turn:
@@ -166,12 +167,11 @@ class _Turn:
         meter: Meter,
     ) -> None:
         self._turns = turns
-        self._session = session
-        self._request = request
+        self._session, self._request = session, request
         self._watcher = watcher
         self._lines = TurnLines(request, turns.now)
         self._user: dict[str, Any] | None = None
-        self._partial: list[str] = []
+        self._partial, self._began = list[str](), 0.0
         # An answer that is being stored as the time runs out may reach the disk: then it is the reply.
         self._answer: str | None = None
         # Of the answer: whether it is one of a job that is not to be told, and whether a tool sent files.
@@ -202,9 +202,8 @@ class _Turn:
         self._counted = False
         self.meter = meter
         self.joins: Joins | None = None
-        # Messages that enter the turn before its first request.
+        # Messages that enter the turn before its first request; all that the answer serves, where several.
         self.joining: Sequence[Request] = ()
-        # All messages that the answer serves, where they are several.
         self._answers: list[str] = []
         self.compaction: TurnCompaction | None = None
         if turns.compactions is not None and not turns.model.plain:
@@ -335,15 +334,12 @@ class _Turn:
     async def _sent(self, prompt: Prompt) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         if self._user is None:
-            answer = await self._turns.model.ask(prompt, self._delta)
-            self.meter.count(answer.usage)
-            return answer
+            return await self._answered(prompt)
         storing: list[asyncio.Future[None]] = []
         loop = asyncio.get_running_loop()
         timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._store())))
         try:
-            answer = await self._turns.model.ask(prompt, self._delta)
-            self.meter.count(answer.usage)
+            answer = await self._answered(prompt)
         finally:
             timer.cancel()
             # An append that has begun cannot be called back, and the answer's line must follow it.
@@ -351,7 +347,19 @@ class _Turn:
                 await store
         return answer
 
+    async def _answered(self, prompt: Prompt) -> Answer:
+        self._began = time.perf_counter()
+        self.meter.calls += 1
+        try:
+            answer = await self._turns.model.ask(prompt, self._delta)
+        finally:
+            self.meter.model_s += time.perf_counter() - self._began
+        self.meter.count(answer.usage)
+        return answer
+
     def _delta(self, text: str) -> None:
+        if not self._partial:
+            self.meter.first_s = time.perf_counter() - self._began
         self._partial.append(text)
         if self._watcher is not None:
             self._watcher.delta(text)

@@ -228,7 +228,7 @@ class RabbitMailbox:
             self._first_put[post.box] = datetime.now(UTC)
         await self._outbox.send(
             (post.box, post.key),
-            Sending(exchange, route, post.body, id=post.id, headers={"key": post.key}),
+            Sending(exchange, route, post.body, id=post.id, headers={**post.headers, "key": post.key}),
         )
 
     @asynccontextmanager
@@ -346,6 +346,9 @@ class RabbitMailbox:
             finally:
                 await channel.close()
         return counts
+
+    async def waiting(self, message_id: str) -> None:
+        """Return None: a broker shows a letter to nobody but who takes it."""
 
     def in_memory(self) -> InMemory:
         """Say what of the letters this process holds, and how much it may."""
