@@ -16,6 +16,7 @@ from gateway.app import descriptors
 from gateway.errors import GatewayError
 from gateway.http import (
     approvals,
+    conversation,
     cron,
     events,
     health,
@@ -165,6 +166,7 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         cron.routes(chats),
         approvals.routes(chats),
         recall.routes(chats),
+        conversation.routes(chats),
         login.routes(gate),
         page.routes(),
     ):
