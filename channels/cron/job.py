@@ -357,6 +357,23 @@ def shown(job: CronJob, now: datetime) -> Row:
     return {**job.row, "next_run_at": slot_name(slot) if slot is not None else None}
 
 
+def coming(job: CronJob, now: datetime, most: int) -> list[datetime]:
+    """List the slots at which a job runs next, the soonest first; none where it is off."""
+    slot = due(job, now)
+    found: list[datetime] = []
+    while slot is not None and len(found) < most:
+        found.append(slot)
+        slot = next_after(job.schedule, slot)
+    return found
+
+
+def runs(job: CronJob) -> list[Row]:
+    """List what the file tells of a job's last runs, in their order."""
+    state = job.row.get("state")
+    history = state.get("runHistory") if isinstance(state, dict) else None
+    return [one for one in history if isinstance(one, dict)] if isinstance(history, list) else []
+
+
 def whole(value: object) -> int:
     """Return a number as the file may hold it; 0 for whatever else stands there."""
     return value if type(value) is int and 0 <= value < 2**53 else 0

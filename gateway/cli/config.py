@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from pathlib import Path
-
-from pydantic import BaseModel, SecretStr
 
 from channels import registry
 from gateway.app import log
 from gateway.cli import output
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
-from gateway.config.load import effective_compaction, effective_history, find_file, load, with_tables
+from gateway.config.load import find_file, load, with_tables
 from gateway.config.not_built import WORDS, not_built
-from gateway.config.redact import Redactor
 from gateway.config.reference import json_schema
-from gateway.config.settings import HIDDEN, Broker, Settings
+from gateway.config.settings import Settings
+from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
 
 
@@ -87,37 +83,6 @@ def path(args: argparse.Namespace) -> int:
     if file is not None and not file.is_file():
         output.words("it does not exist")
     return 0
-
-
-def shown_settings(settings: Settings) -> dict[str, object]:
-    """Return the whole configuration as plain values, effective, with every secret hidden."""
-    redactor = Redactor.of(settings)
-    shown = _plain(settings, redactor)
-    shown["history"] = _plain(effective_history(settings), redactor)
-    shown["compaction"] = asdict(effective_compaction(settings))
-    return shown
-
-
-def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, info in type(table).model_fields.items():
-        if isinstance(table, Broker) and name == "url":
-            found[name] = table.shown_url
-        else:
-            found[info.alias or name] = _shown(getattr(table, name), redactor)
-    return found | {name: _shown(value, redactor) for name, value in (table.model_extra or {}).items()}
-
-
-def _shown(value: object, redactor: Redactor) -> object:
-    if isinstance(value, BaseModel):
-        return _plain(value, redactor)
-    if isinstance(value, SecretStr):
-        return HIDDEN if value.get_secret_value() else ""
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {name: _shown(item, redactor) for name, item in value.items()}
-    return redactor.value(value)
 
 
 def _toml(table: Mapping[str, object], above: str = "") -> Iterator[str]:

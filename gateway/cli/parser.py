@@ -85,6 +85,7 @@ def build() -> argparse.ArgumentParser:
     _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
     _add_pairing(tree.noun("pairing", "strangers and groups that ask for access"))
     add_cron(tree.noun("cron", "what is asked by the clock"))
+    _add_tokens(tree.noun("tokens", "who may use the API, and what for"))
     _add_mcp(tree.noun("mcp", "servers of tools, and which of their tools may be used"))
     _add_config(tree.noun("config", "the configuration and its problems"))
     return parser
@@ -341,6 +342,26 @@ def _add_pairing(tree: _Tree) -> None:
     approve.add_argument("code", metavar="CODE", help="as the bot told it; valid for an hour")
     revoke = tree.verb("revoke", "gateway.cli.pairing:revoke", "let somebody in no more")
     revoke.add_argument("who", metavar="WHO", help="telegram:<id>, or <id> on every channel")
+
+
+def _add_tokens(tree: _Tree) -> None:
+    tree.verb("list", "gateway.cli.tokens:list_", "list the tokens and their rights", as_json=True)
+    add = tree.verb(
+        "add",
+        "gateway.cli.tokens:add",
+        "make a token and print it, this once",
+        more="It counts where http.token is set, which has every right itself.",
+    )
+    add.add_argument("name", metavar="NAME", help="a-z, 0-9, - and _")
+    add.add_argument(
+        "--right",
+        choices=("read", "write", "admin"),
+        default="write",
+        help="read: look; write: also talk and change chats, memory and jobs; admin: all "
+        "(default: %(default)s)",
+    )
+    revoke = tree.verb("revoke", "gateway.cli.tokens:revoke", "let a token open nothing any more, at once")
+    revoke.add_argument("name", metavar="NAME", help="as `tokens list` shows it")
 
 
 def _add_mcp(tree: _Tree) -> None:

@@ -151,6 +151,7 @@ WORDS: Mapping[str, str] = {
     "http.port": "The port; 0 takes any.",
     "http.token": "What clients show; at least 16 characters where `host` is not loopback. A secret.",
     "http.allowed_hosts": "Names under which the server is reached besides `localhost` and `127.0.0.1`.",
+    "http.requests_per_minute": "How many requests each token may make; beyond it 429. 0: any number.",
     "log": "The log, on stderr.",
     "log.format": "`auto`: lines for people on a terminal, else JSON.",
     "log.level": "The least that is written.",

@@ -266,6 +266,7 @@ class Http(ConfigTable):
     port: int = Field(default=8006, ge=0, le=65535)
     token: SecretStr = Field(default=SecretStr(""), validate_default=True)
     allowed_hosts: Strings = ()
+    requests_per_minute: Amount = 0
 
     @field_validator("token")
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response
+from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from session.approvals.answers import Answers, words_of
@@ -29,6 +30,29 @@ class Decision(BaseModel):
     decision: Literal["allow", "deny"]
 
 
+class ApprovalOut(Shape):
+    """A tool call that waits for a person, or what became of it; ``arguments`` as the model wrote them."""
+
+    id: str
+    key: str
+    message_id: str
+    tool: str
+    arguments: Any
+    folder: str
+    asked_by: str
+    asked_at: str
+    expires_at: str
+    state: str
+    decided_by: str | None
+    decided_at: str | None
+
+
+class ApprovalsOut(Shape):
+    """Those that wait, oldest first."""
+
+    approvals: list[ApprovalOut]
+
+
 def routes(chats: ChatService) -> APIRouter:
     """Build the routes of approvals."""
     router = APIRouter(prefix="/v1/approvals")
@@ -38,13 +62,20 @@ def routes(chats: ChatService) -> APIRouter:
             raise MailboxDown("the session side is not open yet")
         return chats.application.services.answers
 
-    @router.get("", summary="List the tool calls that wait for a person, oldest first")
+    @router.get(
+        "",
+        summary="List the tool calls that wait for a person, oldest first",
+        response_model=ApprovalsOut,
+        **needs("read"),
+    )
     async def get_all(key: Key = None) -> Response:
         files = answers().files
         found = await start_thread(lambda: files.waiting(key), name="approvals")
         return json_response({"approvals": [each.as_dict() for each in found]})
 
-    @router.post("/{id}", summary="Allow or deny one, once")
+    @router.post(
+        "/{id}", summary="Allow or deny one, once", response_model=ApprovalOut, **needs("admin", 404, 409)
+    )
     async def post(id: Id, body: Decision) -> Response:
         done = await answers().decide(body.decision, id, by=BY)
         if done.refusal == "unknown" or done.approval is None:

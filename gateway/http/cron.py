@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from channels.cron.by_hand import run_now
-from channels.cron.job import BadJob, new_row, shown
+from channels.cron.job import BadJob, coming, new_row, runs, shown
 from channels.cron.jobs_file import CronFile, NoJob
-from channels.cron.schedule import BadSchedule, asked
+from channels.cron.schedule import BadSchedule, asked, slot_name
 from channels.errors import ChannelError
 from gateway.app.heartbeat import Texts
 from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.messages import Accepted
+from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.zones import zone_for
 
@@ -44,6 +46,40 @@ class JobIn(BaseModel):
     missed: Literal["skip", "once", "all"] = "once"
 
 
+class SwitchIn(BaseModel):
+    """Whether a job runs by its schedule."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    enabled: bool
+
+
+class JobOut(Open):
+    """A job as ``cron/jobs.json`` has it, and when it runs next; one that cannot run says why."""
+
+    id: Any = None
+    next_run_at: str | None = None
+
+
+class JobsOut(Shape):
+    """The jobs, those that run next first."""
+
+    jobs: list[JobOut]
+
+
+class RunsOut(Shape):
+    """When a job runs next, the soonest first, and how it ran, the last first."""
+
+    next: list[str]
+    past: list[dict[str, Any]]
+
+
+class RemovedOut(Shape):
+    """The job that is gone."""
+
+    id: str
+
+
 def routes(chats: ChatService) -> APIRouter:
     """Build the routes of cron jobs."""
     router = APIRouter(prefix="/v1/cron")
@@ -52,12 +88,14 @@ def routes(chats: ChatService) -> APIRouter:
     def file() -> CronFile:
         return CronFile(settings.workspace, zone=settings.zone)
 
-    @router.get("", summary="List the jobs, those that run next first")
+    @router.get(
+        "", summary="List the jobs, those that run next first", response_model=JobsOut, **needs("read")
+    )
     async def get_all() -> Response:
         contents = await _done(asyncio.to_thread(file().read))
         return json_response({"jobs": contents.rows(datetime.now(UTC))})
 
-    @router.post("", status_code=201, summary="Add a job")
+    @router.post("", status_code=201, summary="Add a job", response_model=JobOut, **needs("write", 409))
     async def post(body: JobIn) -> Response:
         now = datetime.now(UTC)
         zone = await zone_for(settings, body.to)
@@ -79,18 +117,57 @@ def routes(chats: ChatService) -> APIRouter:
         job = await _done(asyncio.to_thread(file().add, row))
         return json_response(shown(job, now), 201)
 
-    @router.delete("/{job_id:path}", summary="Remove a job; its conversation stays")
+    _add_to_one(router, chats, file)
+    return router
+
+
+def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFile]) -> None:
+    @router.get(
+        "/{job_id:path}/runs",
+        summary="Show when a job runs next, and how it ran",
+        response_model=RunsOut,
+        **needs("read", 404, 409),
+    )
+    async def get_runs(
+        job_id: str,
+        limit: Annotated[int, Query(ge=1, le=100, description="how many of either at most")] = 5,
+    ) -> Response:
+        job = await _done(asyncio.to_thread(file().job, job_id))
+        following, past = coming(job, datetime.now(UTC), limit), runs(job)
+        return json_response({"next": [slot_name(slot) for slot in following], "past": past[-limit:][::-1]})
+
+    @router.patch(
+        "/{job_id:path}",
+        summary="Switch a job on or off",
+        response_model=JobOut,
+        **needs("write", 404, 409),
+    )
+    async def patch(job_id: str, body: SwitchIn) -> Response:
+        job = await _done(asyncio.to_thread(file().enable, job_id, body.enabled))
+        return json_response(shown(job, datetime.now(UTC)))
+
+    @router.delete(
+        "/{job_id:path}",
+        summary="Remove a job; its conversation stays",
+        response_model=RemovedOut,
+        **needs("write", 404, 409),
+    )
     async def delete(job_id: str) -> Response:
         await _done(asyncio.to_thread(file().remove, job_id))
         return json_response({"id": job_id})
 
-    @router.post("/{job_id:path}/run", status_code=202, summary="Run a job now, beside its schedule")
+    @router.post(
+        "/{job_id:path}/run",
+        status_code=202,
+        summary="Run a job now, beside its schedule",
+        response_model=Accepted,
+        **needs("write", 404, 409),
+    )
     async def post_run(job_id: str) -> Response:
+        texts = Texts(chats.application.settings)
         return json_response(
-            await _done(run_now(file(), job_id, chats.application.intake.accept, Texts(settings))), 202
+            await _done(run_now(file(), job_id, chats.application.intake.accept, texts)), 202
         )
-
-    return router
 
 
 async def _done(work: Awaitable[T]) -> T:

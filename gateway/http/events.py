@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
 from gateway.http.errors import HttpError
+from gateway.http.shape import needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 
@@ -44,7 +45,12 @@ def routes(chats: ChatService) -> APIRouter:
     """Build the route of events."""
     router = APIRouter(prefix="/v1")
 
-    @router.get("/events", summary="Look on: Event objects of one chat as server-sent events")
+    @router.get(
+        "/events",
+        summary="Look on: Event objects of one chat as server-sent events",
+        response_class=EventStream,
+        **needs("read"),
+    )
     async def get_events(
         key: Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS)],
         last_event_id: Annotated[

@@ -2,24 +2,89 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gateway.http.errors import json_response
 from gateway.http.security import Gate
+from gateway.http.shape import ErrorOut, Open, Shape, needs
 from gateway.service.chats import ChatService
+
+
+class AliveOut(Shape):
+    """The process answers."""
+
+    alive: Literal[True]
+
+
+class PartOut(Open):
+    """A part of the gateway; since when, and why it is down, is shown to who has a token."""
+
+    up: bool
+    since: str | None = None
+    error: str = ""
+
+
+class ReadyOut(Shape):
+    """Whether queue, lanes and HTTP are up, and how each part stands."""
+
+    ready: bool
+    parts: dict[str, PartOut]
+
+
+class LaneOut(Shape):
+    """A chat whose letters wait or run: ``id`` is that of the running one."""
+
+    key: str
+    id: str | None
+    asking: str
+    waiting: int
+    running_s: float | None
+
+
+class DepthOut(Open):
+    """What waits in a box."""
+
+    count: int
+    oldest_at: str | None
+
+
+class StatusOut(Open):
+    """What ``status`` shows; ``queues`` is null while the queue is away."""
+
+    version: str
+    role: Literal["all", "channels", "session"]
+    pid: int
+    started_at: str
+    ready: bool
+    parts: dict[str, PartOut]
+    model: str
+    lanes: list[LaneOut]
+    subagents: list[dict[str, str]]
+    queues: dict[str, DepthOut] | None
+    in_memory: dict[str, Any]
+    unserved: list[dict[str, Any]]
+    usage_today: dict[str, Any] | None
+    limits: list[dict[str, Any]] | None
+    memory: dict[str, Any] | None
+    media_bytes: int
 
 
 def routes(chats: ChatService, gate: Gate) -> APIRouter:
     """Build the routes that ask after the daemon itself."""
     router = APIRouter()
 
-    @router.get("/healthz", summary="Whether the process answers")
+    @router.get("/healthz", summary="Whether the process answers", response_model=AliveOut, **needs(None))
     async def get_healthz() -> Response:
         return json_response({"alive": True})
 
     @router.get(
-        "/readyz", summary="Whether queue, lanes and HTTP are up; else 503; why, for who has the token"
+        "/readyz",
+        summary="Whether queue, lanes and HTTP are up; else 503; why, for who has the token",
+        response_model=ReadyOut,
+        **needs(None, _503=ReadyOut | ErrorOut),
     )
     async def get_readyz(request: Request) -> Response:
         ready, parts = chats.application.readiness()
@@ -30,7 +95,12 @@ def routes(chats: ChatService, gate: Gate) -> APIRouter:
             parts = {name: {"up": part["up"]} for name, part in parts.items()}
         return json_response({"ready": ready, "parts": parts}, 200 if ready else 503)
 
-    @router.get("/v1/status", summary="Lanes, queue depths, parts, tokens and cost today")
+    @router.get(
+        "/v1/status",
+        summary="Lanes, queue depths, parts, tokens and cost today",
+        response_model=StatusOut,
+        **needs("read"),
+    )
     async def get_status() -> Response:
         return json_response(await chats.application.status())
 

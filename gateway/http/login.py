@@ -1,13 +1,17 @@
-"""``POST /v1/login``: the token once, a cookie that scripts cannot read from then on."""
+"""``POST /v1/login``: a token once, a cookie from then on, which scripts cannot read; ``GET /v1/token``."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
-from gateway.http.security import COOKIE, COOKIE_AGE_S, Gate, address_of
+from gateway.http.security import COOKIE, COOKIE_AGE_S, Gate, Refusal, address_of
+from gateway.http.shape import Shape, caller_of, needs
+from gateway.service.tokens import Right, cookie_of
 
 
 class LoginIn(BaseModel):
@@ -18,23 +22,33 @@ class LoginIn(BaseModel):
     token: str
 
 
+class TokenOut(Shape):
+    """Whose token it is, and what it may do; without a name where no token is asked for."""
+
+    name: str
+    right: Right
+
+
+class LoginOut(TokenOut):
+    """Whose token was exchanged."""
+
+    ok: Literal[True]
+
+
 def routes(gate: Gate) -> APIRouter:
     """Build the route of the login."""
     router = APIRouter(prefix="/v1")
 
-    @router.post("/login", summary="Exchange the token for a cookie")
+    @router.post("/login", summary="Exchange a token for a cookie", response_model=LoginOut, **needs(None))
     async def post_login(request: Request, body: LoginIn) -> Response:
-        if gate.asks_token:
-            refusal = gate.refuse_login(address_of(request.scope), body.token)
-            if refusal is not None:
-                raise HttpError(
-                    refusal.status, refusal.error, hint=refusal.hint, headers=dict(refusal.headers)
-                )
-        response = json_response({"ok": True})
+        caller = gate.log_in(address_of(request.scope), body.token)
+        if isinstance(caller, Refusal):
+            raise HttpError(caller.status, caller.error, hint=caller.hint, headers=dict(caller.headers))
+        response = json_response({"ok": True, "name": caller.name, "right": caller.right})
         if gate.asks_token:
             response.set_cookie(
                 COOKIE,
-                gate.cookie,
+                cookie_of(body.token),
                 max_age=COOKIE_AGE_S,
                 path="/",
                 httponly=True,
@@ -42,5 +56,15 @@ def routes(gate: Gate) -> APIRouter:
                 secure=request.url.scheme == "https",
             )
         return response
+
+    @router.get(
+        "/token",
+        summary="Say whose token is shown, and what it may do",
+        response_model=TokenOut,
+        **needs("read"),
+    )
+    async def get_token(request: Request) -> Response:
+        caller = caller_of(request.scope)
+        return json_response({"name": caller.name, "right": caller.right})
 
     return router

@@ -1,35 +1,126 @@
-"""``/v1/memory``: what is remembered of a chat."""
+"""``/v1/memory``: what is remembered of a chat, its two texts to be edited, its facts to be corrected."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.responses import Response
 
+from gateway.app.sessions import SessionServices
 from gateway.errors import MailboxDown
-from gateway.http.errors import HttpError, json_response
+from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.messages import has_surrogate
+from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
+from session.context.scopes import Scope
+from session.errors import NotNow
 from session.memory.notes import Notes
 
+MAX_FACT_CHARS = 2_000
 Key = Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS, description="channel:chat_id")]
+FactId = Annotated[str, Path(min_length=1, max_length=64, description="as GET /v1/memory lists it")]
+File = Literal["MEMORY.md", "USER.md"]
+
+
+class FactOut(Shape):
+    """A fact: how sure it is (0 to 1), where it comes from, and the id of the one that holds instead."""
+
+    id: str
+    text: str
+    category: str
+    confidence: float
+    key: str
+    message_id: str | None
+    created_at: str
+    replaced_by: str | None
+    source: str | None
+
+
+class MemoryOut(Shape):
+    """What is remembered of a chat."""
+
+    memory: str
+    history: str
+    facts: list[FactOut]
+
+
+class FileOut(Shape):
+    """A text of a chat's memory; ``digest`` names what it says now."""
+
+    file: File
+    text: str
+    digest: str
+
+
+class FilesOut(Shape):
+    """The texts that people may edit."""
+
+    files: list[FileOut]
+
+
+class FileIn(BaseModel):
+    """A new text; ``was`` is the digest of the one that it was made from: where another stands, 409."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    key: str = Field(min_length=3, max_length=MAX_KEY_CHARS)
+    file: File
+    text: str
+    was: str | None = Field(default=None, max_length=64)
+
+    @field_validator("text")
+    @classmethod
+    def _is_text(cls, value: str) -> str:
+        if has_surrogate(value):
+            raise ValueError("half of a surrogate pair is no text")
+        return value
+
+
+class EditedOut(Shape):
+    """What was done; ``former`` is the version of what stood there, null where nothing did."""
+
+    file: File
+    changed: bool
+    former: str | None
+    digest: str
+
+
+class FactIn(BaseModel):
+    """What a fact says from now on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(min_length=1, max_length=MAX_FACT_CHARS)
+
+    @field_validator("text")
+    @classmethod
+    def _is_text(cls, value: str) -> str:
+        if has_surrogate(value) or not value.strip():
+            raise ValueError("this is no text")
+        return value
 
 
 def routes(chats: ChatService) -> APIRouter:
     """Build the routes of memory."""
     router = APIRouter(prefix="/v1/memory")
+    _add_texts(router, chats)
+    _add_facts(router, chats)
+    return router
 
-    @router.get("", summary="Show the notes, the history and the facts of a chat")
+
+def _add_texts(router: APIRouter, chats: ChatService) -> None:
+    @router.get(
+        "",
+        summary="Show the notes, the history and the facts of a chat",
+        response_model=MemoryOut,
+        **needs("read"),
+    )
     async def get(key: Key) -> Response:
-        if not all(key.partition(":")) or has_surrogate(key):
-            raise HttpError(400, "a key is channel:chat_id", hint="give ?key=telegram:12345678")
-        services = chats.application.services
-        if services is None:
-            raise MailboxDown("the session side is not open yet")
-        scope = await services.circles.of_key(key)
+        services, scope = await scope_of(chats, key)
         facts = await services.facts.known.facts(scope)
 
         def read() -> dict[str, Any]:
@@ -39,4 +130,84 @@ def routes(chats: ChatService) -> APIRouter:
 
         return json_response(await asyncio.to_thread(read))
 
-    return router
+    @router.get(
+        "/files", summary="Show MEMORY.md and USER.md, to be edited", response_model=FilesOut, **needs("read")
+    )
+    async def get_files(key: Key) -> Response:
+        services, scope = await scope_of(chats, key)
+        return json_response({"files": await services.former.texts(scope)})
+
+    @router.put(
+        "/files",
+        summary="Write MEMORY.md or USER.md; what stood there becomes a version",
+        response_model=EditedOut,
+        **needs("write", 409),
+    )
+    async def put_file(body: FileIn) -> Response:
+        services, scope = await scope_of(chats, body.key)
+        bounds = chats.application.settings.memory
+        limit, most = (
+            ("memory.max_kb", bounds.max_kb)
+            if body.file == "MEMORY.md"
+            else ("memory.profile_max_kb", bounds.profile_max_kb)
+        )
+        if len(body.text.encode()) > most * 1024:
+            raise HttpError(413, f"the text is over {most} KiB", hint=f"shorten it, or raise {limit}")
+        try:
+            done = await services.former.edit(body.key, scope, body.file, body.text, was=body.was)
+        except NotNow as error:
+            raise unavailable(str(error), error.hint) from error
+        if done is None:
+            raise HttpError(
+                409,
+                f"{body.file} of {body.key} has changed since it was read",
+                hint="GET /v1/memory/files?key= shows what it says now",
+            )
+        return json_response(done)
+
+
+def _add_facts(router: APIRouter, chats: ChatService) -> None:
+    @router.patch(
+        "/facts/{id}",
+        summary="Correct a fact; its former words become a version",
+        response_model=FactOut,
+        **needs("write", 404),
+    )
+    async def patch_fact(id: FactId, key: Key, body: FactIn) -> Response:
+        services, scope = await scope_of(chats, key)
+        fact = await services.facts.known.edit(key, scope, id, body.text)
+        if fact is None:
+            raise _no_fact(key, id)
+        return json_response(fact.as_dict())
+
+    @router.delete(
+        "/facts/{id}",
+        summary="Take a fact out for good, with its former ones",
+        response_model=FactOut,
+        **needs("write", 404),
+    )
+    async def delete_fact(id: FactId, key: Key) -> Response:
+        services, scope = await scope_of(chats, key)
+        gone = await services.facts.known.forget(key, scope, id)
+        if gone is None:
+            raise _no_fact(key, id)
+        return json_response(gone.as_dict())
+
+
+async def scope_of(chats: ChatService, key: str) -> tuple[SessionServices, Scope]:
+    """Return what a chat may see.
+
+    Raises:
+        HttpError: 400, this is no key.
+        MailboxDown: the session side is not open yet.
+    """
+    if "\0" in key or not all(key.partition(":")) or has_surrogate(key):
+        raise HttpError(400, "this is no key", hint="a key is channel:chat_id: give telegram:12345678")
+    services = chats.application.services
+    if services is None:
+        raise MailboxDown("the session side is not open yet")
+    return services, await services.circles.of_key(key)
+
+
+def _no_fact(key: str, id_: str) -> HttpError:
+    return HttpError(404, f"{key} has no fact {id_}", hint="GET /v1/memory?key= lists them")

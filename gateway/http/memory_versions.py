@@ -8,16 +8,12 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from gateway.app.sessions import SessionServices
-from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
-from gateway.http.messages import has_surrogate
+from gateway.http.memory import Key, scope_of
+from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from session.context.scopes import Scope
 from session.errors import NotNow
-
-Key = Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS, description="channel:chat_id")]
 
 
 class RestoreIn(BaseModel):
@@ -29,31 +25,59 @@ class RestoreIn(BaseModel):
     version: str = Field(pattern="^[0-7][0-9A-HJKMNP-TV-Z]{25}$")
 
 
+class VersionOut(Shape):
+    """A former text: it stood in ``file`` until ``at``, when ``cause`` put another one there."""
+
+    version: str
+    file: str
+    at: str
+    cause: str
+    bytes: int
+    changed: str
+
+
+class VersionsOut(Shape):
+    """The versions, the newest first."""
+
+    versions: list[VersionOut]
+
+
+class RestoredOut(Shape):
+    """What stands again; ``former`` is the version of what stood there, null where nothing did."""
+
+    version: str
+    file: str
+    changed: bool
+    former: str | None
+
+
 def routes(chats: ChatService) -> APIRouter:
     """Build the routes of former texts."""
     router = APIRouter(prefix="/v1/memory")
 
-    async def of(key: str) -> tuple[SessionServices, Scope]:
-        if "\0" in key or not all(key.partition(":")) or has_surrogate(key):
-            raise HttpError(400, "this is no key", hint="a key is channel:chat_id")
-        services = chats.application.services
-        if services is None:
-            raise MailboxDown("the session side is not open yet")
-        return services, await services.circles.of_key(key)
-
-    @router.get("/history", summary="List what memory said before, the newest first")
+    @router.get(
+        "/history",
+        summary="List what memory said before, the newest first",
+        response_model=VersionsOut,
+        **needs("read"),
+    )
     async def get_history(
         key: Key,
         file: Annotated[
             Literal["MEMORY.md", "USER.md", "facts.jsonl"] | None, Query(description="of this file alone")
         ] = None,
     ) -> Response:
-        services, scope = await of(key)
+        services, scope = await scope_of(chats, key)
         return json_response({"versions": await services.former.history(key, scope, file=file or "")})
 
-    @router.post("/restore", summary="Put back what memory said before")
+    @router.post(
+        "/restore",
+        summary="Put back what memory said before",
+        response_model=RestoredOut,
+        **needs("write", 404),
+    )
     async def post_restore(body: RestoreIn) -> Response:
-        services, scope = await of(body.key)
+        services, scope = await scope_of(chats, body.key)
         try:
             done = await services.former.restore(body.key, scope, body.version)
         except NotNow as error:

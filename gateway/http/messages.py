@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound, is_kept
 from gateway.service.outcome import Outcome
@@ -54,6 +55,27 @@ class KeyIn(BaseModel):
         return self
 
 
+class Accepted(Shape):
+    """A message that is stored: no crash loses it from now on."""
+
+    id: str
+    key: str
+
+
+class Answered(Accepted):
+    """How a message ended: a notice says why there is no answer."""
+
+    reply: str
+    kind: Literal["reply", "notice"]
+    files: list[str] = Field(default=[], description="paths of files that came with it, on the machine")
+
+
+class Stopped(Shape):
+    """The conversation in which nothing runs any more."""
+
+    key: str
+
+
 def has_surrogate(text: str) -> bool:
     """Say whether a text cannot be written as UTF-8."""
     try:
@@ -67,7 +89,13 @@ def routes(chats: ChatService) -> APIRouter:
     """Build the routes of messages."""
     router = APIRouter(prefix="/v1")
 
-    @router.post("/messages", status_code=202, summary="Hand in a message, and wait for its answer")
+    @router.post(
+        "/messages",
+        status_code=202,
+        summary="Hand in a message, and wait for its answer",
+        response_model=Accepted,
+        **needs("write", 409, _200=Answered),
+    )
     async def post_message(
         request: Request,
         body: MessageIn,
@@ -77,7 +105,13 @@ def routes(chats: ChatService) -> APIRouter:
     ) -> Response:
         return await hand_in(request, chats, body, wait)
 
-    @router.post("/stop", status_code=202, summary="Stop the turn that runs in a chat")
+    @router.post(
+        "/stop",
+        status_code=202,
+        summary="Stop the turn that runs in a chat",
+        response_model=Stopped,
+        **needs("write"),
+    )
     async def post_stop(body: KeyIn) -> Response:
         await chats.stop(body.key)
         return json_response({"key": body.key}, 202)

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
+from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.parked import NotParked, ParkedLetters, ParkedTwice
 
 Key = Annotated[str | None, Query(description="which one, where several chats have a letter of this id")]
 
 Files = Annotated[bool, Query(description="add the files of media/ that each names")]
+
+
+class ParkedRow(Shape):
+    """A letter that was set aside; ``key`` is null where it cannot be read."""
+
+    id: str
+    box: Literal["inbound", "outbound"]
+    key: str | None
+    reason: str
+    from_: str = Field(alias="from")
+    attempts: int
+    parked_at: str
+    files: list[str] = Field(default=[], description="with ?files=true: those of media/ that it names")
+
+
+class ParkedWhole(ParkedRow):
+    """A parked letter with its body: as text, or in base64 where it is no UTF-8."""
+
+    body: str | None = None
+    body_base64: str | None = None
+
+
+class ParkedOut(Shape):
+    """The parked letters, oldest first."""
+
+    parked: list[ParkedRow]
 
 
 def routes(chats: ChatService) -> APIRouter:
@@ -24,19 +52,36 @@ def routes(chats: ChatService) -> APIRouter:
     def letters() -> ParkedLetters:
         return ParkedLetters(chats.application.mailbox, chats.store, worker=chats.application.worker)
 
-    @router.get("", summary="List the parked letters, oldest first")
+    @router.get(
+        "", summary="List the parked letters, oldest first", response_model=ParkedOut, **needs("read")
+    )
     async def get_all(files: Files = False) -> Response:
         return json_response({"parked": await letters().parked(files=files)})
 
-    @router.get("/{message_id:path}", summary="Show one with its body")
+    @router.get(
+        "/{message_id:path}",
+        summary="Show one with its body",
+        response_model=ParkedWhole,
+        **needs("read", 404, 409),
+    )
     async def get_one(message_id: str, key: Key = None) -> Response:
         return await _answer(letters().parked_one(message_id, key))
 
-    @router.post("/{message_id:path}/retry", summary="Put one back at the end of its queue")
+    @router.post(
+        "/{message_id:path}/retry",
+        summary="Put one back at the end of its queue",
+        response_model=ParkedRow,
+        **needs("write", 404, 409),
+    )
     async def post_retry(message_id: str, key: Key = None) -> Response:
         return await _answer(letters().retry(message_id, key))
 
-    @router.delete("/{message_id:path}", summary="Remove one for good")
+    @router.delete(
+        "/{message_id:path}",
+        summary="Remove one for good",
+        response_model=ParkedRow,
+        **needs("write", 404, 409),
+    )
     async def delete(message_id: str, key: Key = None) -> Response:
         return await _answer(letters().drop(message_id, key))
 

@@ -17,6 +17,9 @@ from gateway.http.body import BadBody, Bodies
 from gateway.http.connections import LET_IN
 from gateway.http.errors import error_response
 from gateway.http.guesses import Guesses
+from gateway.http.rates import Rates
+from gateway.http.shape import CALLER, EVERYBODY
+from gateway.service.tokens import Caller, Tokens, cookie_of
 
 log = structlog.get_logger("http")
 
@@ -28,6 +31,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/"})
 OPEN_PREFIX = "/page/"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - names that are refused, not bound
+OPERATOR = Caller("http.token", "admin")
+_WHICH = "it is http.token of the configuration, or one that `chat-gateway tokens add` made"
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -52,8 +57,10 @@ class Gate:
     Args:
         host: the address that is bound.
         allowed_hosts: further names under which the server may be addressed.
-        token: what every request must carry; empty: none.
+        token: what every request must carry, with all rights; empty: no request needs a token.
+        tokens: further ones with a name and a right, which count where ``token`` is set.
         guesses: counts the wrong tokens.
+        rates: bounds the requests of each token.
     """
 
     def __init__(
@@ -62,50 +69,56 @@ class Gate:
         host: str,
         allowed_hosts: Collection[str] = (),
         token: str = "",
+        tokens: Tokens | None = None,
         guesses: Guesses | None = None,
+        rates: Rates | None = None,
     ) -> None:
         bound = _bracketed(host.lower())
         self._extra = frozenset(_bracketed(name.lower()) for name in allowed_hosts)
         self._names = (LOCAL_NAMES | self._extra | {bound}) - (WILDCARDS - self._extra)
-        self._token = token.encode()
+        self._token = token
+        self._tokens = tokens
         self._guesses = guesses if guesses is not None else Guesses()
-
-    @property
-    def cookie(self) -> str:
-        """The value that stands for the token in a browser, from which the token cannot be found."""
-        return hmac.new(self._token, b"chat-gateway console", hashlib.sha256).hexdigest()
+        self._rates = rates if rates is not None else Rates(0)
 
     @property
     def asks_token(self) -> bool:
         """Whether a token is set at all."""
         return bool(self._token)
 
-    def knows(self, token: str) -> bool:
-        """Compare a token with ours, in a time that tells nothing, its length neither."""
+    def knows(self, token: str) -> Caller | None:
+        """Return whose token it is; compared in a time that tells nothing, its length neither."""
         given = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        return hmac.compare_digest(given, hashlib.sha256(self._token).digest())
+        if hmac.compare_digest(given, hashlib.sha256(self._token.encode()).digest()):
+            return OPERATOR
+        return self._tokens.of_token(token) if self._tokens is not None else None
 
-    def refuse_login(self, address: str, token: str) -> Refusal | None:
-        """Return why somebody at ``address`` is not let in with this token; None where it is ours."""
+    def _knows_cookie(self, cookie: str) -> Caller | None:
+        if hmac.compare_digest(cookie.encode(), cookie_of(self._token).encode()):
+            return OPERATOR
+        return self._tokens.of_cookie(cookie) if self._tokens is not None else None
+
+    def log_in(self, address: str, token: str) -> Caller | Refusal:
+        """Return whose token somebody at ``address`` shows, or why nobody is let in with it."""
+        if not self._token:
+            return EVERYBODY
         if (wait := self._wait(address)) is not None:
             return wait
-        if self.knows(token):
-            return None
+        if (caller := self.knows(token)) is not None:
+            return caller
         self._guesses.note(address)
-        return self._wait(address) or Refusal(
-            401, "the token is wrong", "it is http.token of the configuration"
-        )
+        return self._wait(address) or Refusal(401, "the token is wrong", _WHICH)
 
     def refuse(self, scope: Scope) -> Refusal | None:
-        """Return why this request is refused; None where it may go on."""
+        """Return why this request is refused; None where it may go on, and the scope says then who asks."""
         headers = _Headers(scope)
         return (
             self._wrong_host(headers) or self._wrong_origin(scope, headers) or self._no_token(scope, headers)
         )
 
     def carries_token(self, scope: Scope) -> bool:
-        """Say whether a request shows the token, also on a path that needs none; yes where none is set."""
-        return self._no_token({**scope, "path": ""}, _Headers(scope)) is None
+        """Say whether a request shows a token, also on a path that needs none; yes where none is set."""
+        return not self._token or isinstance(self._shown(scope, _Headers(scope)), Caller)
 
     def _wrong_host(self, headers: _Headers) -> Refusal | None:
         hosts = headers.all("host")
@@ -153,19 +166,27 @@ class Gate:
         return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
     def _no_token(self, scope: Scope, headers: _Headers) -> Refusal | None:
-        if not self._token or self.needs_none(scope):
+        if self.needs_none(scope):
             return None
+        if self._token:
+            found = self._shown(scope, headers)
+            if isinstance(found, Refusal):
+                return found
+            scope[CALLER] = found
+        return self._too_many(scope[CALLER].name if self._token else "")
+
+    def _shown(self, scope: Scope, headers: _Headers) -> Caller | Refusal:
+        """Find out whose token a request shows."""
         bearers = [token.strip() for token in map(_bearer_of, headers.all("authorization")) if token]
         cookies = [cookie for cookie in map(_cookie_of, headers.all("cookie")) if cookie]
         address = address_of(scope)
         if bearers or cookies:
             if (wait := self._wait(address)) is not None:
                 return wait
-            ours = self.cookie.encode()
-            if any(self.knows(token) for token in bearers) or any(
-                hmac.compare_digest(cookie.encode(), ours) for cookie in cookies
-            ):
-                return None
+            callers = [*map(self.knows, bearers), *map(self._knows_cookie, cookies)]
+            for caller in callers:
+                if caller is not None:
+                    return caller
             # A browser sends the cookie of a former token again and again: that is one guess, not many.
             mark = hashlib.sha256(cookies[-1].encode()).digest() if cookies and not bearers else b""
             self._guesses.note(address, once=mark)
@@ -176,11 +197,18 @@ class Gate:
             (("WWW-Authenticate", "Bearer"),),
         )
 
+    def _too_many(self, name: str) -> Refusal | None:
+        wait_s = math.ceil(self._rates.wait_s(name))
+        if not wait_s:
+            return None
+        hint = f"come again in {wait_s} s, or raise http.requests_per_minute"
+        return Refusal(429, "too many requests", hint, (("Retry-After", str(wait_s)),))
+
     def _wait(self, address: str) -> Refusal | None:
         wait_s = math.ceil(self._guesses.wait_s(address))
         if not wait_s:
             return None
-        hint = f"come again in {wait_s} s with http.token of the configuration"
+        hint = f"come again in {wait_s} s with the right one"
         return Refusal(429, "too many wrong tokens", hint, (("Retry-After", str(wait_s)),))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -24,16 +25,22 @@ from gateway.http import (
     memory,
     memory_versions,
     messages,
+    operation,
     page,
+    pairing,
     parked,
     recall,
     sessions,
+    shape,
 )
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
 from gateway.http.parting import Parting
+from gateway.http.rates import Rates
+from gateway.http.request_ids import RequestIds
 from gateway.http.security import Gate, Guard
 from gateway.service.chats import ChatService
+from gateway.service.tokens import Tokens
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
@@ -55,7 +62,11 @@ class HttpServer:
         self.chats = ChatService(application)
         self.descriptors = descriptors.limit()
         self._gate = Gate(
-            host=http.host, allowed_hosts=http.allowed_hosts, token=http.token.get_secret_value()
+            host=http.host,
+            allowed_hosts=http.allowed_hosts,
+            token=http.token.get_secret_value(),
+            tokens=Tokens(application.settings.state),
+            rates=Rates(http.requests_per_minute),
         )
 
     def bind(self) -> None:
@@ -109,7 +120,7 @@ class HttpServer:
         connections = Connections(self.descriptors)
         server = _Server(
             Config(
-                Parting(Guard(build_app(self.chats, self._gate), self._gate)),
+                RequestIds(Parting(Guard(build_app(self.chats, self._gate), self._gate))),
                 connections=connections,
                 log_config=None,
                 log_level="critical",
@@ -165,10 +176,14 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         memory_versions.routes(chats),
         cron.routes(chats),
         approvals.routes(chats),
+        pairing.routes(chats),
+        operation.routes(chats),
         recall.routes(chats),
         conversation.routes(chats),
         login.routes(gate),
         page.routes(),
     ):
         app.include_router(router)
+    # Made when it is first asked for: it takes longer than all the rest of a start.
+    app.openapi = cache(lambda: shape.document(app))  # type: ignore[method-assign]
     return app

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
-from gateway.http.messages import MessageIn, hand_in, has_surrogate
+from gateway.http.messages import Accepted, Answered, MessageIn, hand_in, has_surrogate
+from gateway.http.session_shapes import ClearedOut, DeletedOut, RecordsOut, SessionOut, SessionsOut
+from gateway.http.shape import check_right, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.sessions import SessionService, Unknown
@@ -81,13 +83,19 @@ def routes(chats: ChatService) -> APIRouter:
     router = APIRouter()
     _add_reading(router, chats)
     _add_changing(router, chats)
+    _add_ending(router, chats)
     return router
 
 
 def _add_reading(router: APIRouter, chats: ChatService) -> None:
     files = SessionService(chats)
 
-    @router.get("/v1/sessions", summary="List the sessions, newest message first")
+    @router.get(
+        "/v1/sessions",
+        summary="List the sessions, newest message first",
+        response_model=SessionsOut,
+        **needs("read"),
+    )
     async def get_all(limit: Limit = 100, cursor: str | None = None) -> Response:
         try:
             rows, following = await files.page(limit, cursor)
@@ -95,11 +103,18 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
             raise HttpError(400, "the cursor is none of ours", hint="begin without one") from None
         return json_response({"sessions": [row.as_dict() for row in rows], "next": following})
 
-    @router.get("/v1/sessions/{ulid}", summary="Show one session")
+    @router.get(
+        "/v1/sessions/{ulid}", summary="Show one session", response_model=SessionOut, **needs("read", 404)
+    )
     async def get_one(ulid: str) -> Response:
         return json_response(await files.shown(await _row(files, ulid)))
 
-    @router.get("/v1/sessions/{ulid}/messages", summary="List its messages, oldest first")
+    @router.get(
+        "/v1/sessions/{ulid}/messages",
+        summary="List its messages, oldest first",
+        response_model=RecordsOut,
+        **needs("read", 404),
+    )
     async def get_messages(
         ulid: str,
         after: Annotated[int, Query(ge=0, le=2**53, description="the last seq that is known")] = 0,
@@ -113,16 +128,32 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
 def _add_changing(router: APIRouter, chats: ChatService) -> None:
     files = SessionService(chats)
 
-    @router.patch("/v1/sessions/{ulid}", summary="Give a session a name, or instructions of its own")
+    @router.patch(
+        "/v1/sessions/{ulid}",
+        summary="Give a session a name, or instructions of its own",
+        response_model=SessionOut,
+        **needs("write", 404),
+    )
     async def patch(ulid: str, body: PatchIn) -> Response:
         changes = {name: getattr(body, name) or None for name in body.model_fields_set}
         return await _answer(files.patch(await _row(files, ulid), changes))
 
-    @router.delete("/v1/sessions/{ulid}", summary="Remove a session for good")
+    @router.delete(
+        "/v1/sessions/{ulid}",
+        summary="Remove a session for good",
+        response_model=DeletedOut,
+        **needs("write", 404),
+    )
     async def delete(ulid: str) -> Response:
         return await _answer(files.delete(await _row(files, ulid)))
 
-    @router.post("/v1/sessions/{ulid}/messages", status_code=202, summary="Hand in a message")
+    @router.post(
+        "/v1/sessions/{ulid}/messages",
+        status_code=202,
+        summary="Hand in a message",
+        response_model=Accepted,
+        **needs("write", 404, 409, _200=Answered),
+    )
     async def post_message(
         request: Request,
         ulid: str,
@@ -141,16 +172,37 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
             raise HttpError(400, f"this cannot be sent to {row.key}: {error}") from None
         return await hand_in(request, chats, message, wait)
 
-    @router.post("/v1/sessions/{ulid}/resume", summary="Open an ended session again")
+
+def _add_ending(router: APIRouter, chats: ChatService) -> None:
+    files = SessionService(chats)
+
+    @router.post(
+        "/v1/sessions/{ulid}/resume",
+        summary="Open an ended session again",
+        response_model=SessionOut,
+        **needs("write", 404),
+    )
     async def post_resume(ulid: str) -> Response:
         return await _answer(files.resume(await _row(files, ulid)))
 
-    @router.post("/v1/sessions/{ulid}/close", summary="End a session without opening another")
+    @router.post(
+        "/v1/sessions/{ulid}/close",
+        summary="End a session without opening another",
+        response_model=SessionOut,
+        **needs("write", 404),
+    )
     async def post_close(ulid: str) -> Response:
         return await _answer(files.close(await _row(files, ulid)))
 
-    @router.post("/clear-session", summary="Delete the active transcript of a chat, without a trace but ids")
-    async def post_clear(body: ClearIn) -> Response:
+    @router.post(
+        "/clear-session",
+        summary="Delete the active transcript of a chat, without a trace but ids",
+        response_model=ClearedOut,
+        **needs("write", 404),
+    )
+    async def post_clear(request: Request, body: ClearIn) -> Response:
+        if body.everything:
+            check_right(request.scope, "admin")
         if body.person is not None:
             try:
                 return json_response(await files.erase_person(body.person))

@@ -126,6 +126,25 @@ class FactsFile:
                 self._change(rows, left, "forget", forgotten=gone)
         return found
 
+    def edit(self, id_: str, text: str) -> Fact | None:
+        """Let a fact say what a person wrote, who is its source then; its former line becomes a version.
+
+        Returns:
+            The fact as it stands; None where there is none of this id.
+
+        Raises:
+            StoreError: the disk refused; the file is as it was.
+        """
+        with locked(self._lock):
+            rows = self._rows()
+            row = next((row for row in rows if row.fact is not None and row.fact.id == id_), None)
+            if row is None:
+                return None
+            content = {**json.loads(row.raw.decode()), "text": " ".join(text.split()), "source": None}
+            line = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+            self._change(rows, [line if each is row else each.raw for each in rows], "edit")
+        return read_fact(line)
+
     def notice(self) -> None:
         """Keep the former lines of facts that a person has edited or taken out.
 

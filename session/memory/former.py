@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from session.context.profile import PROFILE_FILE
 from session.context.scopes import Scope
 from session.disk.threads import start_thread
 from session.errors import NotNow
@@ -110,6 +112,58 @@ class FormerMemory:
             log.info("memory.restored", key=key, scope=scope.name, file=done.file, version=id_)
         return done
 
+    async def texts(self, scope: Scope) -> list[dict[str, Any]]:
+        """List ``file, text, digest`` of MEMORY.md and USER.md as they stand.
+
+        Raises:
+            StoreError: one cannot be read.
+        """
+        notes = self._memory.notes(scope)
+
+        def look() -> list[dict[str, Any]]:
+            standing = {file: _standing(notes, file) for file in (MEMORY, PROFILE_FILE)}
+            return [
+                {"file": file, "text": data.decode("utf-8", "replace"), "digest": _digest(data)}
+                for file, data in standing.items()
+            ]
+
+        return await asyncio.to_thread(look)
+
+    async def edit(
+        self, key: str, scope: Scope, file: str, text: str, *, was: str | None
+    ) -> dict[str, Any] | None:
+        """Write a person's text into MEMORY.md or USER.md; what stood there becomes a version.
+
+        Args:
+            key: a conversation of the scope.
+            scope: whose.
+            file: which.
+            text: what it says from now on.
+            was: the digest of the text that was edited; None: whatever stands there.
+
+        Returns:
+            ``file, changed, former, digest``; None where another text stands there, and nothing was written.
+
+        Raises:
+            NotNow: another process works on this memory.
+            StoreError: the disk refused; the file is as it was.
+        """
+        data = text.encode()
+        done = await self._under_lock(
+            key, scope, partial(self._edit, scope, file, data, was), within_s=BUSY_S
+        )
+        if done is not None and done["changed"]:
+            log.info("memory.edited", key=key, scope=scope.name, file=file)
+        return done
+
+    def _edit(self, scope: Scope, file: str, data: bytes, was: str | None) -> dict[str, Any] | None:
+        notes = self._memory.notes(scope)
+        old = _standing(notes, file)
+        if was is not None and was != _digest(old):
+            return None
+        former = notes.restore(file, data, "edit")
+        return {"file": file, "changed": old != data, "former": former, "digest": _digest(data)}
+
     async def _under_lock(self, key: str, scope: Scope, job: Callable[[], T], *, within_s: float) -> T:
         """Run a disk job while nobody else works on the memory, and no conversation of the key is cleared.
 
@@ -185,6 +239,10 @@ def _after(at: int, known: Sequence[Version], texts: Sequence[bytes], notes: Not
         return None
     later = (texts[n] for n in range(at + 1, len(known)) if known[n].file == file)
     return next(later, None) or _standing(notes, file)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _standing(notes: Notes, file: str) -> bytes:

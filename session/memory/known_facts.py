@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -123,6 +123,28 @@ class KnownFacts:
         Raises:
             StoreError: the disk refused; call it again.
         """
+        gone = await self._change(key, scope, lambda file: file.remove(id_))
+        if gone is not None:
+            log.info("fact.forgotten", key=key, scope=scope.name, fact=id_)
+        return gone
+
+    async def edit(self, key: str, scope: Scope, id_: str, text: str) -> Fact | None:
+        """Let a fact say what a person wrote; its former words become a version.
+
+        Returns:
+            The fact as it stands; None where there is none of this id.
+
+        Raises:
+            StoreError: the disk refused; it says what it said.
+        """
+        edited = await self._change(key, scope, lambda file: file.edit(id_, text))
+        if edited is not None:
+            log.info("fact.edited", key=key, scope=scope.name, fact=id_)
+        return edited
+
+    async def _change(
+        self, key: str, scope: Scope, change: Callable[[FactsFile], Fact | None]
+    ) -> Fact | None:
         layout, owner = self._store.layout, self._store.owner
         stem = await self._store.stem(SessionKey(key))
         one_chat = scope.name == f"chats/{stem}"
@@ -130,16 +152,13 @@ class KnownFacts:
         def work() -> Fact | None:
             # Under the key's lock no clearing comes in between, whose file would be there again.
             with Fence(layout, stem, owner=owner).hold(Wait()):
-                gone = self.file(scope).remove(id_)
-                if gone is not None:
+                changed = change(self.file(scope))
+                if changed is not None:
                     # Other chats of a scope may have compared it, too.
                     forget_vectors(layout, stem) if one_chat else forget_all_vectors(layout)
-                return gone
+                return changed
 
-        gone = await start_thread(work, name="facts")
-        if gone is not None:
-            log.info("fact.forgotten", key=key, scope=scope.name, fact=id_)
-        return gone
+        return await start_thread(work, name="facts")
 
     async def _compared(
         self, session: Session | None, question: str, texts: list[str]

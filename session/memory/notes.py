@@ -117,8 +117,8 @@ class Notes:
         for path in (self.memory_path, self.profile_path):
             self.versions.notice(path.name, _read(path))
 
-    def restore(self, file: str, data: bytes) -> str | None:
-        """Put a former text of MEMORY.md or USER.md in its place again.
+    def restore(self, file: str, data: bytes, cause: str = "restore") -> str | None:
+        """Put a former text of MEMORY.md or USER.md in its place again, or that of a person who edits it.
 
         Returns:
             The version that holds what stood there; None where nothing did, or it said the same.
@@ -128,7 +128,7 @@ class Notes:
         """
         path = self.memory_path if file == MEMORY else self.profile_path
         old = _read(path)
-        return self._put(path, old, data, "restore") if old != data else None
+        return self._put(path, old, data, cause) if old != data else None
 
     def _put(self, path: Path, old: bytes, new: bytes, cause: str) -> str | None:
         former = self.versions.keep(path.name, old, cause)

@@ -105,7 +105,7 @@ ELSEWHERE: Final = (
     # Processes, locks, leases, platforms, times and counts.
     *("state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/budget.json"),
     *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
-    *("state/telegram.json", "state/replied/*", "state/*.ready"),
+    *("state/telegram.json", "state/replied/*", "state/*.ready", "state/tokens.json"),
     # Numbers up to which channels were read: without them old messages would come again.
     "state/discord.json",
     # The logs of the terminal chat hold no message; they are named in what an erasure says.

@@ -142,6 +142,7 @@ host = "127.0.0.1"
 port = 8006
 token = ""
 allowed_hosts = []
+requests_per_minute = 0
 [state]
 local_dir = ""
 [log]

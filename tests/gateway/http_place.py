@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ import orjson
 
 from gateway.app.app import Application
 from gateway.config.settings import Settings
-from gateway.http.server import HttpServer
+from gateway.http.security import Gate
+from gateway.http.server import HttpServer, build_app
 from session.models.model import Answer, OnDelta, Prompt
+from tests.gateway.described import Described
 
 
 class Gated:
@@ -102,6 +104,18 @@ class Stream:
                 return
 
 
+def _described(server: HttpServer) -> Callable[[httpx.Response], Awaitable[None]]:
+    """Hold every answer to the OpenAPI document."""
+    described: list[Described] = []
+
+    async def check(answer: httpx.Response) -> None:
+        if not described:
+            described.append(Described(build_app(server.chats, Gate(host="127.0.0.1"))))
+        await described[0].check(answer)
+
+    return check
+
+
 @asynccontextmanager
 async def open_place(
     workspace: Path,
@@ -126,8 +140,9 @@ async def open_place(
     if prepare is not None:
         prepare(server)
     server.bind()
+    hooks = {"response": [_described(server)]}
     async with (
         application.open(serve=server.serve),
-        httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False, event_hooks=hooks) as client,
     ):
         yield Place(application, server, client)

@@ -1,0 +1,44 @@
+"""The configuration in force as plain values, with what the preset sets and without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr
+
+from gateway.config.load import effective_compaction, effective_history
+from gateway.config.redact import Redactor
+from gateway.config.settings import HIDDEN, Broker, Settings
+
+
+def shown_settings(settings: Settings) -> dict[str, object]:
+    """Return the whole configuration as plain values, effective, with every secret hidden."""
+    redactor = Redactor.of(settings)
+    shown = _plain(settings, redactor)
+    shown["history"] = _plain(effective_history(settings), redactor)
+    shown["compaction"] = asdict(effective_compaction(settings))
+    return shown
+
+
+def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, info in type(table).model_fields.items():
+        if isinstance(table, Broker) and name == "url":
+            found[name] = table.shown_url
+        else:
+            found[info.alias or name] = _shown(getattr(table, name), redactor)
+    return found | {name: _shown(value, redactor) for name, value in (table.model_extra or {}).items()}
+
+
+def _shown(value: object, redactor: Redactor) -> object:
+    if isinstance(value, BaseModel):
+        return _plain(value, redactor)
+    if isinstance(value, SecretStr):
+        return HIDDEN if value.get_secret_value() else ""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(item, redactor) for name, item in value.items()}
+    return redactor.value(value)

@@ -1,0 +1,86 @@
+"""``/v1/pairing``: who asks for access, and letting somebody in or out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Literal, TypeVar
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from channels.errors import ChannelError
+from channels.pairing import NobodyThere, NoSuchCode, Pairing
+from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.shape import Shape, needs
+from gateway.service.chats import ChatService
+
+T = TypeVar("T")
+
+
+class PairingRow(Shape):
+    """Somebody who waits with a code, or was let in."""
+
+    code: str | None
+    who: str
+    name: str
+    channel: str
+    state: Literal["pending", "approved"]
+    at: str
+
+
+class PairingOut(Shape):
+    """Who waits and who was let in, oldest first."""
+
+    pairing: list[PairingRow]
+
+
+class RevokedOut(Shape):
+    """Who is let in no more."""
+
+    revoked: list[PairingRow]
+
+
+def routes(chats: ChatService) -> APIRouter:
+    """Build the routes of pairing."""
+    router = APIRouter(prefix="/v1/pairing")
+
+    def pairing() -> Pairing:
+        return Pairing(chats.application.settings.state)
+
+    @router.get(
+        "", summary="List who asks for access and who was let in", response_model=PairingOut, **needs("admin")
+    )
+    async def get_all() -> Response:
+        return json_response({"pairing": await _done(asyncio.to_thread(pairing().rows))})
+
+    @router.post(
+        "/{code}/approve",
+        summary="Let in who was told a code, for ever",
+        response_model=PairingRow,
+        **needs("admin", 404),
+    )
+    async def post_approve(code: str) -> Response:
+        entry = await _done(asyncio.to_thread(pairing().approve, code))
+        return json_response(entry.as_row())
+
+    @router.delete(
+        "/{who:path}",
+        summary="Take back access and codes, of telegram:123 or of 123 on every channel",
+        response_model=RevokedOut,
+        **needs("admin", 404),
+    )
+    async def delete(who: str) -> Response:
+        gone = await _done(asyncio.to_thread(pairing().revoke, who))
+        return json_response({"revoked": [entry.as_row() for entry in gone]})
+
+    return router
+
+
+async def _done(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except (NoSuchCode, NobodyThere) as error:
+        raise HttpError(404, str(error), hint="GET /v1/pairing lists them") from None
+    except ChannelError as error:
+        raise unavailable(str(error), error.hint or "try again") from None

@@ -1,0 +1,159 @@
+"""What routes say of themselves in the OpenAPI document: the shapes of their answers, and who may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypedDict
+
+from fastapi import Depends, FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.params import Depends as Dependency
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
+
+from gateway.http.errors import HttpError
+from gateway.service.tokens import RIGHTS, Caller, Right
+
+CALLER: Final = "chat_gateway.caller"
+# The page, its programs and everybody on this machine, where no token is set.
+EVERYBODY: Final = Caller("", "admin")
+_ERRORS: Final = {
+    400: "The request is not as it should be; `error` names the field",
+    401: "The token is missing or wrong",
+    403: "The token's right does not reach so far, or Host or Origin is not served",
+    404: "There is no such thing",
+    405: "It cannot be done there",
+    408: "The body did not come in time",
+    409: "It contradicts what is there",
+    413: "The body is too large",
+    429: "Too many requests, or wrong tokens: come again after `Retry-After` seconds",
+    500: "A fault of ours, which the log describes",
+    503: "Something that this needs does not answer: come again after `Retry-After` seconds",
+}
+# Any request may be answered so, whatever it asks for.
+_ALWAYS: Final = (400, 401, 403, 408, 413, 429, 500, 503)
+
+
+class Shape(BaseModel):
+    """An answer's body, with these fields and no other."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Open(BaseModel):
+    """A part of an answer to which others may add fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ErrorOut(Shape):
+    """What is wrong, and what would work (perhaps empty)."""
+
+    error: str
+    hint: str
+
+
+class RouteTerms(TypedDict):
+    """What ``needs`` hands to the decorator of a route."""
+
+    dependencies: list[Dependency]
+    responses: dict[int | str, dict[str, Any]]
+    openapi_extra: dict[str, Any]
+
+
+def needs(right: Right | None, *errors: int, **answers: type[BaseModel] | Any) -> RouteTerms:
+    """Say of a route who may ask and how it may answer besides its plain answer.
+
+    Args:
+        right: what the token must carry; None: no token is needed.
+        errors: statuses of errors of its own, such as 404 and 409.
+        answers: further answers by status, as ``_202=Accepted``.
+    """
+    responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorOut} for status in errors}
+    responses |= {int(status.lstrip("_")): {"model": model} for status, model in answers.items()}
+    said = [{"bearer": [right]}, {"cookie": [right]}] if right is not None else []
+    checks = [Depends(_held(right))] if right is not None else []
+    return {"dependencies": checks, "responses": responses, "openapi_extra": {"security": said}}
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Return who asks, as the gate found out."""
+    found = scope.get(CALLER)
+    return found if isinstance(found, Caller) else EVERYBODY
+
+
+def check_right(scope: Scope, right: Right) -> None:
+    """Refuse whoever's token does not reach so far.
+
+    Raises:
+        HttpError: 403.
+    """
+    caller = caller_of(scope)
+    if not caller.may(right):
+        raise HttpError(
+            403,
+            f"the token {caller.name} has the right {caller.right}, and this needs {right}",
+            hint=f"use a token with the right {right}",
+        )
+
+
+def _held(right: Right) -> Any:
+    async def check(connection: HTTPConnection) -> None:
+        check_right(connection.scope, right)
+
+    return check
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Describe all routes of an application, as ``/openapi.json`` shows them."""
+    found = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=_ABOUT,
+        routes=app.routes,
+    )
+    parts = found.setdefault("components", {})
+    schemas = parts.setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas.setdefault("ErrorOut", ErrorOut.model_json_schema())
+    parts["responses"] = {f"Error{status}": _error(status) for status in _ERRORS}
+    parts["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer", "description": _RIGHTS_SAID},
+        "cookie": {"type": "apiKey", "in": "cookie", "name": "chat_gateway"},
+    }
+    for path in found["paths"].values():
+        for operation in path.values():
+            operation["responses"] = dict(sorted(_responses(operation["responses"]).items()))
+    return found
+
+
+def _responses(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the errors that any request may meet, and leave out the status that ours never have."""
+    found: dict[str, Any] = {}
+    for status, said in own.items():
+        if status == "422":
+            continue
+        schema = said.get("content", {}).get("application/json", {}).get("schema", {})
+        shared = schema.get("$ref", "").endswith("/ErrorOut")
+        found[status] = {"$ref": f"#/components/responses/Error{status}"} if shared else said
+    for always in _ALWAYS:
+        found.setdefault(str(always), {"$ref": f"#/components/responses/Error{always}"})
+    return found
+
+
+def _error(status: int) -> dict[str, Any]:
+    return {
+        "description": _ERRORS[status],
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorOut"}}},
+    }
+
+
+_RIGHTS_SAID = (
+    f"`http.token` has every right, a named token one of {', '.join(RIGHTS)}, with those before it."
+)
+_ABOUT = (
+    "The API of one gateway. Every error is an object with `error` and `hint`. Each answer carries "
+    "`X-Request-Id`: that of the request where it names one, else a new one; the log names it, too."
+)
