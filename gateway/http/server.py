@@ -17,11 +17,12 @@ from gateway.app import descriptors
 from gateway.errors import GatewayError
 from gateway.http import (
     approvals,
-    conversation,
     cron,
+    entries,
     events,
     health,
     login,
+    media,
     memory,
     memory_versions,
     messages,
@@ -33,6 +34,7 @@ from gateway.http import (
     sessions,
     shape,
 )
+from gateway.http import chats as chat_routes
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
 from gateway.http.parting import Parting
@@ -179,7 +181,9 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         pairing.routes(chats),
         operation.routes(chats),
         recall.routes(chats),
-        conversation.routes(chats),
+        chat_routes.routes(chats),
+        entries.routes(chats),
+        media.routes(chats),
         login.routes(gate),
         page.routes(),
     ):

@@ -28,7 +28,7 @@ class ChatList:
         """List the chats, those with the newest message first.
 
         Args:
-            since: only chats of which a file changed since then, as the ``now`` of an answer before; None: all.
+            since: only chats of which a file changed since then, the ``now`` of an answer before; None: all.
 
         Returns:
             ``chats``, ``count`` (how many there are in all), ``now`` and ``lanes``.

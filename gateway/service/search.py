@@ -23,12 +23,14 @@ class Search:
     def __init__(self, chats: ChatService) -> None:
         self._chats = chats
 
-    async def search(self, text: str, *, limit: int, start: int, within_s: float = WITHIN_S) -> dict[str, Any]:
+    async def search(
+        self, text: str, *, limit: int, start: int, within_s: float = WITHIN_S
+    ) -> dict[str, Any]:
         """Find what holds words of ``text`` in the chats from the ``start``-th on, the best first.
 
         Returns:
-            ``hits`` as recall has them; ``searched`` of ``chats``; ``next``, the ``start`` that goes on where the
-            time ran out, None at the end; ``all``, False where an index was not whole yet.
+            ``hits`` as recall has them; ``searched`` of ``chats``; ``next``, the ``start`` that goes on where
+            the time ran out, None at the end; ``all``, False where an index was not whole yet.
         """
         services = self._chats.application.services
         if services is None:

@@ -18,7 +18,6 @@ from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, parse, read_time, stamp
 
-
 PREVIEW_CHARS = 160
 # White space is folded, so that more than a preview's length has to be read.
 PREVIEW_READ_CHARS = 4 * PREVIEW_CHARS

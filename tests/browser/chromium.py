@@ -1,4 +1,4 @@
-"""Chromium as the system's package installs it, driven over its own protocol; it contacts nobody but the page."""
+"""Chromium as the system's package installs it, driven over its own protocol."""
 
 from __future__ import annotations
 

@@ -75,18 +75,19 @@ function entryElement(row, view) {
     entry.is_error && badge(S.entry.failed, "bad"),
   ].filter(Boolean);
   return h("article.entry", {
-    class: [mine ? "mine" : entry.kind, row.withdrawn ? "withdrawn" : "", row.superseded ? "superseded" : ""].join(" "),
+    class: [mine ? "mine" : entry.kind, row.withdrawn ? "withdrawn" : "", row.superseded ? "superseded" : "", row.goesOn ? "goes-on" : ""].join(" "),
     "aria-label": S.entry.by(who, when(entry.at)),
   },
   h("div.entry-head", {}, h("span.who", { dir: "auto" }, who), h("time", { datetime: entry.at, title: exactly(entry.at) }, clock(entry.at)), states,
     h("span.entry-actions", {}, actions(row, view))),
   h("div.entry-body", {}, body(row), row.edit && !row.edit.deleted && h("div.edit", {}, h("p.hint", {}, S.entry.editedTo), markdown(row.edit.text)),
-    attachments(entry.attachments), calls(row)),
-  entry.usage && h("div.entry-foot", {}, S.entry.spent(number(entry.usage.prompt), number(entry.usage.completion), entry.usage.cost_usd ? usd(entry.usage.cost_usd) : "")));
+    attachments(entry.attachments), calls(row)));
 }
 
 function actions({ entry }, view) {
+  const { usage } = entry;
   return [
+    usage && h("span.entry-spent", {}, S.entry.spent(number(usage.prompt), number(usage.completion), usage.cost_usd ? usd(usage.cost_usd) : "")),
     entry.text && button(S.copy.message, (event) => copyText(entry.text, event.currentTarget.querySelector("span") ?? event.currentTarget), { kind: "quiet small" }),
     entry.message_id && (entry.kind === "user" || entry.final) && h("a.quiet.small", { href: href("trace", [entry.message_id], { key: view.key }) }, S.entry.trace),
   ];

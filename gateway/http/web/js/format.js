@@ -2,7 +2,7 @@
 
 import { S } from "./strings.js";
 
-const LOCALE = "en";
+const LOCALE = "en-GB";
 const time = new Intl.DateTimeFormat(LOCALE, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short" });
 const dayOfYear = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short", year: "numeric" });

@@ -167,7 +167,10 @@ function entryRows(segment, asides, rows, before) {
     // A result stands in its call, an edit beside what it changed.
     if ((entry.kind === "tool" && called.has(entry.call_id)) || entry.kind === "edit") continue;
     if (kept && entry.seq === kept) rows.push({ key: `k:${session.id}:${entry.seq}`, kind: "kept" });
+    const above = rows.at(-1);
     rows.push({
+      // The words of one turn follow each other under one name.
+      goesOn: entry.kind === "assistant" && above?.kind === "assistant" && above.entry.message_id === entry.message_id,
       key: `${session.id}:${entry.seq}`, kind: entry.kind, entry, session,
       withdrawn: undone.some(([since, until]) => entry.seq >= since && entry.seq < until),
       superseded: entry.seq < kept,

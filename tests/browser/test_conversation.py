@@ -1,0 +1,171 @@
+"""A conversation in the page, over a real daemon: sent, streamed, stopped, answered by tools, approved, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from playwright.async_api import expect
+
+from tests.browser.rig import Console
+from tests.support.model_server import Reply
+from tests.support.until import until
+
+TABLE = "**bold** and `code`\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n```sh\nls -l\n```"
+
+
+async def test_an_answer_is_written_as_it_comes_and_stays_after_a_reload(console: Console) -> None:
+    """A message, the first half of its answer while the model still writes, the whole, and the same anew."""
+    half = asyncio.Event()
+    console.gateway.model.script.append(Reply(text="the first words and then the last words", half=half))
+    page = await console.open("chats/web:stream")
+    await console.say("tell me")
+
+    await expect(page.locator("article.draft")).to_contain_text("the first", timeout=20_000)
+    assert "last words" not in await page.locator("article.draft").inner_text()
+    half.set()
+    await console.sees("the first words and then the last words")
+    await expect(page.locator("article.draft")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    await page.reload()
+    await console.sees("the first words and then the last words")
+    assert await console.entry("tell me").count() == 1
+
+
+async def test_markdown_is_rendered_and_code_is_copied(console: Console) -> None:
+    console.gateway.model.script.append(Reply(text=TABLE))
+    await console.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = await console.open("chats/web:markdown")
+    await console.say("show me")
+
+    answer = await console.sees("bold and code")
+    assert await answer.locator("strong").inner_text() == "bold"
+    assert await answer.locator("td").all_inner_texts() == ["1", "2"]
+    await answer.locator(".code").get_by_role("button", name="Copy").click()
+    await until(lambda: page.evaluate("navigator.clipboard.readText()"))
+    assert await page.evaluate("navigator.clipboard.readText()") == "ls -l"
+
+
+async def test_messages_wait_behind_a_turn_and_stop_ends_it(console: Console) -> None:
+    """While one is answered the next ones wait, and are said to; stop ends the first, and the next runs."""
+    held = asyncio.Event()
+    console.gateway.model.script.append(Reply(text="too late", held=held))
+    console.gateway.model.script.append(Reply(text="here is the second"))
+    page = await console.open("chats/web:waits")
+    await console.say("first question")
+    await expect(page.locator(".talk-head")).to_contain_text("answering")
+    await console.say("second question")
+
+    await expect(page.locator(".waits")).to_contain_text("1 message waits")
+    await page.get_by_role("button", name="Stop").click()
+    await console.sees("here is the second")
+    held.set()
+    await expect(page.locator("article.entry", has_text="stopped").first).to_be_visible()
+    assert await console.entry("too late").count() == 0
+
+
+async def test_a_tool_call_is_folded_and_opens_to_its_result(console: Console) -> None:
+    console.gateway.model.script.append(Reply(text="I look.", tool_calls=[("ls", '{"path": "."}')]))
+    console.gateway.model.script.append(Reply(text="It is empty."))
+    page = await console.open("chats/web:tools")
+    await console.say("what is there?")
+
+    await console.sees("It is empty.")
+    fold = page.locator("details.call")
+    assert await fold.count() == 1
+    assert await fold.locator("pre").count() == 0
+    await fold.locator("summary").click()
+    assert json.loads(await fold.locator("pre").first.inner_text()) == {"path": "."}
+    await expect(fold.locator("pre")).to_have_count(2)
+
+
+async def test_an_approval_is_given_by_its_button_and_another_denied(console: Console) -> None:
+    """The card shows what would run; the word about it ends the wait, and the file is there or is not."""
+    model = console.gateway.model
+    page = await console.open("chats/web:asks")
+    for path, name, answer in (("yes.txt", "Allow write", "written"), ("no.txt", "Deny write", "not written")):
+        model.script.append(Reply(tool_calls=[("write", json.dumps({"path": path, "content": "milk"}))]))
+        model.script.append(Reply(text=answer))
+        await console.say(f"write {path}")
+        card = page.locator(".conversation .approval")
+        await expect(card).to_contain_text(path)
+        await expect(page.locator("#rail .rail-count").locator("visible=true").last).to_be_visible()
+        await card.get_by_role("button", name=name).click()
+        await expect(card).to_have_count(0)
+        await console.sees(answer)
+
+    files = console.gateway.workspace / "files"
+    assert [path.name for path in files.rglob("*.txt")] == ["yes.txt"]
+
+
+async def test_a_command_is_answered_beside_the_transcript(console: Console) -> None:
+    """It is no message of the conversation; it stays in this browser, and / offers what there is."""
+    page = await console.open("chats/web:commands")
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill("/sta")
+    await page.get_by_role("group", name="Commands").get_by_role("button", name="/status").click()
+    await box.press("Enter")
+
+    await console.sees("model: openai/stub")
+    await page.reload()
+    await console.sees("model: openai/stub")
+
+
+async def test_a_draft_is_kept_over_a_reload_each_in_its_chat(console: Console) -> None:
+    page = await console.open("chats/web:draft-one")
+    await page.get_by_role("textbox", name="Message").fill("not sent yet\nsecond line")
+    await page.reload()
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("not sent yet\nsecond line")
+    await console.open("chats/web:draft-two")
+
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("")
+
+
+async def test_a_conversation_is_named_ended_read_and_opened_again(console: Console) -> None:
+    """Name and instructions change; it ends, another begins behind a boundary, and the old one comes back."""
+    page = await console.open("chats/web:life")
+    await console.say("the first of all")
+    await console.sees("stub: the first of all")
+    await page.get_by_role("button", name="Details").click()
+    await page.get_by_label("Name", exact=True).fill("A life")
+    await page.get_by_label("Instructions").fill("Answer in rhymes.")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".chat-row.current")).to_contain_text("A life")
+    await page.get_by_role("button", name="End the conversation").click()
+    await page.get_by_role("dialog", name="End the conversation").get_by_role("button", name="End").click()
+    await expect(page.locator(".line-row.boundary.end")).to_contain_text("A life has ended")
+    await console.say("and the second")
+    await console.sees("stub: and the second")
+    await expect(page.locator(".line-row.boundary", has_text="new conversation")).to_have_count(1)
+    await page.locator(".line-row.boundary.end").get_by_role("button", name="Open again").click()
+
+    await expect(page.locator(".line-row.boundary.end")).to_have_count(1)
+    await console.say("third")
+    await console.sees("stub: third")
+    rhymes = [seen for seen in console.gateway.model.turns if seen.text.startswith("third")]
+    assert "Answer in rhymes." in str(rhymes[0].messages)
+
+
+async def test_a_conversation_is_deleted_for_good(console: Console) -> None:
+    page = await console.open("chats/web:gone")
+    await console.say("soon nobody knows")
+    await console.sees("stub: soon nobody knows")
+    await page.get_by_role("button", name="Details").click()
+    await page.get_by_role("button", name="Delete for good").click()
+    await page.get_by_role("dialog", name="Delete for good").get_by_role("button", name="Delete").click()
+
+    await expect(page.locator(".chat-row", has_text="soon nobody knows")).to_have_count(0)
+    assert not list((console.gateway.workspace / "sessions").rglob("web_gone*"))
+
+
+async def test_another_program_s_messages_come_into_the_open_chat(console: Console) -> None:
+    """What somebody says elsewhere in the chat shows here without a word from this page."""
+    from tests.support.harness import ask
+
+    page = await console.open("chats/web:shared")
+    await expect(page.locator(".empty-title", has_text="A fresh start")).to_be_visible()
+    await ask(console.gateway.daemon, "web:shared", "web:elsewhere", "from my phone")
+
+    await console.sees("from my phone")
+    await console.sees("stub: from my phone")
+    await expect(page.locator(".chat-row", has_text="stub: from my phone")).to_be_visible()
