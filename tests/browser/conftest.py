@@ -55,5 +55,3 @@ async def console(browser: Browser, gateway: Gateway) -> AsyncIterator[Console]:
         await one.end()
     finally:
         await context.close()
-
-

@@ -83,7 +83,10 @@ async def test_an_approval_is_given_by_its_button_and_another_denied(console: Co
     """The card shows what would run; the word about it ends the wait, and the file is there or is not."""
     model = console.gateway.model
     page = await console.open("chats/web:asks")
-    for path, name, answer in (("yes.txt", "Allow write", "written"), ("no.txt", "Deny write", "not written")):
+    for path, name, answer in (
+        ("yes.txt", "Allow write", "written"),
+        ("no.txt", "Deny write", "not written"),
+    ):
         model.script.append(Reply(tool_calls=[("write", json.dumps({"path": path, "content": "milk"}))]))
         model.script.append(Reply(text=answer))
         await console.say(f"write {path}")

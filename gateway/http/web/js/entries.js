@@ -18,27 +18,30 @@ export function rowElement(row, view) {
   return make(row, view);
 }
 
+// A row that is no message: a day, a boundary, a note. All rows of a feed are articles.
+const line = (kind, ...inside) => h("div.line-row", { class: kind, role: "article" }, inside);
+
 const MAKERS = {
-  day: (row) => h("div.line-row.day", { role: "presentation" }, h("span", {}, dayName(row.at))),
-  kept: () => h("div.line-row.kept", {}, h("span", {}, S.entry.keptFrom)),
+  day: (row) => line("day", h("span", {}, dayName(row.at))),
+  kept: () => line("kept", h("span", {}, S.entry.keptFrom)),
   begin: (row, view) => beginElement(row, view),
   end: (row, view) => endElement(row, view),
   overlay: (row) => summaryElement(row, S.entry.overlay),
   compact: (row) => summaryElement(row, S.entry.compact),
-  undo: () => h("div.line-row.note", {}, h("span", {}, S.entry.undo)),
+  undo: () => line("note", h("span", {}, S.entry.undo)),
   aside: (row) => asideElement(row.aside),
   pending: (row) => pendingElement(row.message, row.state),
   draft: (row) => draftElement(row),
-  more: () => h("div.line-row.note", { role: "status" }, h("span", {}, S.entry.older)),
+  more: () => line("note", h("span", {}, S.entry.older)),
 };
 
 function beginElement({ session, first }) {
-  if (first) return h("div.line-row.boundary", {}, h("span", {}, S.entry.begun(when(session.created_at))));
-  return h("div.line-row.boundary", {}, h("span", {}, S.entry.fresh(session.name, when(session.created_at))));
+  if (first) return line("boundary", h("span", {}, S.entry.begun(when(session.created_at))));
+  return line("boundary", h("span", {}, S.entry.fresh(session.name, when(session.created_at))));
 }
 
 function endElement({ session, last }, view) {
-  return h("div.line-row.boundary.end", {}, h("span", {}, S.entry.ended(session.name)),
+  return line("boundary end", h("span", {}, S.entry.ended(session.name)),
     button(last ? S.entry.resume : S.entry.resumeThis, () => view.resume(session), { kind: "small", symbol: "retry" }));
 }
 

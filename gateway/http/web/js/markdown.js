@@ -253,10 +253,13 @@ function link(groups, whole, parent, depth) {
   parent.append(made);
 }
 
+const balanced = (text) => text.split("(").length >= text.split(")").length;
+
 // A bare address; punctuation behind it belongs to the sentence. Returns how many characters were taken.
 function bare(found, parent) {
   const wrapped = found.startsWith("<");
-  const text = wrapped ? found.slice(1) : found.replace(/[.,;:!?)\]*_~]+$/, "");
+  let text = wrapped ? found.slice(1) : found;
+  while (!wrapped && /[.,;:!?)\]*_~]$/.test(text) && !(text.endsWith(")") && balanced(text))) text = text.slice(0, -1);
   const href = safeAddress(text);
   parent.append(href ? anchor(href, text) : text);
   return text.length + (wrapped ? 2 : 0);

@@ -131,8 +131,10 @@ export function tabs(label, list, chosen, onChoose) {
       one.tabIndex = now ? 0 : -1;
     }
     panel.setAttribute("aria-labelledby", `tab-${name}`);
-    replace(panel);
-    list.find(([one]) => one === name)[2](panel);
+    // What another tab still waits for fills its own place, which is gone then.
+    const place = h("div.stack");
+    replace(panel, place);
+    list.find(([one]) => one === name)[2](place);
     if (!quiet) onChoose?.(name);
   }
   function move(event) {
