@@ -143,9 +143,18 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
+        self.gone()
+        super().connection_lost(exc)
+
+    def gone(self) -> None:
+        """Give back the place of what has ended: this connection, or the WebSocket that it became."""
         self._all.leave(self)
         self._cancel()
-        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Become a WebSocket; it is a stranger until it is let in, or its time is over."""
+        self._within(STRANGER_WITHIN_S)
+        super().handle_websocket_upgrade(event)
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless the connection is being closed: what still comes then is nobody's."""
@@ -156,10 +165,11 @@ class Connection(H11Protocol):
         """Run one request; the application calls ``scope["extensions"][LET_IN]`` once it is let in."""
         if not self.transport.is_closing():
             self._within(STRANGER_WITHIN_S)
-        scope.setdefault("extensions", {})[LET_IN] = self._let_in
+        scope.setdefault("extensions", {})[LET_IN] = self.let_in
         await self._routes(scope, receive, send)
 
-    def _let_in(self) -> None:
+    def let_in(self) -> None:
+        """Note that whoever asks may; no deadline holds from here on."""
         # The line may have broken meanwhile: then nothing is to be taken in again.
         if not self.transport.is_closing():
             self._cancel()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
 from gateway.http.errors import HttpError
-from gateway.http.shape import needs
+from gateway.http.shape import needs, still_let_in
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 
@@ -52,6 +53,7 @@ def routes(chats: ChatService) -> APIRouter:
         **needs("read"),
     )
     async def get_events(
+        request: Request,
         key: Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS)],
         last_event_id: Annotated[
             str | None, Header(description="seq of the last reply or notice that was received")
@@ -60,22 +62,36 @@ def routes(chats: ChatService) -> APIRouter:
             bool, Query(description="begin with the text so far of an answer that is being written")
         ] = False,
     ) -> Response:
-        last = None
-        if last_event_id:
-            if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 16):
-                raise HttpError(400, "Last-Event-ID is not a number", hint="leave it out to begin now")
-            last = int(last_event_id)
+        last = read_last(last_event_id or "", "Last-Event-ID")
         # A transcript that cannot be read is an error of the request, which a begun stream could not tell.
         await chats.record.last_seq(key)
-        return EventStream(_frames(chats, key, last, drafts=draft), headers={"X-Accel-Buffering": "no"})
+        frames = _frames(chats, key, last, drafts=draft, still=partial(still_let_in, request.scope))
+        return EventStream(frames, headers={"X-Accel-Buffering": "no"})
 
     return router
 
 
-async def _frames(chats: ChatService, key: str, last: int | None, *, drafts: bool) -> AsyncIterator[bytes]:
+def read_last(text: str, name: str) -> int | None:
+    """Read the number of the last reply or notice that a client has; None where it says none.
+
+    Raises:
+        HttpError: 400, it is no number.
+    """
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise HttpError(400, f"{name} is not a number", hint="leave it out to begin now")
+    return int(text)
+
+
+async def _frames(
+    chats: ChatService, key: str, last: int | None, *, drafts: bool, still: Callable[[], bool]
+) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n: listening\n\n"
     async with aclosing(chats.stream(key, last, drafts=drafts)) as stream:
         async for event, resume in stream:
+            if not still():
+                return
             if event is None:
                 yield b": still here\n\n"
                 continue

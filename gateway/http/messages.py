@@ -12,10 +12,11 @@ from starlette.responses import Response
 from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
-from gateway.http.shape import Shape, needs
+from gateway.http.shape import Shape, check_right, needs
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound, is_kept
 from gateway.service.outcome import Outcome
+from session.turn.commands import DECIDING, parse
 
 MAX_WAIT_S = 3600.0
 
@@ -121,6 +122,10 @@ def routes(chats: ChatService) -> APIRouter:
 
 async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: float | None) -> Response:
     """Hand in a message; wait for its answer where ``wait`` says so."""
+    command = parse(body.text)
+    if command is not None and command.name in DECIDING:
+        # As ``POST /v1/approvals/{id}``: what may only talk must not allow its own tool calls.
+        check_right(request.scope, "admin")
     key = body.key if body.key is not None else f"web:{body.chat_id}"
     services = chats.application.services if ":" not in key else None
     try:

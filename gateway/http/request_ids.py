@@ -12,6 +12,7 @@ from ulid import ULID
 log = structlog.get_logger("http")
 
 HEADER = b"x-request-id"
+_STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _GIVEN = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -30,7 +31,7 @@ class RequestIds:
         began = time.monotonic()
 
         async def named(message: Message) -> None:
-            if message["type"] in ("http.response.start", "websocket.accept"):
+            if message["type"] in _STARTS:
                 message["headers"] = [*message.get("headers", ()), (HEADER, name)]
             if message["type"] == "http.response.start":
                 took_ms = round((time.monotonic() - began) * 1000, 1)

@@ -18,7 +18,7 @@ from gateway.http.connections import LET_IN
 from gateway.http.errors import error_response
 from gateway.http.guesses import Guesses
 from gateway.http.rates import Rates
-from gateway.http.shape import CALLER, EVERYBODY
+from gateway.http.shape import CALLER, EVERYBODY, STILL
 from gateway.service.tokens import Caller, Tokens, cookie_of
 
 log = structlog.get_logger("http")
@@ -173,6 +173,8 @@ class Gate:
             if isinstance(found, Refusal):
                 return found
             scope[CALLER] = found
+            if found is not OPERATOR and (tokens := self._tokens) is not None:
+                scope[STILL] = lambda: tokens.holds(found)
         return self._too_many(scope[CALLER].name if self._token else "")
 
     def _shown(self, scope: Scope, headers: _Headers) -> Caller | Refusal:
@@ -227,12 +229,14 @@ class Guard:
             return
 
         async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 message["headers"] = [*message.get("headers", ()), *_added(message.get("headers", ()))]
             await send(message)
 
         refusal = self._gate.refuse(scope)
-        if refusal is None and scope["type"] == "http":
+        if refusal is None and scope["type"] == "websocket":
+            scope.get("extensions", {}).get(LET_IN, _nothing)()
+        elif refusal is None:
             body = await self._body(scope, receive)
             if isinstance(body, Refusal):
                 refusal = body
@@ -244,9 +248,6 @@ class Guard:
         # Who guesses tokens is told of once, by the count of the guesses: the log is no place for each.
         if refusal.status != 429:
             log.info("request.refused", status=refusal.status, reason=refusal.error)
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": refusal.error})
-            return
         answer = error_response(refusal.status, refusal.error, refusal.hint, dict(refusal.headers))
         await answer(scope, receive, guarded)
 

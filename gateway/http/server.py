@@ -33,6 +33,7 @@ from gateway.http import (
     recall,
     sessions,
     shape,
+    sockets,
 )
 from gateway.http import chats as chat_routes
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
@@ -41,6 +42,7 @@ from gateway.http.parting import Parting
 from gateway.http.rates import Rates
 from gateway.http.request_ids import RequestIds
 from gateway.http.security import Gate, Guard
+from gateway.http.socket_protocol import Socket
 from gateway.service.chats import ChatService
 from gateway.service.tokens import Tokens
 
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from gateway.app.app import Application
 
 END_WITHIN_S = 2
+# Clients have nothing to say over a WebSocket.
+MAX_SOCKET_BYTES = 4 * 1024
 BACKLOG = 512
 # The kernel drops a peer that acknowledges nothing for so long: it would hold a descriptor for ever.
 SILENT_PEER_MS = 60_000
@@ -128,7 +132,10 @@ class HttpServer:
                 log_level="critical",
                 access_log=False,
                 lifespan="off",
-                ws="none",
+                ws=Socket,
+                ws_max_size=MAX_SOCKET_BYTES,
+                # What it saves on a line costs each of many clients the time of a turn.
+                ws_per_message_deflate=False,
                 # The standard loop takes in as many connections at once as may wait, before one is asked.
                 backlog=min(BACKLOG, connections.most // 4),
                 h11_max_incomplete_event_size=MAX_HEADERS_BYTES,
@@ -172,6 +179,7 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         health.routes(chats, gate),
         messages.routes(chats),
         events.routes(chats),
+        sockets.routes(chats),
         parked.routes(chats),
         sessions.routes(chats),
         memory.routes(chats),

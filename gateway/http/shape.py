@@ -16,6 +16,7 @@ from gateway.http.errors import HttpError
 from gateway.service.tokens import RIGHTS, Caller, Right
 
 CALLER: Final = "chat_gateway.caller"
+STILL: Final = "chat_gateway.still"
 # The page, its programs and everybody on this machine, where no token is set.
 EVERYBODY: Final = Caller("", "admin")
 _ERRORS: Final = {
@@ -81,6 +82,12 @@ def caller_of(scope: Scope) -> Caller:
     """Return who asks, as the gate found out."""
     found = scope.get(CALLER)
     return found if isinstance(found, Caller) else EVERYBODY
+
+
+def still_let_in(scope: Scope) -> bool:
+    """Say whether a stream may go on: its token was not revoked since it began."""
+    still = scope.get(STILL)
+    return still is None or bool(still())
 
 
 def check_right(scope: Scope, right: Right) -> None:

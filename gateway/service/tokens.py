@@ -11,7 +11,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -38,10 +38,11 @@ class TokenError(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the name of the token that was shown, and what it may do."""
+    """Who asks: the name of the token that was shown, what it may do, and the token's digest."""
 
     name: str
     right: Right
+    sha256: str = field(default="", repr=False)
 
     def may(self, right: Right) -> bool:
         """Say whether the token's right includes ``right``: each includes those before it in ``RIGHTS``."""
@@ -119,6 +120,11 @@ class Tokens:
         self._refresh()
         return self._by_token.get(_digest(token))
 
+    def holds(self, caller: Caller) -> bool:
+        """Say whether who was let in may still be: the token was not revoked."""
+        self._refresh()
+        return self._by_token.get(caller.sha256) == caller
+
     def of_cookie(self, cookie: str) -> Caller | None:
         """Return whose browser shows this cookie; as ``of_token``."""
         self._refresh()
@@ -135,8 +141,8 @@ class Tokens:
             log.error("tokens.unreadable", error=str(error), hint=error.hint)
             entries = {}
         for name, entry in entries.items():
-            caller = Caller(name, entry["right"])
-            self._by_token[str(entry.get("sha256"))] = caller
+            caller = Caller(name, entry["right"], str(entry.get("sha256")))
+            self._by_token[caller.sha256] = caller
             self._by_cookie[str(entry.get("cookie_sha256"))] = caller
         self._seen = now
 

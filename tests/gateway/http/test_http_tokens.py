@@ -45,6 +45,9 @@ async def test_each_right_reaches_as_far_as_it_says(place: Place) -> None:
         assert people.status_code == (200 if right == "admin" else 403)
         assert erase.status_code == (200 if right == "admin" else 403)
         assert (await http.get("/v1/token", headers=shown(token))).json() == {"name": right, "right": right}
+        word = {"chat_id": "a", "text": " /Approve@bot abc"}
+        decided = await place.http.post("/v1/messages", json=word, headers=shown(token))
+        assert decided.status_code == (202 if right == "admin" else 403)
     refused = await place.http.post("/v1/stop", json={"key": "web:a"}, headers=shown(held["read"]))
     assert refused.json() == {
         "error": "the token read has the right read, and this needs write",

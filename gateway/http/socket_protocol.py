@@ -1,0 +1,35 @@
+"""One WebSocket: uvicorn's, which stays among the connections of its server until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from gateway.http.connections import LET_IN, Connection
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+
+class Socket(WebSocketsSansIOProtocol):
+    """Took over from a ``Connection``, whose place, deadline and descriptor it uses on."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over; the transport is still the connection's."""
+        super().connection_made(transport)
+        former = self.transport.get_protocol()
+        assert isinstance(former, Connection)
+        self._former = former
+        self._routes: Any = self.app
+        self.app = self._carry
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        self._former.gone()
+        super().connection_lost(exc)
+
+    async def _carry(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("extensions", {})[LET_IN] = self._former.let_in
+        await self._routes(scope, receive, send)

@@ -1,0 +1,102 @@
+"""``WS /v1/ws``: what happens in a chat, as ``GET /v1/events`` shows it, over a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Query, WebSocket
+from starlette.websockets import WebSocketDisconnect
+
+from gateway.errors import GatewayError
+from gateway.http.errors import HttpError, error_response
+from gateway.http.events import SLOW_S, read_last
+from gateway.http.shape import check_right, still_let_in
+from gateway.service.chats import ChatService
+from gateway.service.client_message import MAX_KEY_CHARS
+from session.errors import SessionError
+
+log = structlog.get_logger("http")
+
+# Codes of RFC 6455: the daemon ends; the client sends what nobody reads; it may not, or cannot, go on.
+RESTART, UNREAD, TOO_SLOW, REVOKED = 1012, 1003, 1008, 1008
+
+
+def routes(chats: ChatService) -> APIRouter:
+    """Build the route of the WebSocket."""
+    router = APIRouter()
+
+    @router.websocket("/v1/ws")
+    async def ws(
+        websocket: WebSocket,
+        key: Annotated[str, Query()] = "",
+        last_id: Annotated[str, Query()] = "",
+        draft: Annotated[str, Query()] = "",
+    ) -> None:
+        try:
+            check_right(websocket.scope, "read")
+            if not 3 <= len(key) <= MAX_KEY_CHARS:
+                raise HttpError(400, "key is missing, or too long", hint="give ?key=channel:chat_id")
+            last = read_last(last_id, "last_id")
+            # A transcript that cannot be read is an error of the request, which a begun stream cannot tell.
+            await chats.record.last_seq(key)
+        except HttpError as error:
+            refused = error_response(error.status, error.error, error.hint, error.headers)
+            await websocket.send_denial_response(refused)
+            return
+        except (GatewayError, SessionError) as error:
+            await websocket.send_denial_response(error_response(503, str(error), error.hint))
+            return
+        await websocket.accept()
+        await _show(websocket, chats, key, last, drafts=draft in ("1", "true"))
+
+    return router
+
+
+async def _show(
+    websocket: WebSocket, chats: ChatService, key: str, last: int | None, *, drafts: bool
+) -> None:
+    """Send until the client leaves, is too slow, or the daemon ends."""
+    showing = asyncio.ensure_future(_send_events(websocket, chats, key, last, drafts=drafts))
+    leaving = asyncio.ensure_future(_left(websocket))
+    try:
+        await asyncio.wait((showing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        code, reason = leaving.result() if leaving.done() else showing.result()
+    finally:
+        for task in (showing, leaving):
+            task.cancel()
+        await asyncio.gather(showing, leaving, return_exceptions=True)
+    if code:
+        async with asyncio.timeout(SLOW_S):
+            await websocket.close(code, reason)
+
+
+async def _send_events(
+    websocket: WebSocket, chats: ChatService, key: str, last: int | None, *, drafts: bool
+) -> tuple[int, str]:
+    async with aclosing(chats.stream(key, last, drafts=drafts)) as stream:
+        async for event, _ in stream:
+            if not still_let_in(websocket.scope):
+                return REVOKED, "the token was revoked"
+            # Pings, which the server sends by itself, take the place of heartbeats.
+            if event is None:
+                continue
+            try:
+                async with asyncio.timeout(SLOW_S):
+                    await websocket.send_text(event.to_bytes().decode())
+            except TimeoutError:
+                log.info("events.client_cut", after_s=SLOW_S)
+                return TOO_SLOW, "too slow"
+            except WebSocketDisconnect:
+                return 0, ""
+    return RESTART, "the gateway ends"
+
+
+async def _left(websocket: WebSocket) -> tuple[int, str]:
+    """Wait for the client to leave, or to send what nobody would read."""
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        return 0, ""
+    return UNREAD, "nothing is read here: POST /v1/messages"
