@@ -114,6 +114,12 @@ def now_text(at: datetime | None = None) -> str:
     return (at or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="microseconds")
 
 
+def times(inbound: Inbound, queued_at: datetime | None = None) -> dict[str, Any]:
+    """Return what is kept with a message of its way: when it was accepted, when it came to its lane."""
+    found = {"received_at": inbound.received_at or "", "queued_at": now_text(queued_at) if queued_at else ""}
+    return {name: value for name, value in found.items() if value}
+
+
 def read_inbound(body: bytes) -> tuple[Inbound, list[str]]:
     """Read a queue body.
 

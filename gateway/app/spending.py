@@ -26,6 +26,7 @@ def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending
         clock=store.clock,
         durable=caps.any or bool(limits.turns_per_person_per_hour) or not plain,
         caps=caps,
+        model=settings.model.name,
         held_s=settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S,
     )
 

@@ -27,7 +27,7 @@ def complete(work: Coroutine[Any, Any, T]) -> T:
         known = errors.subgroup(GatewayError)
         if known is None:
             raise
-        raise _first(known) from None
+        raise first(known) from None
 
 
 @asynccontextmanager
@@ -115,7 +115,8 @@ def _listed(settings: Settings) -> Iterator[Client]:
             yield Client(one.url, settings.http.token.get_secret_value())
 
 
-def _first(errors: BaseExceptionGroup[GatewayError]) -> GatewayError:
+def first(errors: BaseExceptionGroup[GatewayError]) -> GatewayError:
+    """Take the first error out of a group of groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
+from gateway.cli.trace_verbs import add_trace
 
 PROGRAM = "chat-gateway"
 IMPORTED_ONLY = ("pi", "openclaw")
@@ -210,6 +211,7 @@ def _add_daemon(tree: _Tree) -> None:
         "--timeout", metavar="S", type=_seconds, help="seconds to wait for the reply (default: no limit)"
     )
     tree.verb("status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True)
+    add_trace(tree, count=_count)
     doctor = tree.verb(
         "doctor",
         "gateway.cli.doctor:doctor",

@@ -33,6 +33,7 @@ HEARTBEATS_MISSED_S = 45.0
 _OF_THE_API = re.compile(r"(GET|POST|PATCH|PUT|DELETE) /|\?key=|\"id\"")
 _CURE = "chat-gateway status"
 _CURES_OF_PARKED = {404: "chat-gateway parked list", 409: "name the key by --key: chat-gateway parked list"}
+_CURES_OF_TRACE = {409: "name the key by --key"}
 _CURES_OF_CRON = {404: "chat-gateway cron list"}
 
 
@@ -188,6 +189,11 @@ class Client:
 
     async def _of_parked(self, method: str, path: str, key: str | None) -> dict[str, Any]:
         return await self._once(method, path, params=_key(key), cures=_CURES_OF_PARKED)
+
+    async def trace(self, message_id: str, key: str | None) -> dict[str, Any]:
+        """Tell the life of a message, as this daemon knows it."""
+        path = f"/v1/trace/{quote(message_id, safe='')}"
+        return await self._once("GET", path, params=_key(key), cures=_CURES_OF_TRACE, within_s=WAIT_S)
 
     async def run_job(self, job_id: str) -> dict[str, Any]:
         """Run a cron job now, beside its schedule."""

@@ -34,6 +34,7 @@ from gateway.http import (
     sessions,
     shape,
     sockets,
+    trace,
 )
 from gateway.http import chats as chat_routes
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
@@ -192,6 +193,7 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         chat_routes.routes(chats),
         entries.routes(chats),
         media.routes(chats),
+        trace.routes(chats),
         login.routes(gate),
         page.routes(),
     ):

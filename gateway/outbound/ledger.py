@@ -61,14 +61,19 @@ class DeliveryLedger:
         """Note that the send which was begun last did surely not reach the platform."""
         await self._file.ask(partial(Rows.count, key=key, out_id=out_id, piece=piece, by=-1))
 
-    async def sent(self, key: str, out_id: str, piece: int, *, platform_id: str, last: bool = False) -> None:
-        """Note that the platform accepted a piece; with ``last`` also that the letter is done."""
-        if last:
-            await self.done(key, out_id)
-        else:
-            await self._file.ask(
-                partial(Rows.sent, key=key, out_id=out_id, piece=piece, platform_id=platform_id)
-            )
+    async def sent(
+        self,
+        key: str,
+        out_id: str,
+        piece: int,
+        *,
+        platform_id: str,
+        last: bool = False,
+        put_at: datetime | None = None,
+    ) -> None:
+        """Note that the platform accepted a piece; with ``last`` also that the letter, put then, is done."""
+        note = partial(Rows.sent_last, put_at=put_at) if last else Rows.sent
+        await self._file.ask(partial(note, key=key, out_id=out_id, piece=piece, platform_id=platform_id))
 
     async def done(self, key: str, out_id: str) -> None:
         """Note that nothing of a letter is left to send; its draft is the answer now, or forgotten."""

@@ -3,7 +3,9 @@
 ::
 
     letters  (key, id)         done: every piece was accepted
-    pieces   (key, id, piece)  unknown: begun and outcome unknown, how often; platform_id: accepted as this
+    pieces   (key, id, piece)  unknown: begun and outcome unknown, how often; platform_id: accepted as this,
+                               at at_ms; of a letter that is done they stay, for who traces it, and piece -1
+                               has the time at which it was put
     drafts   (key, id)         the message that shows a reply while it is written; NULL: being sent
     moves    (old)             a chat that goes on under another id
 """
@@ -31,6 +33,8 @@ MOVES_MAX = 10_000
 # In changes.
 PRUNE_EVERY = 5_000
 BUSY_S = 5.0
+# The piece in whose row stands when a letter was put.
+PUT = -1
 
 _SCHEMA = (
     """CREATE TABLE letters (key TEXT NOT NULL, id TEXT NOT NULL, done_ms INTEGER NOT NULL,
@@ -109,10 +113,19 @@ class Rows:
         )
         self._changed()
 
+    def sent_last(
+        self, *, key: str, out_id: str, piece: int, platform_id: str, put_at: datetime | None
+    ) -> None:
+        """Note the last piece as accepted, its letter as done, and when that was put."""
+        self.sent(key=key, out_id=out_id, piece=piece, platform_id=platform_id)
+        if put_at is not None:
+            values = (key, out_id, PUT, int(put_at.timestamp() * 1000))
+            self._file.execute("INSERT OR REPLACE INTO pieces VALUES (?, ?, ?, 0, NULL, ?)", values)
+        self.done(key=key, out_id=out_id)
+
     def done(self, *, key: str, out_id: str) -> None:
-        """Note a letter as done, and forget its pieces."""
+        """Note a letter as done."""
         self._file.execute("INSERT OR REPLACE INTO letters VALUES (?, ?, ?)", (key, out_id, self._now_ms()))
-        self._file.execute("DELETE FROM pieces WHERE key = ? AND id = ?", (key, out_id))
         self._file.execute("DELETE FROM drafts WHERE key = ? AND id = ?", (key, out_id))
         self._changed()
 
@@ -166,6 +179,12 @@ class Rows:
         """Forget the letters of these keys; with a time those done before it alone. Returns how many rows."""
         end_ms, count = 2**62 if before is None else int(before.timestamp() * 1000), 0
         under_way = [("pieces", "at_ms"), ("drafts", "at_ms")] if before is None else []
+        # The pieces of a letter that is done go with it.
+        done = (
+            "SELECT 1 FROM letters WHERE letters.key = pieces.key AND letters.id = pieces.id AND done_ms < ?"
+        )
+        query = f"DELETE FROM pieces WHERE key = ? AND EXISTS ({done})"  # noqa: S608
+        self._file.executemany(query, [(key, end_ms) for key in keys])
         for table, at in [("letters", "done_ms"), *under_way]:
             query = f"DELETE FROM {table} WHERE key = ? AND {at} < ?"  # noqa: S608
             count += self._file.executemany(query, [(key, end_ms) for key in keys]).rowcount
@@ -179,15 +198,14 @@ class Rows:
     def prune(self) -> None:
         """Forget what is older than anything that may still come again."""
         run = self._file.execute
-        run("DELETE FROM letters WHERE done_ms < ?", (self._now_ms(ago=KEPT),))
-        run(
-            """DELETE FROM letters WHERE (key, id) IN
-                (SELECT key, id FROM letters ORDER BY done_ms DESC LIMIT -1 OFFSET ?)""",
-            (DONE_MAX,),
-        )
-        old = (self._now_ms(ago=KEPT_UNFINISHED),)
-        run("DELETE FROM pieces WHERE at_ms < ?", old)
-        run("DELETE FROM drafts WHERE at_ms < ?", old)
+        old = "SELECT key, id FROM letters WHERE done_ms < ?"
+        many = "SELECT key, id FROM letters ORDER BY done_ms DESC LIMIT -1 OFFSET ?"
+        for which, bound in ((old, self._now_ms(ago=KEPT)), (many, DONE_MAX)):
+            for table in ("pieces", "letters"):
+                run(f"DELETE FROM {table} WHERE (key, id) IN ({which})", (bound,))  # noqa: S608
+        oldest = (self._now_ms(ago=KEPT_UNFINISHED),)
+        run("DELETE FROM pieces WHERE at_ms < ?", oldest)
+        run("DELETE FROM drafts WHERE at_ms < ?", oldest)
 
 
 def forget(path: Path, keys: Collection[str], *, before: datetime | None) -> int:
@@ -215,6 +233,56 @@ def forget(path: Path, keys: Collection[str], *, before: datetime | None) -> int
     finally:
         database.close()
     return int(str(count))
+
+
+@dataclass(frozen=True, slots=True)
+class SentRow:
+    """What is noted of a letter or of one of its pieces; times are UTC.
+
+    Args:
+        piece: its number; None: the letter itself, all of which was accepted at ``at``.
+        platform_id: what the platform calls it; empty: nobody knows whether it was accepted.
+        unknown: how many sends of it were begun, the last at ``at``, whose outcome was not noted.
+    """
+
+    key: str
+    id: str
+    piece: int | None
+    at: datetime
+    platform_id: str = ""
+    unknown: int = 0
+
+
+def rows_of(path: Path, message_id: str) -> list[SentRow]:
+    """List what was noted of everything that was sent for a message, in no order. For threads.
+
+    Raises:
+        NewerState: a newer version wrote the file.
+        LedgerDown: it cannot be read.
+    """
+    # What goes out for a message is named ``<its id>#…``, a proactive letter by its own id.
+    bounds = (message_id, f"{message_id}#", f"{message_id}$")
+    where = "WHERE id = ? OR (id >= ? AND id < ?)"
+    database = durable.Database(path, _schema(), down=_refused(path), busy_s=BUSY_S)
+    try:
+        database.open()
+        run = database.file.execute
+        found = [
+            SentRow(key, id_, None, _from_ms(ms))
+            for key, id_, ms in run(f"SELECT key, id, done_ms FROM letters {where}", bounds)  # noqa: S608
+        ]
+        query = f"SELECT key, id, piece, at_ms, platform_id, unknown FROM pieces {where}"  # noqa: S608
+        for key, id_, piece, ms, platform_id, unknown in run(query, bounds):
+            found.append(SentRow(key, id_, piece, _from_ms(ms), platform_id or "", unknown))
+    except (OSError, sqlite3.Error) as error:
+        raise _refused(path)(error) from error
+    finally:
+        database.close()
+    return found
+
+
+def _from_ms(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _schema() -> durable.Schema:

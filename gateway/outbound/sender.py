@@ -26,6 +26,7 @@ from gateway.errors import LedgerDown
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce
 from gateway.queue.retry import back_off_s
+from session.transcript.line import read_time
 
 T = TypeVar("T")
 log = structlog.get_logger("delivery")
@@ -173,9 +174,15 @@ class PieceSender:
                 platform_id = await self._channel.send(piece)
             if errand.closing and out.replaced_by:
                 await self._stands(out, platform_id, later=out.replaced_by)
-            await self.durably(
-                lambda: self._ledger.sent(out.key, out.id, number, platform_id=platform_id, last=errand.last)
+            await self._accepted(errand, platform_id)
+
+    async def _accepted(self, errand: Errand, platform_id: str) -> None:
+        out, put_at = errand.out, read_time(errand.out.created_at)
+        await self.durably(
+            lambda: self._ledger.sent(
+                *(out.key, out.id, errand.number), platform_id=platform_id, last=errand.last, put_at=put_at
             )
+        )
 
     def _buttons(self, out: Outbound) -> Sequence[Button]:
         channel = self._channel
@@ -205,9 +212,7 @@ class PieceSender:
                 async with self._call_of(errand, chat_id):
                     async with asyncio.timeout(self._timeout_s):
                         await channel.edit(chat_id, draft, content)
-                    await self.durably(
-                        lambda: self._ledger.sent(out.key, out.id, 0, platform_id=draft, last=errand.last)
-                    )
+                    await self._accepted(errand, draft)
             except SendLater as error:
                 await self._pause(errand, chat_id, error)
             except (ChannelDown, SendUnknown, TimeoutError) as error:

@@ -140,6 +140,16 @@ class Health:
     hint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A letter that was put at ``put_at`` (UTC), and waits or is being worked on."""
+
+    box: str
+    key: str
+    id: str
+    put_at: datetime
+
+
 class Mailbox(Protocol):
     """A durable queue with boxes, parked letters, and a transient fan-out beside them.
 
@@ -233,6 +243,13 @@ class Mailbox(Protocol):
 
         A broker does not list its queues: ``channels`` names those whose outbound boxes are counted, too,
         besides the ones that this process has used.
+        """
+        ...
+
+    async def waiting(self, message_id: str) -> Sequence[Waiting] | None:
+        """List the letters with this id, or put for the message of this id, that are not settled.
+
+        None: nobody can look into the queues, as of a broker.
         """
         ...
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import structlog
 
-from channels.message import Inbound
+from channels.message import Inbound, times
 from durable import BoundedDict
 from gateway.errors import MailboxError
 from gateway.queue.mailbox import Mailbox
@@ -73,7 +73,9 @@ class Aside:
                 known = session.journal.known(inbound.id)
                 if known is None:
                     text = await words(session)
-                    known = await session.journal.conclude(inbound.id, "command", text=text, once=True)
+                    known = await session.journal.conclude(
+                        inbound.id, "command", text=text, once=True, **times(inbound)
+                    )
                 if known.kind != "command":
                     return
                 if known.text:

@@ -145,10 +145,10 @@ class Joining:
             return ()
         self._begun = True
         entry, session = self._attempt.entry, self._attempt.session
-        letters = [other.inbound for other in self._collecting.waiting(entry, session)]
-        found = [inbound for inbound in letters if inbound.id not in self._taken]
-        self._taken.update(inbound.id for inbound in found)
-        return [outcomes.request(inbound) for inbound in found]
+        others = self._collecting.waiting(entry, session)
+        found = [other for other in others if other.inbound.id not in self._taken]
+        self._taken.update(other.inbound.id for other in found)
+        return [outcomes.request(other.inbound, queued_at=other.queued_at) for other in found]
 
 
 def _collects(inbound: Inbound) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from channels.message import Inbound
 from durable import first_of
@@ -43,6 +43,7 @@ class Entry:
     Args:
         letter: its newest delivery.
         since: loop time at which it came into the lane, seconds.
+        queued_at: the same by the clock on the wall.
         heads: it was the first of its lane when it came, so that a death may have cut its turn short.
         settled: the delivery that was acknowledged. If ``letter`` is a newer one, that one still has to be.
         verdict: why it is to be parked.
@@ -76,6 +77,7 @@ class Entry:
     apart: bool = False
     deleted: bool = False
     asking: str = ""
+    queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)

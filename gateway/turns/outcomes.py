@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from channels.cron.job import ABOUT
-from channels.message import Inbound
+from channels.message import Inbound, times
 from session.approvals.answers import COUNTED
 from session.context.audience import told
 from session.context.enclosures import sends_files
@@ -26,8 +27,8 @@ ASKER: Final = "asker"
 _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
 
-def request(inbound: Inbound) -> Request:
-    """Turn a queue body into the session package's own request."""
+def request(inbound: Inbound, *, queued_at: datetime | None = None) -> Request:
+    """Turn a queue body into the session package's own request; ``queued_at``: when it came into its lane."""
     who = inbound.sender
     named = (("id", who.id), ("name", who.name), ("username", who.username))
     sender: Mapping[str, str] = {name: value for name, value in named if value}
@@ -45,6 +46,7 @@ def request(inbound: Inbound) -> Request:
         job_name=job_name(inbound),
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
+        **times(inbound, queued_at),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from channels.message import times
 from gateway.queue.mailbox import Mailbox, ParkedAs
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry
@@ -70,6 +71,12 @@ class Parking:
         entry.verdict, entry.parking = verdict, asyncio.Event()
         entry.tries.parkings += 1
         journal = session.journal if session is not None else None
+
+        async def mark() -> None:
+            assert journal is not None
+            passed = times(inbound, entry.queued_at)
+            await journal.conclude(inbound.id, "parked", reason=reason, **passed)
+
         attempts = max(journal.attempts(inbound.id) if journal else 0, entry.tries.crashes, 1)
         try:
             said = verdict.said if self._jobs is None else await self._jobs.said(inbound, verdict.said)
@@ -80,7 +87,7 @@ class Parking:
             await self._mailbox.park(
                 letter,
                 ParkedAs(inbound.key, verdict.shown, attempts),
-                mark=(lambda: journal.conclude(inbound.id, "parked", reason=reason)) if journal else None,
+                mark=mark if journal is not None else None,
             )
             entry.settled = letter
         finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.message import Inbound, Sender
+from channels.message import Inbound, Sender, times
 from durable import BoundedDict
 from session.context.scopes import Scopes
 from session.errors import OverCap
@@ -125,10 +125,12 @@ class Quota:
         said = session.journal.said(REASON, over.about)
         since = max(over.told_since, self._answered.get(inbound.key, over.told_since))
         if not told and said is not None and said >= since:
-            await session.journal.conclude(inbound.id, "silent", text=over.text, reason=REASON)
+            await session.journal.conclude(
+                inbound.id, "silent", text=over.text, reason=REASON, **times(inbound)
+            )
             return Reply(over.text, reason=REASON, silent=True)
         known = await session.journal.conclude(
-            inbound.id, "notice", text=over.text, reason=REASON, about=over.about
+            inbound.id, "notice", text=over.text, reason=REASON, about=over.about, **times(inbound)
         )
         return Reply(known.text, kind="notice", reason=REASON, seq=known.seq or 0)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from channels.message import Inbound
+from channels.message import Inbound, times
 from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import INBOUND, Mailbox
 from gateway.queue.retry import back_off_s
@@ -363,11 +363,13 @@ class Worker:
                 async with attempt:
                     answer = await self._ordered(entry, session, command)
                 if isinstance(answer, str):
-                    known = await session.journal.conclude(inbound.id, "command", text=answer)
+                    known = await session.journal.conclude(
+                        inbound.id, "command", text=answer, **times(inbound, entry.queued_at)
+                    )
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
                 return await self._runs.run(attempt, answer)
             await self._idle.before(entry, session)
-            return await self._runs.run(attempt, outcomes.request(inbound))
+            return await self._runs.run(attempt, outcomes.request(inbound, queued_at=entry.queued_at))
 
     async def _ordered(self, entry: Entry, session: Session, command: commands.Command) -> str | Request:
         """Run a command whose turn it is."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ class Request:
     the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
     the person typed where ``text`` is something else. ``job_name`` is that of the job which asks,
     ``heartbeat`` says that it is one. ``asker`` is the person on whose behalf it comes where its sender is
-    none.
+    none. ``received_at`` says when it was accepted, ``queued_at`` when it came into its lane (ISO 8601).
     """
 
     id: str
@@ -59,7 +58,8 @@ class Request:
     source: str = "interactive"
     cron_job_id: str | None = None
     attachments: Sequence[Attachment] = ()
-    received_at: datetime | None = None
+    received_at: str = ""
+    queued_at: str = ""
     typed: str = ""
     job_name: str = ""
     heartbeat: bool = False

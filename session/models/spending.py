@@ -16,6 +16,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,7 @@ LOOK_S = 1.0
 # The background tries again after so long where only requests under way are in its way.
 AGAIN_S = 30.0
 T = TypeVar("T")
+Counts = Callable[[Usage | None], None]
 
 
 class Disk(Protocol):
@@ -76,6 +78,7 @@ class Spending:
         durable: bool,
         caps: Caps = Caps(),  # noqa: B008 - it is frozen
         held_s: float = 150.0,
+        model: str = "",
     ) -> None:
         """Touch nothing yet.
 
@@ -86,10 +89,12 @@ class Spending:
             durable: whether anything is read or written at all; else it counts for this process alone.
             caps: what may be spent in a day (UTC).
             held_s: how long a request can last; what a killed process held is free again after that.
+            model: the one that turns ask.
         """
         self._disk = disk
         self._clock = clock
         self._durable = durable
+        self._model = model
         # Whether there is a cap on what may be spent in a day.
         self.limited = caps.any
         self._caps = caps
@@ -109,11 +114,11 @@ class Spending:
     def record(self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "") -> None:
         """Count a turn that ends now; ``id_`` is that of its message, whose hold it settles."""
         held = id_ if self.limited else ""
-        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held))
+        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held, model=self._model))
 
-    def pay(self, key: str, usage: Usage, *, id_: str = "") -> None:
-        """Count what a call cost that is no turn of anybody's; ``id_`` is that of its hold."""
-        self._record(SpendingRow(self._now(), key, "", usage, turn=False, id=id_))
+    def pay(self, key: str, usage: Usage, *, id_: str = "", model: str = "") -> None:
+        """Count what a call of ``model`` cost that is no turn of anybody's; ``id_`` is that of its hold."""
+        self._record(SpendingRow(self._now(), key, "", usage, turn=False, id=id_, model=model or self._model))
 
     def _record(self, line: UsageLine) -> None:
         if not self._durable:
@@ -225,25 +230,23 @@ class Spending:
             raise self._not_now(self._over(cap))
 
     @contextlib.asynccontextmanager
-    async def request(
-        self, key: str, model: Model, prompt: Prompt
-    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+    async def request(self, key: str, model: Model, prompt: Prompt) -> AsyncIterator[Counts]:
         """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
-        async with self._held_for(key, lambda: self.pricing.need(model, prompt, 0)) as count:
+        need = partial(self.pricing.need, model, prompt, 0)
+        async with self._held_for(key, prompt.model or model.name, need) as count:
             yield count
 
     @contextlib.asynccontextmanager
-    async def embedding(
-        self, key: str, embedder: Embedder, texts: Sequence[str]
-    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+    async def embedding(self, key: str, embedder: Embedder, texts: Sequence[str]) -> AsyncIterator[Counts]:
         """Hold what vectors may cost that are no turn's own; see ``CostMeter``."""
-        async with self._held_for(key, lambda: self.pricing.need_of_texts(embedder, texts)) as count:
+        need = partial(self.pricing.need_of_texts, embedder, texts)
+        async with self._held_for(key, embedder.name.partition(" ")[0], need) as count:
             yield count
 
     @contextlib.asynccontextmanager
     async def _held_for(
-        self, key: str, need: Callable[[], Awaitable[Need]]
-    ) -> AsyncIterator[Callable[[Usage | None], None]]:
+        self, key: str, model: str, need: Callable[[], Awaitable[Need]]
+    ) -> AsyncIterator[Counts]:
         payer = Payer(key, id=str(ULID())) if self.limited else Payer(key)
         spent = Usage()
 
@@ -251,7 +254,7 @@ class Spending:
             nonlocal spent
             if usage is not None:
                 spent = usage
-                self.pay(key, usage, id_=payer.id)
+                self.pay(key, usage, id_=payer.id, model=model)
 
         try:
             if self.limited:
@@ -326,8 +329,6 @@ class Spending:
             tally.take(line, now)
         return tally
 
-    # -- the files -------------------------------------------------------------------------------------------
-
     def _start(self) -> asyncio.Future[Exchange]:
         lines, now = list(self._pending), self._now()
         # Whoever was cancelled meanwhile has settled already: a hold behind that would stay.
@@ -395,6 +396,5 @@ class Spending:
 
 
 def _tell(visitors: list[_Asked], error: BaseException) -> None:
-    for asked in visitors:
-        if not asked.answer.done():
-            asked.answer.set_exception(error)
+    for asked in (each for each in visitors if not each.answer.done()):
+        asked.answer.set_exception(error)

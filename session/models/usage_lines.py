@@ -21,7 +21,8 @@ SKEW = timedelta(minutes=1)
 class SpendingRow:
     """One turn, or a call that is none's own: when it ended (UTC), its conversation, who asked, its cost.
 
-    ``job`` is the cron job that it was for. ``id`` names the ``Hold`` of this conversation that it settles.
+    ``job`` is the cron job that it was for, ``model`` the one that was asked.
+    ``id`` names the ``Hold`` of this conversation that it settles.
     """
 
     at: datetime
@@ -31,6 +32,7 @@ class SpendingRow:
     turn: bool = True
     job: str = ""
     id: str = ""
+    model: str = ""
 
     @property
     def settles(self) -> bool:
@@ -58,6 +60,8 @@ class SpendingRow:
             fields["job"] = _sound(self.job)
         if self.id:
             fields["id"] = _sound(self.id)
+        if self.model:
+            fields["model"] = _sound(self.model)
         return orjson.dumps(fields) + b"\n"
 
 
@@ -128,6 +132,7 @@ def _row(fields: Any, at: datetime) -> SpendingRow:
         turn=fields.get("turn") is not False,
         job=str(fields.get("job", "")),
         id=str(fields.get("id", "")),
+        model=str(fields.get("model", "")),
     )
 
 

@@ -31,6 +31,8 @@ class TurnLines:
             group=True if request.chat == "group" else None,
             attachments=stored(request.attachments),
             typed=request.typed or None,
+            received_at=request.received_at or None,
+            queued_at=request.queued_at or None,
         )
 
     def assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:

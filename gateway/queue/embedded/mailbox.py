@@ -35,6 +35,7 @@ from gateway.queue.mailbox import (
     ParkedAs,
     Post,
     Topic,
+    Waiting,
 )
 
 T = TypeVar("T")
@@ -149,8 +150,6 @@ class EmbeddedMailbox:
         finally:
             for box in self._boxes.values():
                 box.forget()
-
-    # ── the batch ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(
         self,
@@ -336,6 +335,10 @@ class EmbeddedMailbox:
         found = {name: Depth(self._boxes[name].count, at) for name, at in zip(names, oldest, strict=True)}
         return found | {"parked": Depth(*parked)}
 
+    async def waiting(self, message_id: str) -> Sequence[Waiting]:
+        """List the letters with this id, or put for the message of it, that are not settled."""
+        return await self._ask(lambda table: table.waiting(message_id), writes=False)
+
     def in_memory(self) -> InMemory:
         """Say what of the letters this process holds, and how much it may."""
         boxes = self._boxes.values()
@@ -379,8 +382,6 @@ class EmbeddedMailbox:
                     box.loaded(*outcome)
 
         self._ask(read, applied, writes=False)
-
-    # ── the fan-out ───────────────────────────────────────────────────────────────────────────────────────
 
     async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
         """Hand ``body`` to whoever listens now."""

@@ -19,7 +19,7 @@ import orjson
 
 import durable
 from gateway.errors import MailboxDown, MailboxError, NewerState, StateInUse
-from gateway.queue.mailbox import Parked, Post
+from gateway.queue.mailbox import Parked, Post, Waiting
 
 VERSION = 1
 FILE = "queue.db"
@@ -136,6 +136,14 @@ class QueueTable:
         query = "SELECT put_ms FROM letters WHERE box = ? ORDER BY row LIMIT 1"
         found = self._db.execute(query, (box,)).fetchone()
         return _from_ms(found[0]) if found else None
+
+    def waiting(self, message_id: str) -> list[Waiting]:
+        """List the letters with this id, and those put for the message of this id, in their order."""
+        query = (
+            "SELECT box, key, id, put_ms FROM letters WHERE id = ?1 OR (id >= ?2 AND id < ?3) ORDER BY row"
+        )
+        found = self._db.execute(query, (message_id, f"{message_id}#", f"{message_id}$"))
+        return [Waiting(box, key, id_, _from_ms(ms)) for box, key, id_, ms in found]
 
     def bodies_with(self, text: bytes) -> list[bytes]:
         """Return every body that holds ``text``, of letters that wait, are worked on or are parked."""

@@ -335,6 +335,9 @@ class RabbitMailbox:
                 await channel.close()
         return counts
 
+    async def waiting(self, message_id: str) -> None:
+        """Return None: a broker shows a letter to nobody but who takes it."""
+
     def in_memory(self) -> InMemory:
         """Say what of the letters this process holds, and how much it may."""
         return self._reader.in_memory()

@@ -1,0 +1,65 @@
+"""``/v1/trace`` and ``/v1/usage``: the life of one message, and what models cost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from gateway.http.errors import HttpError, json_response
+from gateway.http.shape import Open, needs
+from gateway.service.chats import ChatService
+from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.service.trace import NotTraced, TracedTwice, Tracer
+from session.disk.threads import start_thread
+from session.models.usage_report import MOST_DAYS, report
+
+# What goes out for a message has a longer id than the message.
+MAX_ID_CHARS = 512
+
+Key = Annotated[
+    str | None, Query(max_length=MAX_KEY_CHARS, description="channel:chat_id of the message's chat")
+]
+Id = Annotated[
+    str, Path(min_length=1, max_length=MAX_ID_CHARS, description="as logs and transcripts name it")
+]
+Days = Annotated[int, Query(ge=1, le=MOST_DAYS, description="how many days, the running one included (UTC)")]
+
+
+def routes(chats: ChatService) -> APIRouter:
+    """Build the routes that tell what became of a message, and what was spent."""
+    router = APIRouter()
+
+    @router.get(
+        "/v1/trace/{message_id:path}",
+        summary="Tell the life of one message, in order of time",
+        response_model=Open,
+        **needs("read", 404, 409),
+    )
+    async def get_trace(message_id: Id, key: Key = None) -> Response:
+        application = chats.application
+        lanes = application.worker.lanes if application.worker is not None else None
+        tracer = Tracer(application.settings, mailbox=application.mailbox, lanes=lanes)
+        try:
+            return json_response(await tracer.trace(message_id, key))
+        except NotTraced as error:
+            raise HttpError(404, str(error), hint=error.hint) from None
+        except TracedTwice as error:
+            raise HttpError(409, str(error), hint="say which by ?key=") from None
+
+    @router.get(
+        "/v1/usage",
+        summary="Tokens and cost by day, chat, person and model",
+        response_model=Open,
+        **needs("read"),
+    )
+    async def get_usage(days: Days = 30, key: Key = None) -> Response:
+        folder, today = chats.application.settings.state / "usage", datetime.now(UTC).date()
+        found = await start_thread(
+            lambda: report(folder, today=today, days=days, key=key or ""), name="usage"
+        )
+        return json_response(found)
+
+    return router

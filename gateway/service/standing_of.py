@@ -1,0 +1,135 @@
+"""Where a message stands, judged by the steps that are known of it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.outbound.ledger_file import SentRow
+from gateway.queue.mailbox import INBOUND, Parked, Waiting
+from gateway.turns.events import LOCAL_CHANNELS
+from gateway.turns.lanes import Entry
+from session.transcript.key import SUBAGENTS, split
+from session.transcript.life import Step
+
+# Steps behind which nothing of a message comes any more, with what it then is.
+_ENDS = {
+    "stopped": "stopped",
+    "silent": "ended",
+    "withdrawn": "withdrawn",
+    "cleared": "cleared",
+    "parked": "parked",
+}
+_QUIET = "the job's answer is stored, and has nothing to tell"
+Standing = tuple[str, str, list[str]]
+
+
+def standing_of(
+    key: str,
+    message_id: str,
+    steps: Sequence[Step],
+    *,
+    entry: Entry | None,
+    letters: Sequence[Waiting],
+    parked: Sequence[Parked],
+    sent: Sequence[SentRow],
+) -> Standing:
+    """Say where a message stands, in a word and in a sentence, and what nothing tells of it.
+
+    ``steps`` is what is known, in order of time; ``entry`` the message in the line of its chat, where this
+    process has it; ``letters`` what of it waits in the queue, ``parked`` what is set aside, ``sent`` what the
+    ledgers say of what goes out for it.
+    """
+    unknown = [] if any(each.step in ("accepted", "put") for each in steps) else ["when it was accepted"]
+    if entry is not None:
+        return *_in_lane(entry), unknown
+    if any(each.box == INBOUND for each in parked):
+        return "parked", f"it is set aside: chat-gateway parked retry {message_id}", unknown
+    for each in letters:
+        if each.box == INBOUND:
+            return "waiting", f"it still waits in the queue, since {_time(each.put_at)}", unknown
+    if any(each.box != INBOUND for each in parked):
+        return (
+            "not delivered",
+            f"what was sent for it is set aside: chat-gateway parked show {message_id}#reply",
+            unknown,
+        )
+    return _ended(key, steps, letters, sent, unknown)
+
+
+def _in_lane(entry: Entry) -> tuple[str, str]:
+    if entry.asking:
+        return "asking", f"its turn waits for a person's word about {entry.asking}"
+    if entry.begun_at:
+        held = f"; it is held back: {entry.held}" if entry.held else ""
+        return "running", f"its turn was begun and has not ended{held}"
+    return "waiting", "it waits in the line of its chat for those before it"
+
+
+def _ended(
+    key: str,
+    steps: Sequence[Step],
+    letters: Sequence[Waiting],
+    sent: Sequence[SentRow],
+    unknown: list[str],
+) -> Standing:
+    """Judge a message that is neither in the queue nor in a lane, as far as that can be seen."""
+    again = max((at for at, each in enumerate(steps) if each.step == "retried"), default=-1)
+    if again >= 0:
+        unknown = [*unknown, "whether it waits in the queue since it was put back"]
+    steps = steps[again + 1 :]
+    last = _last(steps, "stored", "notice", "archived", *_ENDS)
+    if last is None:
+        begun = _last(steps, "begun", "attempt", "put off", "model", "tool", "asked")
+        if begun is not None:
+            words = f"its turn was begun, the last known step is of {_time(begun.at)}; no end of it is stored"
+            return "open", words, unknown
+        return (
+            _of_sends(key, sent, letters, unknown) if sent else ("unknown", "its end is not known", unknown)
+        )
+    if last.step in _ENDS:
+        return _ENDS[last.step], last.words, unknown
+    if last.words == _QUIET or "turn" in last.fields or "of" in last.fields:
+        return "answered" if "turn" in last.fields else "ended", last.words, unknown
+    if last.step == "archived":
+        return "answered", "its session ended, and with it what is known of its answer stands there", unknown
+    return _of_sends(key, sent, letters, unknown)
+
+
+def _of_sends(key: str, sent: Sequence[SentRow], letters: Sequence[Waiting], unknown: list[str]) -> Standing:
+    """Judge a message whose answer is stored by what is known of its way out."""
+    waiting = [each for each in letters if each.box != INBOUND]
+    if waiting:
+        box = waiting[-1].box.partition(".")[2]
+        return "sending", f"what answers it waits in the outbound queue of {box}", unknown
+    done = [row for row in sent if row.piece is None]
+    if done:
+        return (
+            "delivered",
+            f"its platform accepted all of it at {_time(max(row.at for row in done))}",
+            unknown,
+        )
+    begun = [row for row in sent if row.piece is not None and row.piece >= 0]
+    if begun:
+        newest = max(begun, key=lambda row: row.at)
+        if newest.unknown and not newest.platform_id:
+            return "sending", f"its adapter took it at {_time(newest.at)}, never confirmed", unknown
+        return "sending", f"its adapter took it at {_time(newest.at)}, and has not sent all of it", unknown
+    channel = split(key)[0]
+    if channel == SUBAGENTS:
+        return "answered", "its result is stored for the chat that started it", unknown
+    if channel in LOCAL_CHANNELS:
+        return (
+            "answered",
+            "its answer is stored, from where its clients have it",
+            [*unknown, "when it was shown"],
+        )
+    lost = "whether it was sent: no adapter noted it, or that is longer ago than a week"
+    return "answered", "its answer is stored; nothing tells of its way out", [*unknown, lost]
+
+
+def _last(steps: Sequence[Step], *names: str) -> Step | None:
+    return next((each for each in reversed(steps) if each.step in names), None)
+
+
+def _time(at: object) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else "an unknown time"

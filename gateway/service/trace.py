@@ -1,0 +1,275 @@
+"""The life of one message, joined of everything that tells of it: queue, lanes, files, ledgers, approvals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.config.settings import Settings
+from gateway.errors import GatewayError, MailboxError
+from gateway.outbound.ledger_file import PUT, SentRow, rows_of
+from gateway.queue.mailbox import INBOUND, Mailbox, Parked, Waiting
+from gateway.service.standing_of import standing_of
+from gateway.turns.lanes import Entry, Lanes
+from session.approvals.files import ApprovalFiles
+from session.approvals.record import Approval
+from session.disk.layout import Layout
+from session.disk.threads import start_thread
+from session.store import lives
+from session.subagents.records import Subagent, SubagentFiles
+from session.transcript.key import is_subagent, split
+from session.transcript.life import LEDGER, Step, in_order
+
+SEARCHED = (
+    "transcripts, archives and journals of every chat",
+    "what is on record of subagents and approvals",
+    "the ledgers of what was sent",
+)
+_DECIDED = {"allowed": "allowed", "started": "allowed", "ended": "allowed", "denied": "denied"}
+
+
+class NotTraced(GatewayError):
+    """Nothing tells of a message of this id."""
+
+
+class TracedTwice(GatewayError):
+    """Several chats have a message of this id."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What the queue tells. ``unseen`` says why something of it could not be looked at."""
+
+    letters: list[Waiting] = field(default_factory=list)
+    parked: list[Parked] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+
+
+class Tracer:
+    """Traces messages of one workspace.
+
+    Args:
+        mailbox: the queue, where it is open.
+        lanes: those of this process, where it has some.
+        unasked: why there is no mailbox.
+    """
+
+    def __init__(
+        self, settings: Settings, *, mailbox: Mailbox | None, lanes: Lanes | None = None, unasked: str = ""
+    ) -> None:
+        self._settings = settings
+        self._mailbox = mailbox
+        self._lanes = lanes
+        self._unasked = unasked
+        self._layout = Layout(settings.workspace)
+
+    async def trace(self, message_id: str, key: str | None = None) -> dict[str, Any]:
+        """Tell the life of a message in order of time.
+
+        Returns:
+            ``id``, ``key``, ``state`` and ``words`` of where it stands now, ``steps``, and in ``unknown``
+            what nothing tells.
+
+        Raises:
+            NotTraced: nothing tells of it; its text says what was searched.
+            TracedTwice: several chats have such a message; name the key.
+            NewerFormat, NewerState, StoreError, LedgerDown: a file cannot be read.
+        """
+        queue = await self._queue(message_id)
+        key = key or await self._key(message_id, queue)
+        found = await start_thread(lambda: _Files(self._settings, key or "", message_id), name="trace")
+        entry = self._entry(key, message_id)
+        letters = [each for each in queue.letters if _is_of(each.key, key)]
+        parked = [each for each in queue.parked if each.key is None or _is_of(each.key, key)]
+        steps = in_order([*found.steps, *_waits(letters, entry), *map(_set_aside, parked)])
+        if not steps and entry is None:
+            searched = [*SEARCHED, *(() if queue.unseen else ("the queue and what is parked",))]
+            where = "; ".join([*searched, *queue.unseen])
+            raise NotTraced(
+                f"nothing tells of a message {message_id}; searched: {where}", hint=_cure(message_id)
+            )
+        state, words, unknown = standing_of(
+            key or "", message_id, steps, entry=entry, letters=letters, parked=parked, sent=found.sent
+        )
+        return {
+            "id": message_id,
+            "key": key,
+            "state": state,
+            "words": words,
+            "steps": [each.as_dict() for each in steps],
+            "unknown": [*unknown, *queue.unseen],
+        }
+
+    async def _queue(self, message_id: str) -> _Queue:
+        found = _Queue()
+        if self._mailbox is None:
+            found.unseen.append(f"the queue was not asked: {self._unasked}")
+            return found
+        try:
+            letters = await self._mailbox.waiting(message_id)
+            mine = (message_id, f"{message_id}#")
+            parked = await self._mailbox.parked()
+            found.parked = [each for each in parked if each.id == mine[0] or each.id.startswith(mine[1])]
+        except MailboxError as error:
+            found.unseen.append(f"the queue does not answer: {error}")
+            return found
+        if letters is None:
+            found.unseen.append(
+                "a broker does not show what waits in its queues, but for what a daemon holds"
+            )
+        found.letters = list(letters or ())
+        return found
+
+    async def _key(self, message_id: str, queue: _Queue) -> str | None:
+        """Find whose message it is."""
+        keys = {each.key for each in queue.letters if each.box == INBOUND and each.id == message_id}
+        keys |= {str(each.key) for each in queue.parked if each.box == INBOUND and each.id == message_id}
+        keys |= {lane.key for lane in self._lanes or () if lane.find(message_id) is not None}
+        keys |= await start_thread(lambda: _keys_on_disk(self._settings, message_id), name="trace")
+        if len(keys) > 1:
+            named = ", ".join(sorted(keys))
+            raise TracedTwice(f"several chats have a message {message_id}: {named}", hint="name the key")
+        return next(iter(keys), None)
+
+    def _entry(self, key: str | None, message_id: str) -> Entry | None:
+        lane = self._lanes.get(key) if self._lanes is not None and key is not None else None
+        return lane.find(message_id) if lane is not None else None
+
+
+class _Files:
+    """What the files of a workspace tell; built in a thread."""
+
+    def __init__(self, settings: Settings, key: str, message_id: str) -> None:
+        state = settings.state
+        steps: list[Step] = []
+        if key:
+            steps += lives.of_message(_layout(settings, key), key, message_id)
+        steps += _due(message_id)
+        steps += _of_approvals(ApprovalFiles(state), key, message_id)
+        steps += _of_subagents(SubagentFiles(state), key, message_id)
+        rows = [row for path in sorted(state.glob("delivery-*.db")) for row in rows_of(path, message_id)]
+        self.sent = [row for row in rows if not key or _is_of(row.key, key)]
+        self.steps = [*steps, *map(_sent, self.sent)]
+
+
+def _layout(settings: Settings, key: str) -> Layout:
+    # Subagents have a store of their own.
+    return Layout(settings.state / "subagents" if is_subagent(key) else settings.workspace)
+
+
+def _keys_on_disk(settings: Settings, message_id: str) -> set[str]:
+    homes = (settings.workspace, settings.state / "subagents")
+    return {key for home in homes for key in lives.keys_with(Layout(home), message_id)}
+
+
+def _is_of(found: str, key: str | None) -> bool:
+    """Say whether what was found is of this key's message; a job's answer goes to another chat."""
+    return key is None or found == key or split(key)[0] == "cron"
+
+
+def _cure(message_id: str) -> str:
+    return f"take the id from the log, or from `sessions show`; {message_id!r} may be older than what is kept"
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def _due(message_id: str) -> Iterator[Step]:
+    """Read from the id of a job's run when it was due."""
+    if message_id.startswith("cron:") and (slot := message_id.rpartition("@")[2]):
+        try:
+            at = datetime.fromisoformat(slot)
+        except ValueError:
+            return
+        yield Step(at if at.tzinfo else at.replace(tzinfo=UTC), "due", "its job was due", "id")
+
+
+def _waits(letters: Iterable[Waiting], entry: Entry | None) -> Iterator[Step]:
+    for each in letters:
+        if each.box == INBOUND:
+            words = "put into the queue" + (", from which no daemon took it yet" if entry is None else "")
+            yield Step(each.put_at, "put", words, "queue", {"box": each.box})
+        else:
+            yield Step(
+                each.put_at, "put", f"its {_what(each.id)} was put, and waits", "queue", {"box": each.box}
+            )
+    if entry is not None:
+        yield Step(entry.queued_at, "queued", "taken from the queue into the line of its chat", "lane")
+
+
+def _set_aside(parked: Parked) -> Step:
+    what = "it was set aside" if parked.box == INBOUND else f"its {_what(parked.id)} was set aside"
+    fields = {"reason": parked.reason, "attempts": parked.attempts, "box": parked.box}
+    return Step(parked.parked_at, "parked", what, "parked letters", fields)
+
+
+def _what(out_id: str) -> str:
+    """Name what went out by its id: the reply, or a notice with its reason."""
+    kind = out_id.partition("#")[2]
+    return "reply" if kind in ("", "reply") else kind.replace(".", " ", 1)
+
+
+def _sent(row: SentRow) -> Step:
+    what, channel = _what(row.id), split(row.key)[0]
+    fields: dict[str, Any] = {"channel": channel, "letter": row.id}
+    if row.piece is None:
+        return Step(row.at, "delivered", f"{channel} has accepted all of the {what}", LEDGER, fields)
+    if row.piece == PUT:
+        return Step(row.at, "put", f"its {what} was put into the queue", LEDGER, fields)
+    fields["piece"] = row.piece
+    if row.platform_id:
+        fields["platform_id"] = row.platform_id
+        # The send that was accepted counts, too, but not the edit of a draft.
+        more = row.unknown - 1
+        words = f"{channel} accepted piece {row.piece} of the {what}"
+        if more > 0:
+            words += f"; {more} earlier sends of it were never confirmed"
+        return Step(row.at, "sent", words, LEDGER, fields)
+    if row.unknown:
+        words = f"the adapter of {channel} began to send piece {row.piece} of the {what}, never confirmed"
+        return Step(row.at, "sending", words, LEDGER, fields | {"sends": row.unknown})
+    words = f"{channel} did not take piece {row.piece} of the {what}, for now or for good"
+    return Step(row.at, "not sent", words, LEDGER, fields)
+
+
+def _of_approvals(files: ApprovalFiles, key: str, message_id: str) -> Iterator[Step]:
+    for each in files.all():
+        call = each.call
+        if (call.key, call.message_id) == (key, message_id):
+            yield from _asked(each)
+        elif each.decided_via == message_id and key in (call.chat, call.key):
+            fields = {"tool": call.tool, "approval": each.id, "of": call.message_id}
+            yield Step(each.decided_at, "decided", f"it decided over {call.tool}", "approvals", fields)
+
+
+def _asked(approval: Approval) -> Iterator[Step]:
+    tool = approval.call.tool
+    fields = {"tool": tool, "approval": approval.id}
+    yield Step(approval.asked_at, "asked", f"a person was asked about {tool}", "approvals", fields)
+    if approval.decided_at is not None:
+        word = _DECIDED.get(approval.state, approval.state)
+        words = f"a person decided over {tool}: {word}"
+        yield Step(approval.decided_at, "decided", words, "approvals", fields | {"by": approval.decided_by})
+    elif approval.ended_at is not None:
+        yield Step(
+            approval.ended_at, approval.state, f"the question about {tool} is closed", "approvals", fields
+        )
+
+
+def _of_subagents(files: SubagentFiles, key: str, message_id: str) -> Iterator[Step]:
+    for each in files.everywhere():
+        if (each.parent, each.message_id) == (key, message_id):
+            yield from _started(each, "a subagent was started")
+        elif each.key == key and each.id == message_id:
+            yield from _started(each, "it was started as a subagent")
+        elif each.result_id == message_id and each.parent == key:
+            yield from _started(each, "the subagent was started whose result this is")
+
+
+def _started(each: Subagent, words: str) -> Iterator[Step]:
+    fields = {"subagent": each.key, "letter": each.id, "parent": each.parent}
+    yield Step(each.created_at, "subagent", words, "subagents", fields)
+    if each.changed_at is not None and each.changed_at != each.created_at:
+        yield Step(each.changed_at, "subagent", f"the subagent is {each.state}", "subagents", fields)

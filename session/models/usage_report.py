@@ -1,0 +1,107 @@
+"""Sums up what models cost over days, chats, people and models, of the usage files; reads alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from session.errors import StoreError
+from session.models.usage_files import KEPT_DAYS
+from session.models.usage_lines import SpendingRow, read_line
+
+MOST_DAYS = KEPT_DAYS
+
+
+@dataclass(slots=True)
+class Sums:
+    """Turns, other calls, tokens and dollars."""
+
+    turns: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def add(self, row: SpendingRow) -> None:
+        """Add one turn or call."""
+        self.turns += row.turn
+        self.calls += not row.turn
+        self.prompt_tokens += row.usage.prompt
+        self.completion_tokens += row.usage.completion
+        self.cost_usd += row.usage.cost_usd
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Return it as clients see it."""
+        return {
+            "turns": self.turns,
+            "calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cost_usd": round(self.cost_usd, 6),
+        }
+
+
+def report(folder: Path, *, today: date, days: int, key: str = "") -> dict[str, Any]:
+    """Sum up the last ``days`` days (UTC), the running one included; of one chat where a key is named.
+
+    For threads.
+
+    Returns:
+        ``from``, ``to`` and ``total``; ``days`` oldest first, each with or without a turn; ``chats``,
+        ``people`` and ``models``, the dearest first, then those with the most tokens.
+
+    Raises:
+        NewerFormat: a newer version writes these files.
+        StoreError: they cannot be read.
+    """
+    first = today - timedelta(days=days - 1)
+    by_day = {first + timedelta(days=further): Sums() for further in range(days)}
+    chats: dict[str, Sums] = {}
+    people: dict[str, Sums] = {}
+    models: dict[str, Sums] = {}
+    total = Sums()
+    for day, sums in by_day.items():
+        for row in _rows(folder / f"{day.isoformat()}.jsonl", day):
+            if key and row.key != key:
+                continue
+            each = [total, sums, chats.setdefault(row.key, Sums()), models.setdefault(row.model, Sums())]
+            if row.person:
+                each.append(people.setdefault(row.person, Sums()))
+            for one in each:
+                one.add(row)
+    return {
+        "from": first.isoformat(),
+        "to": today.isoformat(),
+        "total": total.as_dict(),
+        "days": [{"day": day.isoformat(), **sums.as_dict()} for day, sums in by_day.items()],
+        "chats": _ranked("key", chats),
+        "people": _ranked("person", people),
+        "models": _ranked("model", models),
+    }
+
+
+def _ranked(name: str, found: dict[str, Sums]) -> list[dict[str, Any]]:
+    ranked = sorted(
+        found.items(),
+        key=lambda item: (-item[1].cost_usd, -item[1].prompt_tokens - item[1].completion_tokens, item[0]),
+    )
+    # Lines of earlier versions name no model.
+    return [{name: who or None, **sums.as_dict()} for who, sums in ranked]
+
+
+def _rows(path: Path, day: date) -> Iterator[SpendingRow]:
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                row = read_line(raw, day)
+                if isinstance(row, SpendingRow):
+                    yield row
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(
+            f"what models cost cannot be read: {error.strerror}", hint=f"look at {path}"
+        ) from error

@@ -1,0 +1,289 @@
+"""What the lines of a transcript and the entries of a journal tell of one message, as steps in time; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from session.transcript.journal_lines import Entry
+from session.transcript.line import decode, dump, read_time
+
+Line = Mapping[str, Any]
+
+# What the journal's word for the end of an id means.
+_ENDS: Mapping[str, tuple[str, str]] = {
+    "command": ("stored", "the command ran, and its reply is stored"),
+    "notice": ("notice", "it ended in a notice"),
+    "silent": ("silent", "it ended without a word to its chat"),
+    "parked": ("parked", "it was set aside"),
+    "withdrawn": ("withdrawn", "it was taken back"),
+    "cleared": ("cleared", "its conversation was deleted"),
+    "archived": ("archived", "its session ended"),
+}
+# The source whose times are whole milliseconds, and the order of its steps.
+LEDGER = "ledger"
+_SENT = ("put", "sending", "not sent", "sent", "delivered")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step in the life of a message.
+
+    Args:
+        at: when it was done (UTC); None: nothing on disk tells.
+        step: its name, of a fixed set of words.
+        words: what happened, for people; no text of a message.
+        source: where it stands.
+        fields: figures and names: tokens and cost, a tool, a piece with its id on the platform.
+    """
+
+    at: datetime | None
+    step: str
+    words: str
+    source: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as clients see it."""
+        at = self.at.astimezone(UTC).isoformat() if self.at is not None else None
+        kept = {name: value for name, value in self.fields.items() if value not in (None, "")}
+        return {"at": at, "step": self.step, "words": self.words, "source": self.source, **kept}
+
+
+def in_order(steps: Iterable[Step]) -> list[Step]:
+    """Sort by time, those without one last; what two files tell alike stands once."""
+    once: dict[object, Step] = {}
+    for each in steps:
+        once.setdefault((each.at, each.step, each.words), each)
+    return sorted(once.values(), key=_place)
+
+
+def _place(step: Step) -> tuple[int, int, datetime]:
+    """Order by milliseconds, as a ledger has them; within one what was sent comes after all else."""
+    at = step.at or datetime.max.replace(tzinfo=UTC)
+    ledger = _SENT.index(step.step) + 1 if step.step in _SENT and step.source == LEDGER else 0
+    return int(at.timestamp() * 1000), ledger, at
+
+
+# -- the transcript --------------------------------------------------------------------------------
+
+
+def of_lines(messages: Sequence[bytes], message_id: str, *, session_id: str, source: str) -> list[Step]:
+    """Tell what a transcript shows of a message: its question, model and tool calls, its end, its changes.
+
+    A message that another one's answer serves has the steps of that turn from where it entered.
+    """
+    named = list(_naming(messages, message_id))
+    turns = {message_id} | {
+        str(other)
+        for _, line in named
+        for other in (line.get("part_of"), line.get("message_id") if _serves(line, message_id) else None)
+        if other
+    }
+    first = named[0][0] if named else 0
+    found = dict(named)
+    for turn in turns - {message_id}:
+        found |= {at: line for at, line in _naming(messages, turn) if at >= first}
+    steps: list[Step] = []
+    before: datetime | None = None
+    for at in sorted(found):
+        line = found[at]
+        if line.get("message_id") in turns or line.get("edits") == message_id:
+            steps += _of_line(line, message_id, before, {"session_id": session_id, "seq": at + 1}, source)
+            before = _time(line)
+    return [*steps, *_undone(messages, found, message_id, source)]
+
+
+def names(message_id: str) -> bytes:
+    """Return how a line of ours spells an id."""
+    return dump({"": message_id})[4:-1]
+
+
+def _naming(messages: Sequence[bytes], message_id: str) -> Iterator[tuple[int, Line]]:
+    """Yield the lines that may be about an id, with their indexes."""
+    name = names(message_id)
+    plain = message_id.isascii()
+    for at, raw in enumerate(messages):
+        if name in raw or (not plain and b"\\" in raw):
+            line = decode(raw)
+            if message_id in (line.get("message_id"), line.get("edits")) or _serves(line, message_id):
+                yield at, line
+
+
+def _serves(line: Line, message_id: str) -> bool:
+    answers = line.get("answers")
+    return isinstance(answers, list) and message_id in answers
+
+
+def _of_line(
+    line: Line, message_id: str, before: datetime | None, place: dict[str, Any], source: str
+) -> Iterator[Step]:
+    at, role, turn = _time(line), line.get("role"), line.get("message_id")
+    other = {"turn": turn} if turn != message_id else {}
+    if role == "user" and turn == message_id:
+        yield from _begun(line, at, place, source)
+    elif role == "assistant":
+        if calls := _called(line):
+            yield Step(
+                at, "model", f"the model asked for {', '.join(calls)}", source, _cost(line, before) | other
+            )
+        elif line.get("final") is True:
+            yield from _final(line, message_id, before, place | other, source)
+    elif role == "tool":
+        failed = {"failed": True} if line.get("is_error") is True else {}
+        words = f"the tool {line.get('name')} {'failed' if failed else 'ended'}"
+        yield Step(
+            at, "tool", words, source, {"tool": line.get("name"), **_took(line, before), **failed, **other}
+        )
+    elif line.get("kind") == "note":
+        yield _noted(line, message_id, at, source)
+
+
+def _begun(line: Line, at: datetime | None, place: dict[str, Any], source: str) -> Iterator[Step]:
+    yield from _before(line, source)
+    part_of = line.get("part_of")
+    words = "it entered the turn of another message" if part_of else "its turn began"
+    yield Step(at, "begun", words, source, place | ({"turn": part_of} if part_of else {}))
+
+
+def _final(
+    line: Line, message_id: str, before: datetime | None, place: dict[str, Any], source: str
+) -> Iterator[Step]:
+    at, turn = _time(line), line.get("message_id")
+    answers = line.get("answers")
+    fields = dict(place)
+    if isinstance(answers, list):
+        fields["answers"] = answers
+    if line.get("stopped") is True:
+        words = "its turn was stopped"
+        if line.get("interrupted") is True:
+            words = "its turn was stopped by the next message, and is answered together with that"
+        yield Step(at, "stopped", words, source, fields)
+        return
+    yield Step(at, "model", "the model answered", source, _cost(line, before))
+    words = "its answer is stored" if turn == message_id else "it is answered together with another message"
+    if line.get("unsent") is True:
+        words = "the job's answer is stored, and has nothing to tell"
+    yield Step(at, "stored", words, source, fields)
+
+
+def _noted(line: Line, message_id: str, at: datetime | None, source: str) -> Step:
+    deleted = line.get("deleted") is True
+    if line.get("edits") == message_id:
+        words = "it was deleted by its sender" if deleted else "it was edited by its sender"
+        return Step(at, "deleted" if deleted else "edited", words, source, {"by": line.get("message_id")})
+    words = "noted as a deletion" if deleted else "noted as an edit"
+    return Step(at, "stored", f"{words} of an earlier message", source, {"of": line.get("edits")})
+
+
+def _undone(
+    messages: Sequence[bytes], found: Mapping[int, Line], message_id: str, source: str
+) -> Iterator[Step]:
+    """Tell of the record that withdrew the message, where one did."""
+    starts = [
+        at
+        for at, line in found.items()
+        if line.get("role") == "user" and line.get("message_id") == message_id
+    ]
+    if not starts:
+        return
+    for at in range(starts[-1] + 1, len(messages)):
+        if b'"undo"' not in messages[at]:
+            continue
+        line = decode(messages[at])
+        since = line.get("from")
+        if line.get("kind") == "undo" and type(since) is int and since <= starts[-1]:
+            by = {"by": line["message_id"]} if line.get("message_id") else {}
+            words = (
+                "the exchange was withdrawn"
+                if by
+                else "the messages of its turn were parted, each asked alone"
+            )
+            yield Step(_time(line), "withdrawn", words, source, by)
+
+
+def _before(kept: Mapping[str, Any], source: str) -> Iterator[Step]:
+    """Tell what came before the turn, as its line or entry keeps it."""
+    if (accepted := read_time(kept.get("received_at"))) is not None:
+        yield Step(accepted, "accepted", "its channel handed it in", source)
+    if (queued := read_time(kept.get("queued_at"))) is not None:
+        yield Step(queued, "queued", "taken from the queue into the line of its chat", source)
+
+
+def _called(line: Line) -> list[str]:
+    calls = line.get("tool_calls")
+    found = (
+        [call.get("function") or {} for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else []
+    )
+    return [str(each.get("name")) for each in found if isinstance(each, dict)]
+
+
+def _cost(line: Line, before: datetime | None) -> dict[str, Any]:
+    usage = line.get("usage")
+    spent = (
+        {name: usage.get(name) for name in ("prompt", "completion", "cost_usd")}
+        if isinstance(usage, dict)
+        else {}
+    )
+    return {**spent, **_took(line, before)}
+
+
+def _took(line: Line, before: datetime | None) -> dict[str, Any]:
+    at = _time(line)
+    return (
+        {"took_s": round((at - before).total_seconds(), 3)} if at is not None and before is not None else {}
+    )
+
+
+def _time(line: Line) -> datetime | None:
+    at = read_time(line.get("timestamp"))
+    return at.astimezone(UTC) if at is not None else None
+
+
+# -- the journal -----------------------------------------------------------------------------------
+
+
+def of_journal(entries: Iterable[Entry], message_id: str) -> list[Step]:
+    """Tell what a journal says of a message: its recorded attempts, its notices, how it ended."""
+    steps: list[Step] = []
+    begun = 0
+    for entry in entries:
+        do, at = entry.get("do"), read_time(entry.get("at"))
+        if do == "ended":
+            steps += _ended(entry, at, message_id)
+        elif entry.get("id") != message_id:
+            continue
+        elif do == "begin":
+            begun += 1
+            words = "a recorded attempt began" + (", alone" if entry.get("alone") is True else "")
+            steps.append(Step(at, "attempt", words, "journal", {"recorded": begun}))
+        elif do == "strike":
+            steps.append(Step(at, "put off", "the attempt ended without fault: a wait or a drain", "journal"))
+        elif do == "notice":
+            reason = str(entry.get("reason", ""))
+            steps.append(Step(at, "told", "its chat was told in a notice", "journal", {"reason": reason}))
+        elif do == "unpark":
+            steps.append(Step(at, "retried", "it was put back into the queue by hand", "journal"))
+        elif do == "reopen":
+            steps.append(Step(at, "reopened", "an ended session is opened again", "journal"))
+        elif do == "end":
+            steps += _end(entry, at)
+    return steps
+
+
+def _end(entry: Entry, at: datetime | None) -> Iterator[Step]:
+    yield from _before(entry, "journal")
+    step, words = _ENDS.get(str(entry.get("kind")), ("ended", "it ended"))
+    fields = {name: entry[name] for name in ("reason", "to") if entry.get(name)}
+    yield Step(at, step, words, "journal", fields)
+
+
+def _ended(entry: Entry, at: datetime | None, message_id: str) -> Iterator[Step]:
+    ids = entry.get("ids")
+    if isinstance(ids, dict) and message_id in ids:
+        fields = {"session_id": entry.get("session"), "archive": entry.get("archive")}
+        yield Step(at, "archived", "its session ended", "journal", fields)
