@@ -17,6 +17,7 @@ NOUNS = {
     "context": "what a request is made of, and what of it changes",
     "load": "a cold load of 10,000 messages",
     "recall": "what a search finds, how soon, and what its index costs",
+    "console": "the page with 5,000 chats and 10,000 messages in a real browser",
     "big": "a transcript of 100 MB, with and without its index",
     "conversation": "2,000 turns of one session",
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",

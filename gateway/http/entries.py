@@ -64,10 +64,10 @@ class EntryOut(Shape):
     is_error: bool = False
     interrupted: bool = False
     sender: str = ""
-    attachments: list[AttachmentOut] = []
-    calls: list[CallOut] = []
+    attachments: tuple[AttachmentOut, ...] = ()
+    calls: tuple[CallOut, ...] = ()
     usage: SpentOut | None = None
-    answers: list[str] = []
+    answers: tuple[str, ...] = ()
     call_id: str = ""
     name: str = ""
     first_kept: int = 0

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from session.disk.threads import start_thread
 from session.store.listing import SessionRow
-from session.transcript.line import read_time
 
 if TYPE_CHECKING:
     from gateway.service.chats import ChatService
@@ -42,7 +41,7 @@ class ChatList:
     async def sessions(self, key: str) -> list[dict[str, Any]]:
         """List the sessions of one chat, the active one first, then the one that spoke last."""
         rows = [row for row in await self._chats.store.rows() if row.key == key]
-        return [row.as_dict() for row in sorted(rows, key=lambda row: (row.active, _age(row)), reverse=True)]
+        return [row.as_dict() for row in sorted(rows, key=lambda row: not row.active)]
 
     def lanes(self) -> list[dict[str, Any]]:
         """List what runs and waits in this daemon, as ``status`` does."""
@@ -61,19 +60,20 @@ class ChatList:
 
 
 def _by_key(sessions: Iterable[SessionRow], floor: int | None) -> tuple[list[dict[str, Any]], int]:
-    """Join the sessions of each key into a row: the active one's, else that of the one that spoke last."""
+    """Join the sessions of each key into a row: the active one's, else that of the one that spoke last.
+
+    ``sessions``: the newest message first, an order that the rows keep.
+    """
     shown: dict[str, SessionRow] = {}
     counts: dict[str, int] = {}
     changed: dict[str, int] = {}
     for row in sessions:
         counts[row.key] = counts.get(row.key, 0) + 1
         changed[row.key] = max(changed.get(row.key, 0), row.changed_ns)
-        old = shown.get(row.key)
-        if old is None or (row.active, row.last_message_at) > (old.active, old.last_message_at):
+        if row.key not in shown or (row.active and not shown[row.key].active):
             shown[row.key] = row
     wanted = (row for row in shown.values() if floor is None or changed[row.key] >= floor)
-    newest = sorted(wanted, key=_age, reverse=True)
-    return [_row(row, counts[row.key]) for row in newest], len(shown)
+    return [_row(row, counts[row.key]) for row in wanted], len(shown)
 
 
 def _row(row: SessionRow, sessions: int) -> dict[str, Any]:
@@ -89,8 +89,3 @@ def _row(row: SessionRow, sessions: int) -> dict[str, Any]:
         "last_role": row.last_role,
         "last_text": row.last_text,
     }
-
-
-def _age(row: SessionRow) -> tuple[float, str]:
-    at = read_time(row.last_message_at)
-    return (at.timestamp() if at is not None else 0.0, row.key)

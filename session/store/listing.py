@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
@@ -175,12 +176,13 @@ def _written_at(transcript: Transcript, at: int) -> datetime | None:
 def transcripts(layout: Layout) -> Iterator[Path]:
     """List the active transcripts by name."""
     try:
-        paths = sorted(layout.sessions.iterdir())
+        # Of thousands of files the folder itself says what they are: no path is made or looked at for that.
+        with os.scandir(layout.sessions) as found:
+            names = sorted(each.name for each in found if each.name.endswith(".jsonl") and each.is_file())
     except FileNotFoundError:
         return
-    for path in paths:
-        if path.name.endswith(".jsonl") and path.is_file():
-            yield path
+    for name in names:
+        yield layout.sessions / name
 
 
 def key_at(path: Path, stem: str) -> str:

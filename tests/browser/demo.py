@@ -6,6 +6,8 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+from session.models.model import Usage
+from session.models.usage_lines import SpendingRow
 from session.transcript.line import make_line, stamp
 from tests.browser.seeds import NOW, UTC, Line, exchange, write_session
 
@@ -211,4 +213,22 @@ def _jobs(workspace: Path) -> None:
 
 
 def _usage(workspace: Path) -> None:
-    """Usage of past days is written by the gateway itself: nothing is made up here."""
+    """Write four weeks of turns, more on weekdays."""
+    folder = workspace / "state" / "usage"
+    folder.mkdir(parents=True, exist_ok=True)
+    models = ("anthropic/claude-sonnet", "anthropic/claude-haiku")
+    for ago in range(28):
+        day = (NOW - timedelta(days=ago)).replace(hour=0, minute=0, second=1)
+        count = 0 if ago == 0 else (3 if day.weekday() > 4 else 9) + (ago * 7) % 5
+        rows = [
+            SpendingRow(
+                day + timedelta(minutes=11 * turn),
+                PEOPLE[(turn + ago) % len(PEOPLE)][0],
+                "ada" if turn % 3 else "",
+                Usage(2_400 + 137 * ((turn + ago) % 11), 180 + 23 * (turn % 7), 0.009 + 0.001 * (turn % 5)),
+                model=models[turn % 4 == 0],
+            )
+            for turn in range(count)
+        ]
+        text = b"".join(row.to_bytes() for row in rows)
+        (folder / f"{day:%Y-%m-%d}.jsonl").write_bytes(b'{"v":1}\n' + text)

@@ -1,23 +1,31 @@
 // Small charts of columns, drawn as SVG; beside each stands a table with the same figures for who cannot see it.
 
-import { h, svg } from "./dom.js";
+import { h, replace, svg } from "./dom.js";
 
-const WIDTH = 720, HEIGHT = 190, LEFT = 46, BOTTOM = 22, TOP = 10;
+const HEIGHT = 190, LEFT = 54, BOTTOM = 22, TOP = 10, LABEL_PX = 74;
 
 // `rows`: [{ label, values: [one, two?], told }]; values of a row stand on each other. `cap`: a line, where it is not null.
 export function columns({ title, rows, format, cap = null, legend = [] }) {
-  const highest = Math.max(...rows.map((row) => sum(row.values)), cap ?? 0, 0);
-  const top = nice(highest);
-  const y = (value) => HEIGHT - BOTTOM - (top ? (value / top) * (HEIGHT - BOTTOM - TOP) : 0);
-  const step = (WIDTH - LEFT) / Math.max(rows.length, 1);
-  const each = Math.max(1, Math.ceil(rows.length / 8));
-  const picture = svg("svg.chart", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": title },
-    [0, top / 2, top].map((value) => [svg("line.axis", { x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value) }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, format(value))]),
-    rows.map((row, at) => svg("g", {}, svg("title", {}, `${row.label}: ${row.told}`), svg("rect.hit-area", { x: LEFT + at * step, y: TOP, width: step, height: HEIGHT - TOP - BOTTOM }), stacked(row.values, LEFT + at * step, step, y),
-      at % each === 0 && svg("text", { x: LEFT + at * step + step / 2, y: HEIGHT - 6, "text-anchor": "middle" }, row.label))),
-    cap !== null && svg("line.cap", { x1: LEFT, x2: WIDTH, y1: y(cap), y2: y(cap) }));
-  return h("figure.stack", {}, h("figcaption", {}, h("h2", {}, title)), picture, legend.length > 0 && h("p.legend", { "aria-hidden": "true" }, legend.map(([name, text]) => h("span", { class: name || null }, text))),
+  const place = h("div.chart-place");
+  // Drawn for the width that there is: what is scaled has letters that nobody can read.
+  new ResizeObserver(([entry]) => {
+    const width = Math.round(entry.contentRect.width);
+    if (width > 0) replace(place, picture({ title, rows, format, cap, width }));
+  }).observe(place);
+  return h("figure.stack", {}, h("figcaption", {}, h("h2", {}, title)), place, legend.length > 0 && h("p.legend", { "aria-hidden": "true" }, legend.map(([name, text]) => h("span", { class: name || null }, text))),
     h("table.sr", {}, h("caption", {}, title), h("tbody", {}, rows.filter((row) => sum(row.values) > 0).map((row) => h("tr", {}, h("th", { scope: "row" }, row.label), h("td", {}, row.told))))));
+}
+
+function picture({ title, rows, format, cap, width }) {
+  const top = nice(Math.max(...rows.map((row) => sum(row.values)), cap ?? 0, 0));
+  const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - BOTTOM - TOP);
+  const step = (width - LEFT) / Math.max(rows.length, 1);
+  const each = Math.max(1, Math.ceil(LABEL_PX / step));
+  return svg("svg.chart", { width, height: HEIGHT, role: "img", "aria-label": title },
+    [0, top / 2, top].map((value) => [svg("line.axis", { x1: LEFT, x2: width, y1: y(value), y2: y(value) }), svg("text", { x: LEFT - 7, y: y(value) + 4, "text-anchor": "end" }, format(value))]),
+    rows.map((row, at) => svg("g", {}, svg("title", {}, `${row.label}: ${row.told}`), svg("rect.hit-area", { x: LEFT + at * step, y: TOP, width: step, height: HEIGHT - TOP - BOTTOM }), stacked(row.values, LEFT + at * step, step, y),
+      (rows.length - 1 - at) % each === 0 && LEFT + at * step + step / 2 > LABEL_PX / 2 && svg("text", { x: Math.min(LEFT + at * step + step / 2, width - 20), y: HEIGHT - 6, "text-anchor": "middle" }, row.label))),
+    cap !== null && svg("line.cap", { x1: LEFT, x2: width, y1: y(cap), y2: y(cap) }));
 }
 
 const sum = (values) => values.reduce((all, one) => all + one, 0);

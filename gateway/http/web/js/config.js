@@ -19,7 +19,7 @@ function settings(panel) {
   shown(panel, () => perhaps(get("/v1/config")), (found) => {
     if (!found) return unavailable(S.config.what);
     const filter = h("input", { type: "search", autocomplete: "off" });
-    const place = h("div.cards");
+    const place = h("div.columns");
     const draw = () => {
       const words = filter.value.toLowerCase().trim();
       const tables = flat(found).map(([name, rows]) => [name, rows.filter(([key, value]) => `${name}.${key} ${text(value)}`.toLowerCase().includes(words))]).filter(([, rows]) => rows.length);

@@ -83,3 +83,7 @@ export function splitKey(key) {
   const at = key.indexOf(":");
   return at < 0 ? { channel: "", chat: key } : { channel: key.slice(0, at), chat: key.slice(at + 1) };
 }
+
+// A day of UTC, as `2026-11-23`: 23 Nov.
+const dayOfUtc = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short", timeZone: "UTC" });
+export const utcDay = (text) => dayOfUtc.format(new Date(`${text}T12:00:00Z`));

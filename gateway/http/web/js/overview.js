@@ -4,6 +4,8 @@
 import { get, perhaps } from "./api.js";
 
 const EVERY_MS = 2500;
+// A look that takes long, as over many thousand chats, is taken less often.
+const RESTS = 15;
 const APPROVALS_EVERY_MS = 10000;
 
 class Overview extends EventTarget {
@@ -19,6 +21,7 @@ class Overview extends EventTarget {
     this.timer = 0;
     this.askedApprovals = 0;
     this.running = null;
+    this.took = 0;
   }
 
   start() {
@@ -41,14 +44,16 @@ class Overview extends EventTarget {
       const soon = this.again;
       this.again = false;
       if (soon) this.look();
-      else if (document.visibilityState === "visible") this.timer = setTimeout(() => this.look(), EVERY_MS);
+      else if (document.visibilityState === "visible") this.timer = setTimeout(() => this.look(), Math.max(EVERY_MS, RESTS * this.took));
     });
     return this.running;
   }
 
   async once() {
+    const begun = performance.now();
     try {
       let found = await get("/v1/chats", { since: this.now });
+      this.took = performance.now() - begun;
       this.take(found);
       // A chat that is gone changes no file that is still there.
       if (found.count !== this.chats.size) {

@@ -140,6 +140,6 @@ export const S = {
     doctorWhat: "the doctor over the page", summary: (fail, warn, ok) => `${plural(fail, "failure", "failures")}, ${plural(warn, "warning", "warnings")}, ${ok} fine`, incomplete: "The time ran out before the last check.", again: "Look again", levels: { ok: "ok", warn: "warn", fail: "fail" }, cure: (text) => `Try: ${text}`,
   },
   trace: {
-    about: "What became of a message, from its coming to its answer.", what: "the trace of messages", id: "Id of a message", idHint: "As logs, transcripts and parked messages name it.", go: "Trace", begin: "Which message?", chat: "Chat", steps: "Steps", unknownTime: "at a time that nothing tells", unknown: "What nothing tells",
+    about: "What became of a message, from its coming to its answer, by the id that logs, transcripts and parked messages name.", what: "the trace of messages", id: "Id of a message", go: "Trace", begin: "Which message?", chat: "Chat", steps: "Steps", unknownTime: "at a time that nothing tells", unknown: "What nothing tells",
   },
 };

@@ -14,7 +14,7 @@ export const traceView = {
     const form = h("form.inline-form", { on: { submit: (event) => {
       event.preventDefault();
       if (id.value.trim()) go("trace", [id.value.trim()], {}, { replace: true });
-    } } }, field(S.trace.id, id, S.trace.idHint), h("button.primary", { type: "submit" }, S.trace.go));
+    } } }, field(S.trace.id, id), h("button.primary", { type: "submit" }, S.trace.go));
     replace(root, h("div.view.narrow", {}, head(S.nav.trace, S.trace.about), form, place));
 
     async function draw(to) {

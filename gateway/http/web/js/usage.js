@@ -3,7 +3,7 @@
 import { get, perhaps } from "./api.js";
 import { bar, columns } from "./charts.js";
 import { h, replace } from "./dom.js";
-import { compact, number, usd } from "./format.js";
+import { compact, number, usd, utcDay } from "./format.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
 import { badge, button, card, empty, head, shown, tableOf } from "./ui.js";
@@ -50,19 +50,25 @@ function budgets(status) {
 function history(found, status) {
   const all = found.total;
   if (!all.turns && !all.calls) return card(null, empty("usage", S.usage.none, S.usage.noneText));
-  const label = (day) => new Date(`${day}T12:00:00Z`).toLocaleDateString("en", { day: "numeric", month: "short", timeZone: "UTC" });
   const cap = (name) => status.limits?.find((row) => row.limit === name && row.who === null)?.of ?? null;
   const tokenCap = cap("tokens_per_day"), costCap = cap("cost_per_day_usd");
   return [
     h("div.tiles", {}, tile(number(all.turns), S.usage.turns), tile(number(all.calls), S.usage.calls), tile(compact(all.prompt_tokens), S.usage.prompt), tile(compact(all.completion_tokens), S.usage.completion), tile(usd(all.cost_usd), S.usage.cost)),
     h("div.cards", {},
       card(null, columns({ title: S.usage.tokensByDay, format: compact, cap: tokenCap, legend: [["", S.usage.prompt], ["two", S.usage.completion], ...(tokenCap ? [["capped", S.usage.cap]] : [])],
-        rows: found.days.map((day) => ({ label: label(day.day), values: [day.prompt_tokens, day.completion_tokens], told: S.usage.tokensOf(number(day.prompt_tokens), number(day.completion_tokens)) })) })),
-      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costCap ? [["", S.usage.cost], ["capped", S.usage.cap]] : [], rows: found.days.map((day) => ({ label: label(day.day), values: [day.cost_usd], told: usd(day.cost_usd) })) }))),
-    card(null, columns({ title: S.usage.turnsByDay, format: compact, rows: found.days.map((day) => ({ label: label(day.day), values: [day.turns], told: number(day.turns) })) })),
+        rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.prompt_tokens, day.completion_tokens], told: S.usage.tokensOf(number(day.prompt_tokens), number(day.completion_tokens)) })) })),
+      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costCap ? [["", S.usage.cost], ["capped", S.usage.cap]] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd], told: usd(day.cost_usd) })) }))),
+    card(null, columns({ title: S.usage.turnsByDay, format: compact, rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.turns], told: number(day.turns) })) })),
     h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => h("a", { href: href("chats", [row.key ?? ""]), dir: "auto" }, row.key ?? S.usage.unnamed)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
   ];
 }
 
-const ranked = (title, rows, name) => card(title, tableOf(title, [S.usage.who, S.usage.turns, S.usage.tokens, S.usage.cost],
+const ranked = (title, rows, name) => card(title, numbersOf(title, [S.usage.who, S.usage.turns, S.usage.tokens, S.usage.cost],
   rows.slice(0, MOST_ROWS).map((row) => [name(row), number(row.turns), compact(row.prompt_tokens + row.completion_tokens), usd(row.cost_usd)])), rows.length > MOST_ROWS && h("p.hint", {}, S.usage.more(rows.length - MOST_ROWS)));
+
+// A table whose columns but the first are figures.
+function numbersOf(...given) {
+  const made = tableOf(...given);
+  made.classList.add("figures");
+  return made;
+}
