@@ -23,6 +23,7 @@ NOUNS = {
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",
     "neighbours": "500 letters of one key, and what the others feel of it",
     "crowd": "500 chats at once",
+    "sockets": "500 clients that look on, and what a turn feels of it",
     "adapters": "Telegram and Discord, both ways, a burst and a gap",
     "cron": "10,000 jobs of the clock, waiting and due",
     "mcp": "a call of a tool on a server outside, beside the bare client",

@@ -1,4 +1,4 @@
-"""The page with 5,000 chats and a conversation of 10,000 messages: how soon it is there, and how it scrolls."""
+"""The page with 5,000 chats and a conversation of 10,000 messages: first paint, frames while it scrolls."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def run() -> list[Row]:
 
 def _frames(name: str, rate: float, longest_ms: float) -> Row:
     notes = {"longest frame": f"{longest_ms:.0f} ms"}
-    return Row(
-        name, rate, FRAMES_PER_S, "frames/s", "limit", rate / FRAMES_PER_S, at_least=1, notes=notes
-    )
+    return Row(name, rate, FRAMES_PER_S, "frames/s", "limit", rate / FRAMES_PER_S, at_least=1, notes=notes)
 
 
 async def _measured(url: str) -> dict[str, Any]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
+from starlette.types import Scope
 
 from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.leaving import ClientLeft, while_there
 from gateway.http.shape import Shape, check_right, needs
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound, is_kept
@@ -122,10 +123,7 @@ def routes(chats: ChatService) -> APIRouter:
 
 async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: float | None) -> Response:
     """Hand in a message; wait for its answer where ``wait`` says so."""
-    command = parse(body.text)
-    if command is not None and command.name in DECIDING:
-        # As ``POST /v1/approvals/{id}``: what may only talk must not allow its own tool calls.
-        check_right(request.scope, "admin")
+    check_words(request.scope, body.text)
     key = body.key if body.key is not None else f"web:{body.chat_id}"
     services = chats.application.services if ":" not in key else None
     try:
@@ -154,21 +152,20 @@ async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: f
     return json_response(names | {"reply": outcome.text, "kind": outcome.kind} | files)
 
 
+def check_words(scope: Scope, text: str) -> None:
+    """Refuse a decision about a tool call of whoever may only talk, who would allow its own.
+
+    Raises:
+        HttpError: 403.
+    """
+    command = parse(text)
+    if command is not None and command.name in DECIDING:
+        check_right(scope, "admin")
+
+
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:
     """Wait for the answer as long as the client does."""
-    asking = asyncio.ensure_future(chats.ask(message, within_s=within_s))
-    leaving = asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
-        return asking.result() if asking.done() else None
-    except Closing:
+        return await while_there(request.receive, chats.ask(message, within_s=within_s))
+    except (Closing, ClientLeft):
         return None
-    finally:
-        for task in (asking, leaving):
-            task.cancel()
-        await asyncio.gather(asking, leaving, return_exceptions=True)
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -17,6 +17,7 @@ from gateway.app import descriptors
 from gateway.errors import GatewayError
 from gateway.http import (
     approvals,
+    completions,
     cron,
     entries,
     events,
@@ -39,6 +40,7 @@ from gateway.http import (
 from gateway.http import chats as chat_routes
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
+from gateway.http.openai_errors import OpenAIErrors
 from gateway.http.parting import Parting
 from gateway.http.rates import Rates
 from gateway.http.request_ids import RequestIds
@@ -127,7 +129,7 @@ class HttpServer:
         connections = Connections(self.descriptors)
         server = _Server(
             Config(
-                RequestIds(Parting(Guard(build_app(self.chats, self._gate), self._gate))),
+                RequestIds(OpenAIErrors(Parting(Guard(build_app(self.chats, self._gate), self._gate)))),
                 connections=connections,
                 log_config=None,
                 log_level="critical",
@@ -179,6 +181,7 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
     for router in (
         health.routes(chats, gate),
         messages.routes(chats),
+        completions.routes(chats),
         events.routes(chats),
         sockets.routes(chats),
         parked.routes(chats),

@@ -28,6 +28,7 @@ _ERRORS: Final = {
     408: "The body did not come in time",
     409: "It contradicts what is there",
     413: "The body is too large",
+    422: "The message was taken in, and got no answer",
     429: "Too many requests, or wrong tokens: come again after `Retry-After` seconds",
     500: "A fault of ours, which the log describes",
     503: "Something that this needs does not answer: come again after `Retry-After` seconds",
@@ -55,6 +56,22 @@ class ErrorOut(Shape):
     hint: str
 
 
+class OpenAIError(Open):
+    """What is wrong, in OpenAI's words, and what would work."""
+
+    message: str
+    type: str
+    param: Any
+    code: str | None
+    hint: str
+
+
+class OpenAIErrorOut(Shape):
+    """The body of an error where OpenAI's clients read it."""
+
+    error: OpenAIError
+
+
 class RouteTerms(TypedDict):
     """What ``needs`` hands to the decorator of a route."""
 
@@ -63,19 +80,27 @@ class RouteTerms(TypedDict):
     openapi_extra: dict[str, Any]
 
 
-def needs(right: Right | None, *errors: int, **answers: type[BaseModel] | Any) -> RouteTerms:
+def needs(
+    right: Right | None, *errors: int, form: type[BaseModel] = ErrorOut, **answers: type[BaseModel] | Any
+) -> RouteTerms:
     """Say of a route who may ask and how it may answer besides its plain answer.
 
     Args:
         right: what the token must carry; None: no token is needed.
         errors: statuses of errors of its own, such as 404 and 409.
+        form: the shape of all its errors.
         answers: further answers by status, as ``_202=Accepted``.
     """
-    responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorOut} for status in errors}
+    all_errors = (*errors, *(_ALWAYS if form is not ErrorOut else ()))
+    responses: dict[int | str, dict[str, Any]] = {status: _said(status, form) for status in all_errors}
     responses |= {int(status.lstrip("_")): {"model": model} for status, model in answers.items()}
     said = [{"bearer": [right]}, {"cookie": [right]}] if right is not None else []
     checks = [Depends(_held(right))] if right is not None else []
     return {"dependencies": checks, "responses": responses, "openapi_extra": {"security": said}}
+
+
+def _said(status: int, form: type[BaseModel]) -> dict[str, Any]:
+    return {"model": form, "description": _ERRORS[status]}
 
 
 def caller_of(scope: Scope) -> Caller:
@@ -140,9 +165,9 @@ def _responses(own: Mapping[str, Any]) -> dict[str, Any]:
     """Add the errors that any request may meet, and leave out the status that ours never have."""
     found: dict[str, Any] = {}
     for status, said in own.items():
-        if status == "422":
-            continue
         schema = said.get("content", {}).get("application/json", {}).get("schema", {})
+        if schema.get("$ref", "").endswith("/HTTPValidationError"):
+            continue
         shared = schema.get("$ref", "").endswith("/ErrorOut")
         found[status] = {"$ref": f"#/components/responses/Error{status}"} if shared else said
     for always in _ALWAYS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -124,10 +124,47 @@ class ChatService:
                 except TimeoutError:
                     return (await self.record.standing(message.key, message.id)).outcome
 
-    async def _outcome(self, message: Inbound, events: AsyncIterator[Event | None]) -> Outcome:
+    async def follow(self, message: Inbound) -> AsyncGenerator[Event | Outcome | None]:
+        """Hand in a message; yield None once it is durable, what its turn shows, and at last how it ended.
+
+        Raises:
+            Conflict, MailboxDown, Closing: as ``ask``.
+        """
+        async with self._listen(message.key, draft=True) as bodies:
+            known = await self._known(message)
+            if known is not None:
+                yield None
+                yield known
+                return
+            await self._put(message)
+            yield None
+            shown: asyncio.Queue[Event] = asyncio.Queue()
+            async with aclosing(self._events(message.key, bodies, *LOOK_AFTER_S)) as events:
+                ending = asyncio.ensure_future(self._outcome(message, events, shown.put_nowait))
+                try:
+                    while not ending.done() or not shown.empty():
+                        following = asyncio.ensure_future(shown.get())
+                        await asyncio.wait((following, ending), return_when=asyncio.FIRST_COMPLETED)
+                        if following.done():
+                            yield following.result()
+                        else:
+                            following.cancel()
+                    yield ending.result()
+                finally:
+                    ending.cancel()
+                    await asyncio.gather(ending, return_exceptions=True)
+
+    async def _outcome(
+        self,
+        message: Inbound,
+        events: AsyncIterator[Event | None],
+        show: Callable[[Event], None] = lambda _: None,
+    ) -> Outcome:
         """Wait for the event that ends the message; where it was lost, the record knows."""
         files = ""
         async for event in events:
+            if event is not None and event.in_reply_to == message.id and not event.ends:
+                show(event)
             if event is None:
                 await self.watch(message.key)
                 standing = await self.record.standing(message.key, message.id)

@@ -57,6 +57,10 @@ class Record:
             return MessageStanding(text, Outcome("notice", told or STOPPED))
         return MessageStanding(text, Outcome("reply", str(final.get("content") or "")))
 
+    async def usage(self, key: str, message_id: str) -> tuple[int, int]:
+        """Sum up the prompt and completion tokens of the turn that answered a message; 0 where none did."""
+        return (await self._store.look(SessionKey(key))).spent(message_id)
+
     async def told(self, key: str, after: int) -> list[Told]:
         """List the replies and notices with a seq above ``after``, in order."""
         session = await self._store.look(SessionKey(key))

@@ -13,7 +13,7 @@ _LEAST_CHARS = 2
 
 
 class Sieve:
-    """Lets a file pass that may hold a word of a question; one that it holds back, recall would find nothing in.
+    """Lets a file pass that may hold a word of a question; in one that it holds back recall finds nothing.
 
     A question in a script without ASCII letters lets everything pass.
     """

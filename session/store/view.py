@@ -11,7 +11,7 @@ from typing import Any
 from session.errors import StoreError
 from session.models.model import Totals
 from session.transcript.archive import previous_in
-from session.transcript.index import Exchange
+from session.transcript.index import Exchange, spent
 from session.transcript.journal import Build, Journal, JournalState, Record, SessionPlace, Told
 from session.transcript.key import SessionKey
 from session.transcript.transcript import Transcript, decode, dump, read_time
@@ -133,6 +133,14 @@ class View:
             if line.get("role") == "user" and line.get("platform_id") == platform_id:
                 return at
         return None
+
+    def spent(self, message_id: str) -> tuple[int, int]:
+        """Sum up the prompt and completion tokens of the turn that answered a message; 0 where none did."""
+        exchange = self.find(message_id)
+        if exchange is None or exchange.final is None:
+            return 0, 0
+        counts = [spent(line.get("usage")) for line in self.lines(exchange.start, exchange.final + 1)]
+        return sum(prompt for prompt, _, _ in counts), sum(completion for _, completion, _ in counts)
 
     def totals(self) -> Totals:
         """Sum up the session's turns, tokens and price."""

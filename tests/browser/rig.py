@@ -1,4 +1,4 @@
-"""A page of one gateway under test: opened, used as a person does, and looked at for what must never happen."""
+"""A page of one gateway under test: used as a person does, and looked at for what must never happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation in the page, over a real daemon: sent, streamed, stopped, answered by tools, approved, ended."""
+"""A conversation in the page, over a real daemon: sent, streamed, stopped, approved, ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people, models and tools write stays text, whatever it says: nothing runs, and no other host is asked."""
+"""What people, models and tools write stays text: nothing of it runs, and no other host is asked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTILE = (
     "<svg onload=alert(1)><style>@import 'https://evil.example/a.css'</style>",
     "<iframe srcdoc='<script>alert(1)</script>'></iframe><a href='javascript:alert(1)'>press</a>",
     "![picture](https://evil.example/track.png) ![x](data:image/svg+xml,<svg/onload=alert(1)>)",
-    "[press](javascript:alert(1)) [press](JaVaScRiPt&#58;alert(1)) [p]( data:text/html,<script>alert(1)</script>)",
+    "[press](javascript:alert(1)) [press](JaVaScRiPt&#58;alert(1)) [p]( data:text/html,<script>)",
     "[a](vbscript:x) <javascript:alert(1)> [b](<java\nscript:alert(1)>) [c](//evil.example) [d](/v1/parked)",
     '"><b onmouseover=alert(1)>bold</b> ${alert(1)} {{alert(1)}} \u202etxt.exe \u0000\u2028',
     "```<img src=x onerror=alert(1)>\n<script>alert(1)</script>\n```",
@@ -29,7 +29,7 @@ ALL = "\n\n".join(HOSTILE)
 
 
 async def test_hostile_words_in_every_place_stay_words(console: Console) -> None:
-    """In a message, an answer, a name, a tool's result, a file's name, a memory: shown as they were written."""
+    """In a message, an answer, a name, a tool's result: shown as they were written."""
     gateway = console.gateway
     model = gateway.model
     model.script.append(Reply(text=ALL, tool_calls=[("ls", json.dumps({"path": HOSTILE[1]}))]))

@@ -1,4 +1,4 @@
-"""Every view in light and dark, on a phone, a desk and a wall: fits, says what it is, and axe finds nothing."""
+"""Every view in light and dark, on a phone, a desk and a wall: it fits, and axe finds nothing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_no_view_is_wider_than_its_screen(console: Console) -> None:
             await settled(page)
             beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
             within = await page.evaluate(
-                "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('main'))"
+                "(({ scrollWidth: a, clientWidth: b }) => a - b)(document.querySelector('main'))"
             )
             if beyond > 0 or within > 0:
                 wide.append(f"{view} at {width}: {beyond}, {within}")

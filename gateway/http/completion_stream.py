@@ -1,0 +1,170 @@
+"""An answer as OpenAI's API streams it: chunks as server-sent events, then ``[DONE]``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import orjson
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.http.events import SLOW_S
+from gateway.http.leaving import ClientLeft, while_there
+from gateway.http.openai_errors import error_body
+from gateway.service.chats import Closing
+from gateway.service.completion import Completion
+from gateway.service.outcome import Outcome
+from gateway.turns.event import Event
+
+log = structlog.get_logger("http")
+
+STILL_HERE_S: Final = 15.0
+# A person has to see it, since the answer waits for a word about it.
+_SHOWN_NOTICES: Final = frozenset({"approval"})
+
+
+class Written:
+    """What a client was sent of the text that is being written, so that it ends as the answer does.
+
+    Each method returns what to send next. A text before a tool call is one of its own, with a gap behind it.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._gap = ""
+
+    def more(self, text: str) -> str:
+        """Take the next piece."""
+        self._text += text
+        return self._with_gap(text)
+
+    def whole(self, text: str) -> str:
+        """Take the whole text so far, or the answer; what was sent of it is not sent again."""
+        if not text.startswith(self._text):
+            self.other()
+        rest, self._text = text[len(self._text) :], text
+        return self._with_gap(rest)
+
+    def other(self) -> None:
+        """Begin another text."""
+        if self._text:
+            self._text, self._gap = "", "\n\n"
+
+    def _with_gap(self, text: str) -> str:
+        if not text:
+            return ""
+        gap, self._gap = self._gap, ""
+        return gap + text
+
+
+class CompletionStream(Response):
+    """Streams one completion; its client must keep reading, and whoever leaves may stop the turn."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, completion: Completion, model: str, *, usage: bool) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._completion = completion
+        self._usage = usage
+        self._head = {
+            "id": f"chatcmpl-{completion.message.id}",
+            "object": "chat.completion.chunk",
+            "created": round(time.time()),
+            "model": model,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the answer is whole, the client leaves, or it is too slow."""
+        try:
+            await while_there(receive, self._send(send))
+        except ClientLeft:
+            await self._completion.broken_off()
+        except TimeoutError:
+            log.info("events.client_cut", after_s=SLOW_S)
+            await self._completion.broken_off()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with aclosing(self._frames()) as frames:
+            async for frame in frames:
+                async with asyncio.timeout(SLOW_S):
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _frames(self) -> AsyncGenerator[bytes]:
+        yield self._chunk({"role": "assistant", "content": ""})
+        written = Written()
+        try:
+            async with aclosing(self._shown()) as shown:
+                async for each in shown:
+                    if each is None:
+                        yield b": still here\n\n"
+                    elif isinstance(each, Outcome) and each.kind == "notice":
+                        hint = "there is no answer to this message; ask again"
+                        yield _frame(error_body(422, each.text, hint))
+                        return
+                    elif text := _piece(each, written):
+                        yield self._chunk({"content": text})
+                    if isinstance(each, Outcome):
+                        files = {"files": each.files.split("\n")} if each.files else {}
+                        yield self._chunk(files, "stop")
+        except Closing:
+            yield _frame(error_body(503, "the gateway ends", "send it again with the same Idempotency-Key"))
+            return
+        if self._usage:
+            yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
+        yield b"data: [DONE]\n\n"
+
+    async def _shown(self) -> AsyncGenerator[Event | Outcome | None]:
+        """Yield what the turn shows; None after each quiet time."""
+        async with aclosing(self._completion.events()) as events:
+            following: asyncio.Future[Event | Outcome] | None = None
+            try:
+                while True:
+                    following = following or asyncio.ensure_future(anext(events))
+                    await asyncio.wait((following,), timeout=STILL_HERE_S)
+                    if not following.done():
+                        yield None
+                        continue
+                    each, following = following, None
+                    try:
+                        yield each.result()
+                    except StopAsyncIteration:
+                        return
+            finally:
+                if following is not None:
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return _frame({**self._head, "choices": [choice]})
+
+
+def _piece(shown: Event | Outcome, written: Written) -> str:
+    """Return what is to be sent for something that a turn shows."""
+    if isinstance(shown, Outcome):
+        return written.whole(shown.text)
+    match shown.kind:
+        case "delta":
+            return written.more(shown.text)
+        case "draft":
+            return written.whole(shown.text)
+        case "started" | "tool":
+            written.other()
+        case "notice" if shown.reason.partition(".")[0] in _SHOWN_NOTICES:
+            written.other()
+            told = written.more(shown.text)
+            written.other()
+            return told
+    return ""
+
+
+def _frame(content: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(content) + b"\n\n"

@@ -1,0 +1,64 @@
+"""One message for whose answer a client stays on the line: what its turn shows, how it ends, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from channels.message import Inbound
+from gateway.service.chats import ChatService, Closing
+from gateway.service.outcome import Outcome
+from gateway.turns.event import Event
+
+
+class Completion:
+    """Hands in a message and follows its turn.
+
+    Args:
+        chats: where to.
+        message: what is asked.
+        goes_on: whether the turn does so when the client leaves, since the same message may come again.
+    """
+
+    def __init__(self, chats: ChatService, message: Inbound, *, goes_on: bool) -> None:
+        self.message = message
+        self._chats = chats
+        self._goes_on = goes_on
+        self._shown = chats.follow(message)
+        self._begun = False
+        self._ended = False
+
+    async def begin(self) -> None:
+        """Return once the message is durable. Raises as ``ChatService.accept``."""
+        await anext(self._shown)
+
+    async def events(self) -> AsyncGenerator[Event | Outcome]:
+        """Yield what the turn shows, at last its outcome. Raises as ``ChatService.ask``."""
+        async for shown in self._shown:
+            if isinstance(shown, Outcome):
+                self._ended = True
+            elif shown is not None:
+                self._begun = self._begun or shown.kind in ("started", "draft", "delta", "tool")
+            if shown is not None:
+                yield shown
+
+    async def outcome(self) -> Outcome:
+        """Return how the message ended. Raises as ``ChatService.ask``."""
+        async for shown in self.events():
+            if isinstance(shown, Outcome):
+                return shown
+        raise Closing
+
+    async def broken_off(self) -> None:
+        """Stop the turn of a client that left; one that has not begun is answered all the same."""
+        await self._shown.aclose()
+        if self._begun and not self._ended and not self._goes_on:
+            await self._chats.stop(self.message.key)
+
+    async def usage(self) -> dict[str, int]:
+        """Return the tokens of all calls of the turn, as OpenAI's API names them."""
+        prompt, completion = await self._chats.record.usage(self.message.key, self.message.id)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }

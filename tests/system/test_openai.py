@@ -1,0 +1,189 @@
+"""The official client of OpenAI's API against a running daemon, on both kinds of queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.harness import Daemon
+from tests.support.model_server import ModelServer, Reply
+from tests.support.until import until
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture(params=["embedded", "rabbitmq"])
+def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
+    if request.param == "embedded":
+        return {}
+    broker: Broker = request.getfixturevalue("broker")
+    return {"broker.url": broker.url, "broker.name": request.getfixturevalue("broker_name")}
+
+
+@asynccontextmanager
+async def serving(
+    workspace: Path, queue: dict[str, Any]
+) -> AsyncIterator[tuple[Daemon, ModelServer, openai.AsyncOpenAI]]:
+    """A daemon with a model of its own, and the client for it."""
+    async with ModelServer() as model:
+        config = {"model.name": "openai/stub", "model.api_base": model.url, "http.token": TOKEN, **queue}
+        async with Daemon(workspace, config=config) as daemon, client_of(daemon) as client:
+            yield daemon, model, client
+
+
+def client_of(daemon: Daemon, **options: Any) -> openai.AsyncOpenAI:
+    web = httpx.AsyncClient(trust_env=False, timeout=60)
+    given = {"api_key": TOKEN, "max_retries": 0, "http_client": web, **options}
+    return openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", **given)
+
+
+def said(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+async def streamed(stream: Any) -> tuple[str, list[Any]]:
+    chunks = [chunk async for chunk in stream]
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices), chunks
+
+
+async def test_what_the_client_can_do(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """Plain, streaming, models, several chats side by side, and errors as the client knows them."""
+    async with serving(tmp_path, queue) as (_, model, client):
+        ask = client.chat.completions.create
+        plain = await ask(model="chat-gateway", user="ada", messages=said("My name is Ada."))
+        later = await ask(
+            model="openai/stub",
+            user="ada",
+            messages=[{"role": "system", "content": "Be a pirate."}, *said("Who am I?")],
+        )
+        text, chunks = await streamed(
+            await ask(
+                model="chat-gateway",
+                messages=said("[[long:200]]"),
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_headers={"X-Chat-Id": "bob"},
+            )
+        )
+        beside = await asyncio.gather(
+            *(
+                ask(model="chat-gateway", user=f"chat{n}", messages=said(f"[[delay:0.3]] {n}"))
+                for n in range(4)
+            )
+        )
+        names = [each.id async for each in client.models.list()]
+        one = await client.models.retrieve("chat-gateway")
+        refused = []
+        for options, words in (
+            ({"api_key": "wrong"}, {"model": "chat-gateway"}),
+            ({}, {"model": "gpt-nowhere"}),
+            ({}, {"model": "chat-gateway", "n": 2}),
+        ):
+            with pytest.raises(openai.APIStatusError) as error:
+                await client.with_options(**options).chat.completions.create(**words, messages=said("hi"))
+            refused.append(error.value)
+
+    assert plain.choices[0].message.content == "stub: My name is Ada."
+    assert plain.choices[0].finish_reason == "stop"
+    assert plain.usage is not None
+    assert plain.usage.total_tokens == plain.usage.prompt_tokens + plain.usage.completion_tokens > 0
+    # The gateway keeps what was said; what the client says of it is not read.
+    assert later.choices[0].message.content == "stub: Who am I?"
+    asked = next(str(each.messages) for each in model.seen if "Who am I?" in str(each.messages[-1]))
+    assert "My name is Ada." in asked
+    assert "pirate" not in asked
+    assert len(text) == 200
+    assert len(chunks) > 4
+    assert chunks[-1].usage.total_tokens > 0
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["stop"]
+    assert [str(each.choices[0].message.content).split() for each in beside] == [
+        ["stub:", str(number)] for number in range(4)
+    ]
+    assert names == ["chat-gateway", "openai/stub"]
+    assert one.id == "chat-gateway"
+    assert [type(error) for error in refused] == [
+        openai.AuthenticationError,
+        openai.NotFoundError,
+        openai.BadRequestError,
+    ]
+    assert refused[1].code == "model_not_found"
+    assert refused[1].body["hint"] == "GET /v1/models lists them"  # type: ignore[index]
+
+
+async def test_a_repeat_is_not_asked_twice(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """A request that the death of the daemon interrupts is repeated by the client, and answered once."""
+    async with serving(tmp_path, queue) as (daemon, model, client):
+        release = asyncio.Event()
+        model.script.append(Reply("once", held=release))
+        patient = client.with_options(max_retries=10)
+        asking = asyncio.create_task(
+            patient.chat.completions.create(
+                model="chat-gateway",
+                user="ada",
+                messages=said("How often?"),
+                extra_headers={"Idempotency-Key": "k1"},
+            )
+        )
+        await model.arrived(1)
+        release.set()
+        await daemon.kill()
+        await daemon.start()
+        answer = await asking
+        again = await client.chat.completions.create(
+            model="chat-gateway",
+            user="ada",
+            messages=said("How often?"),
+            extra_headers={"Idempotency-Key": "k1"},
+        )
+        with pytest.raises(openai.ConflictError):
+            await client.chat.completions.create(
+                model="chat-gateway",
+                user="ada",
+                messages=said("Another text"),
+                extra_headers={"Idempotency-Key": "k1"},
+            )
+        async with httpx.AsyncClient(base_url=daemon.url, trust_env=False) as web:
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            listed = (await web.get("/v1/sessions", headers=headers)).json()["sessions"]
+
+    assert answer.choices[0].message.content == again.choices[0].message.content
+    assert answer.id == again.id == "chatcmpl-web:k1"
+    assert [(each["key"], each["message_count"]) for each in listed] == [("web:ada", 2)]
+
+
+async def test_who_breaks_off_stops_the_turn(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """As with OpenAI a closed stream ends its turn; with an Idempotency-Key it goes on for the repeat."""
+    async with serving(tmp_path, queue) as (_, model, client):
+        ask = client.chat.completions.create
+        text = "[[long:4000]] [[slow:0.05]]"
+        stream = await ask(model="chat-gateway", user="ada", messages=said(text), stream=True)
+        async for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+        await stream.close()
+        await until(lambda: any(each.outcome == "aborted" for each in model.seen), 30)
+
+        header = {"Idempotency-Key": "keep"}
+        kept = await ask(
+            model="chat-gateway", user="bob", messages=said(text), stream=True, extra_headers=header
+        )
+        async for chunk in kept:
+            if chunk.choices[0].delta.content:
+                break
+        await kept.close()
+        answer, _ = await streamed(
+            await ask(
+                model="chat-gateway", user="bob", messages=said(text), stream=True, extra_headers=header
+            )
+        )
+
+    assert len(answer) == 4000
+    assert [each.outcome for each in model.seen] == ["aborted", "answered"]
