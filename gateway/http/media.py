@@ -22,12 +22,6 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 CONFINED = "default-src 'none'; sandbox"
 
 
-class FileResponse(Response):
-    """The bytes of a file."""
-
-    media_type = OTHER
-
-
 def routes(chats: ChatService) -> APIRouter:
     """Build the route of files."""
     router = APIRouter(prefix="/v1/media")
@@ -38,7 +32,7 @@ def routes(chats: ChatService) -> APIRouter:
     @router.get(
         "/{name:path}",
         summary="Fetch a file that came with a message",
-        response_class=FileResponse,
+        response_class=Response,
         **terms,
     )
     async def get_media(
@@ -56,7 +50,7 @@ def routes(chats: ChatService) -> APIRouter:
         data = await asyncio.to_thread(read)
         if data is None:
             raise HttpError(404, "there is no such file", hint="the ref of an attachment names one")
-        return FileResponse(data, headers=_headers(name, data), media_type=_kind(data))
+        return Response(data, headers=_headers(name, data), media_type=_kind(data))
 
     return router
 

@@ -158,7 +158,12 @@ export class Conversation {
   scrolled() {
     this.showDown();
     if (this.scroller.scrollTop < OLDER_WITHIN_PX && this.history.segments.length && !this.history.whole && !this.history.loading) {
-      this.history.older().then((more) => more && this.draw({ stick: false }), told);
+      this.history.older().then((more) => {
+        if (!more || this.closed) return;
+        this.draw({ stick: false });
+        // Who is still at the top wants more.
+        this.scrolled();
+      }, told);
     }
   }
 

@@ -5,6 +5,7 @@
 
 const OVERSCAN = 500;
 const AT_END = 48;
+const ANCHORS = 8;
 
 export class Windowed {
   // `render(item)` makes an element, `keyOf(item)` names it for as long as it lives, `rowHeight` fixes the height.
@@ -144,19 +145,23 @@ export class Windowed {
     this.space.style.height = `${this.offsets[items.length]}px`;
   }
 
-  // The first row in view, and how far its top is from the top of the view.
+  // The first rows in view, and how far the top of each is from the top of the view: one of them may be gone
+  // when the view is put back, as what stood for rows that were still to come.
   anchor() {
-    if (!this.items.length) return null;
     const top = this.scroller.scrollTop - this.space.offsetTop;
-    const at = this.rowAt(top);
-    return { key: this.keyOf(this.items[at]), off: this.offsets[at] - top };
+    const first = this.items.length ? this.rowAt(top) : 0;
+    return this.items.slice(first, first + ANCHORS).filter((item) => item.kind !== "more")
+      .map((item) => [this.keyOf(item), this.offsets[this.index.get(this.keyOf(item))] - top]);
   }
 
-  restore(anchor) {
-    const at = anchor ? this.index.get(anchor.key) : undefined;
-    if (at === undefined) return;
-    const wanted = this.offsets[at] - anchor.off + this.space.offsetTop;
-    if (Math.abs(wanted - this.scroller.scrollTop) > 0.5) this.scroller.scrollTop = wanted;
+  restore(anchors) {
+    for (const [key, off] of anchors ?? []) {
+      const at = this.index.get(key);
+      if (at === undefined) continue;
+      const wanted = this.offsets[at] - off + this.space.offsetTop;
+      if (Math.abs(wanted - this.scroller.scrollTop) > 0.5) this.scroller.scrollTop = wanted;
+      return;
+    }
   }
 
   rowAt(offset) {
