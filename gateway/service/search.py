@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class Search:
         at = min(start, len(keys))
         while at < len(keys) and (time.monotonic() < until or at == start):
             some = keys[at : at + SIFTED]
-            left = await start_thread(lambda some=some: _sifted(some, files, sieve), name="search")
+            left = await start_thread(partial(_sifted, some, files, sieve), name="search")
             done = len(some)
             for key in left:
                 # At least one chat is searched, or no request would come further.
