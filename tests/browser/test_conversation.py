@@ -8,6 +8,8 @@ import json
 from playwright.async_api import expect
 
 from tests.browser.rig import Console
+from tests.browser.seeds import long_chat
+from tests.support.harness import ask
 from tests.support.model_server import Reply
 from tests.support.until import until
 
@@ -163,8 +165,6 @@ async def test_a_conversation_is_deleted_for_good(console: Console) -> None:
 
 async def test_another_program_s_messages_come_into_the_open_chat(console: Console) -> None:
     """What somebody says elsewhere in the chat shows here without a word from this page."""
-    from tests.support.harness import ask
-
     page = await console.open("chats/web:shared")
     await expect(page.locator(".empty-title", has_text="A fresh start")).to_be_visible()
     await ask(console.gateway.daemon, "web:shared", "web:elsewhere", "from my phone")
@@ -172,3 +172,58 @@ async def test_another_program_s_messages_come_into_the_open_chat(console: Conso
     await console.sees("from my phone")
     await console.sees("stub: from my phone")
     await expect(page.locator(".chat-row", has_text="stub: from my phone")).to_be_visible()
+
+
+async def test_what_ended_while_the_page_was_closed_is_shown(console: Console) -> None:
+    """A command that was answered meanwhile does not wait for ever, and is not asked again."""
+    await ask(console.gateway.daemon, "web:missed", "web:cmd1", "/status")
+    await console.open("chats")
+    told = {"id": "web:cmd1", "text": "/status", "at": "2026-01-01T00:00:00Z"}
+    waiting = told | {"state": "waiting", "accepted": True}
+    await console.page.evaluate(
+        "(one) => localStorage.setItem('chat-gateway.outbox.web:missed', JSON.stringify([one]))", waiting
+    )
+    page = await console.open("chats/web:missed")
+
+    await console.sees("model: openai/stub")
+    await expect(page.locator("article.pending")).to_have_count(0)
+    assert await console.entry("/status").count() == 1
+
+
+async def test_a_refused_message_goes_back_into_the_send_box(console: Console) -> None:
+    page = await console.open("chats/subagent:nobody")
+    await console.say("hello?")
+    await page.get_by_role("button", name="Back into the send box").click()
+
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("hello?")
+    await expect(page.locator("article.pending")).to_have_count(0)
+
+
+async def test_a_long_conversation_is_read_up_to_its_beginning(console: Console) -> None:
+    """Older messages come as they are wanted, what is read stays in its place, and few elements are there."""
+    long_chat(console.gateway.workspace, "web:long", 900)
+    page = await console.open("chats/web:long")
+    await console.sees("Answer 449.")
+    talk = page.locator(".talk")
+
+    async def at_the_beginning() -> bool:
+        await talk.evaluate("(one) => (one.scrollTop = 0)")
+        return await page.locator(".line-row.boundary", has_text="The chat began").count() == 1
+
+    await until(at_the_beginning)
+    await expect(console.entry("Question 0").first).to_be_visible()
+    assert await page.locator(".window-row").count() < 150
+    await talk.evaluate("(one) => (one.scrollTop = 20000)")
+    await expect(page.get_by_role("button", name="To the newest message")).to_be_visible()
+    await page.get_by_role("button", name="To the newest message").click()
+
+    await expect(console.entry("Answer 449.")).to_be_in_viewport()
+
+
+async def test_search_leads_to_the_very_message(console: Console) -> None:
+    """A hit opens its chat at the message, also in a conversation that has ended."""
+    page = await console.open("search?q=backups of both hosts")
+    await page.locator(".hit", has_text="Set up the backups").first.click()
+
+    await expect(page.locator("article.entry.pointed")).to_contain_text("Set up the backups of both hosts")
+    await expect(page.locator(".ended-bar")).to_contain_text("has ended")

@@ -1,6 +1,10 @@
 // Asks the gateway. Every failure is an ApiError with what is wrong and what would work.
 
+import { pause } from "./dom.js";
 import { S } from "./strings.js";
+
+const MOST_TRIES = 3;
+const LONGEST_WAIT_S = 15;
 
 export class ApiError extends Error {
   constructor(status, error, hint) {
@@ -32,9 +36,10 @@ function address(path, params) {
   return text ? `${path}?${text}` : path;
 }
 
-// Ask once more whenever a token was missing; other failures are the caller's.
+// Ask once more whenever a token was missing, and what only reads where there were too many requests; other
+// failures are the caller's.
 export async function ask(method, path, { params, body, signal, headers } = {}) {
-  for (;;) {
+  for (let tries = 0; ; tries++) {
     let answer;
     try {
       answer = await fetch(address(path, params), {
@@ -49,6 +54,10 @@ export async function ask(method, path, { params, body, signal, headers } = {}) 
     }
     if (answer.status === 401 && path !== "/v1/login") {
       await login();
+      continue;
+    }
+    if (answer.status === 429 && method === "GET" && tries < MOST_TRIES) {
+      await pause(1000 * Math.min(Number(answer.headers.get("Retry-After")) || 1, LONGEST_WAIT_S));
       continue;
     }
     return answer;

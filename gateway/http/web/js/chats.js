@@ -1,6 +1,6 @@
 // The list of chats: searched by name, key and last word; each row with its lane as it is now.
 
-import { fresh, h, replace } from "./dom.js";
+import { fresh, h, kept, replace } from "./dom.js";
 import { brief, span, splitKey } from "./format.js";
 import { icon } from "./icons.js";
 import { overview } from "./overview.js";
@@ -10,6 +10,20 @@ import { badge, button, empty, failed, loading } from "./ui.js";
 import { Windowed } from "./virtual.js";
 
 const ROW_PX = 68;
+
+// Which answers were seen in this browser: up to when each chat was open, and since when anything counts as new.
+const seen = kept.get("seen", null) ?? { since: new Date().toISOString(), chats: {} };
+
+function note(chat) {
+  if (!chat?.last_message_at || !isNew(chat)) return;
+  seen.chats[chat.key] = new Date(chat.last_message_at).toISOString();
+  kept.set("seen", seen);
+}
+
+function isNew(chat) {
+  const at = chat.last_message_at && new Date(chat.last_message_at).toISOString();
+  return Boolean(at) && at > (seen.chats[chat.key] ?? seen.since);
+}
 
 // What a chat is called: its name, else what its platform calls it.
 export function titleOf(chat) {
@@ -59,6 +73,7 @@ export class ChatPane {
 
   draw() {
     if (overview.error && !overview.loaded) return void replace(this.note, loading());
+    if (this.chosen && document.visibilityState === "visible") note(overview.chats.get(this.chosen));
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const chats = [...overview.chats.values()]
       .filter((chat) => !words.length || matches(chat, words))
@@ -88,7 +103,7 @@ export class ChatPane {
 
   mark(chat) {
     const lane = overview.lanes.get(chat.key);
-    return [chat.name, chat.last_message_at, chat.last_text, chat.active, lane?.id, lane?.waiting, lane?.asking, chat.key === this.chosen].join("\u0000");
+    return [chat.name, chat.last_message_at, chat.last_text, chat.active, lane?.id, lane?.waiting, lane?.asking, chat.key === this.chosen, isNew(chat)].join("\u0000");
   }
 
   row(chat) {
@@ -96,9 +111,9 @@ export class ChatPane {
     const { channel } = splitKey(chat.key);
     const current = chat.key === this.chosen;
     const said = chat.last_role === "assistant" ? chat.last_text : chat.last_text && chat.last_role === "user" ? S.chats.they(chat.last_text) : chat.last_text;
-    return h("div.chat-row", { role: "listitem", class: current ? "current" : null },
+    return h("div.chat-row", { role: "listitem", class: current ? "current" : isNew(chat) ? "unread" : null },
       h("a", { href: href("chats", [chat.key]), tabindex: this.tabbable(chat) ? "0" : "-1", "aria-current": current ? "page" : null },
-        h("span.chat-title", { dir: "auto" }, titleOf(chat)),
+        h("span.chat-title", { dir: "auto" }, titleOf(chat), isNew(chat) && !current && h("span.sr", {}, ` (${S.chats.unread})`)),
         h("span.chat-time", { title: chat.last_message_at }, brief(chat.last_message_at)),
         h("span.chat-last", { dir: "auto" }, said || S.chats.silent),
         h("span.chat-marks", {}, this.state(chat, lane), badge(channel || chat.source, "channel"))));

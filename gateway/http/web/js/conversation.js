@@ -32,7 +32,7 @@ export class Conversation {
     this.until = until;
     this.live = new Map(); // message id → { text, tool } while its answer is being written
     this.history = new History(key, until);
-    this.outbox = new Outbox(key, () => this.draw({ end: true }));
+    this.outbox = new Outbox(key, { onChange: () => this.draw({ end: true }), onEnd: (message, found) => this.ended(message, found) });
     this.scroller = h("div.talk", { tabindex: "0", role: "region", "aria-label": S.talk.label });
     this.state = h("div.talk-state");
     this.approvals = h("div.approvals", { role: "group", "aria-label": S.nav.approvals });
@@ -268,6 +268,11 @@ export class Conversation {
     overview.look();
   }
 
+  // What ended while nobody listened: in the transcript, or else beside it.
+  ended(message, { kind, reply }) {
+    return this.toldOf({ id: `${message.id}#${kind === "reply" ? "reply" : "notice.ended"}`, kind, text: reply }, message.id);
+  }
+
   // A command and its answer, or a notice: told to this chat, and in no transcript.
   asideOf(event, id, ends) {
     const at = new Date().toISOString();
@@ -277,6 +282,15 @@ export class Conversation {
     this.outbox.aside({ ...place, id: event.id, who: event.kind === "reply" ? "reply" : "notice", text: event.text });
     // A command may have ended the session or begun one.
     this.history.stale = true;
+  }
+
+  // Put a message that was refused back into the send box.
+  takeBack(message) {
+    this.outbox.drop(new Set([message.id]));
+    this.composer.input.value = [message.text, this.composer.input.value].filter(Boolean).join("\n");
+    this.composer.typed();
+    this.composer.focus();
+    this.draw();
   }
 
   // -- what a person does ----------------------------------------------------------------------------

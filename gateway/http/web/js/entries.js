@@ -30,7 +30,7 @@ const MAKERS = {
   compact: (row) => summaryElement(row, S.entry.compact),
   undo: () => line("note", h("span", {}, S.entry.undo)),
   aside: (row) => asideElement(row.aside),
-  pending: (row) => pendingElement(row.message, row.state),
+  pending: (row, view) => pendingElement(row.message, row.state, view),
   draft: (row) => draftElement(row),
   more: () => line("note", h("span", {}, S.entry.older)),
 };
@@ -71,7 +71,8 @@ function fold(key, summary, inside, name = "") {
 function entryElement(row, view) {
   const { entry } = row;
   const mine = entry.kind === "user";
-  const who = mine ? entry.sender || S.entry.person : entry.kind === "assistant" ? S.entry.model : entry.kind === "tool" ? entry.name || S.entry.tool : S.entry.system;
+  const own = /^(web|cli):/.test(view.key);
+  const who = mine ? entry.sender || (own ? S.entry.you : S.entry.person) : entry.kind === "assistant" ? S.entry.model : entry.kind === "tool" ? entry.name || S.entry.tool : S.entry.system;
   const states = [
     row.withdrawn && badge(S.entry.withdrawn, "faint"), entry.stopped && badge(S.entry.stopped, "warn"),
     entry.interrupted && badge(S.entry.interrupted, "faint"), row.edit && badge(row.edit.deleted ? S.entry.deleted : S.entry.edited, "faint"),
@@ -159,10 +160,11 @@ export function attachments(files) {
 
 // -- what is not stored yet, or only here ------------------------------------------------------------
 
-function pendingElement(message, state) {
+function pendingElement(message, state, view) {
   return h("article.entry.mine.pending", { "aria-label": S.entry.by(S.entry.you, S.pending[state]) },
     h("div.entry-head", {}, h("span.who", {}, S.entry.you), h("time", {}, clock(message.at)), badge(S.pending[state], state === "failed" ? "bad" : "live")),
-    h("div.entry-body", {}, markdown(message.text), message.error && h("p.error", {}, message.error)));
+    h("div.entry-body", {}, markdown(message.text), message.error && h("p.error", {}, message.error)),
+  state === "failed" && button(S.pending.back, () => view.takeBack(message), { kind: "small" }));
 }
 
 // The answer as far as it is written: its element is changed in place while it grows.

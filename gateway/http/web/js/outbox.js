@@ -8,13 +8,16 @@ import { splitKey } from "./format.js";
 const MOST_ASIDES = 60;
 
 export class Outbox {
-  constructor(key, onChange) {
+  // `onChange()`; `onEnd(message, { kind, reply })` of one that ended while nobody looked.
+  constructor(key, { onChange, onEnd }) {
     this.key = key;
     this.onChange = onChange;
+    this.onEnd = onEnd;
     this.messages = kept.get(`outbox.${key}`, []) ?? [];
     this.asides = kept.get(`asides.${key}`, []) ?? [];
     this.closed = false;
-    for (const message of this.messages) if (!message.accepted) this.hand(message);
+    // What was accepted before a reload may have ended since: handed in again it says how, and is not asked again.
+    for (const message of this.messages) if (message.state !== "failed") this.hand(message);
   }
 
   close() {
@@ -47,11 +50,13 @@ export class Outbox {
   async hand(message) {
     for (let wait = 1000; ; wait = Math.min(wait * 2, 15000)) {
       try {
-        const found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id });
+        const found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id }, { wait: 0 });
         message.id = found.id;
         message.accepted = true;
-        if (message.state === "sending") message.state = "waiting";
-        return this.changed();
+        if (["sending", "again"].includes(message.state)) message.state = "waiting";
+        this.changed();
+        if (found.reply !== undefined && !this.closed) this.onEnd(message, found);
+        return;
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         if (error.status !== 0 && error.status !== 429 && error.status < 500) {
@@ -77,7 +82,7 @@ export class Outbox {
 
   drop(ids) {
     const before = this.messages.length;
-    this.messages = this.messages.filter((message) => !ids.has(message.id) && !(message.state === "failed" && ids.has("failed")));
+    this.messages = this.messages.filter((message) => !ids.has(message.id));
     if (this.messages.length !== before) this.save();
   }
 

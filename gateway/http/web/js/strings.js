@@ -43,7 +43,7 @@ export const S = {
     title: "Chats", fresh: "New chat", filter: "Filter chats", none: "No chats yet",
     noneText: "Begin one here, or write to the bot on Telegram or Discord.", nothing: "No chat has these words in its name or last message",
     searchAll: "Search everything that was said", found: (found, all) => `${found.toLocaleString("en")} of ${plural(all, "chat", "chats")}`,
-    unnamed: (id) => `Chat ${id}`, silent: "nothing said yet", they: (text) => text, ended: "ended", kept: "kept",
+    unnamed: (id) => `Chat ${id}`, silent: "nothing said yet", they: (text) => text, ended: "ended", kept: "kept", unread: "new",
   },
   lane: {
     running: "answering", runningFor: (time) => `answering for ${time}`, asks: "needs your word", waiting: (count) => `+${count} waiting`,
@@ -63,7 +63,7 @@ export const S = {
     compact: "compact the conversation now", memory: "what is remembered", resume: "open an older conversation", undo: "withdraw the last exchange",
     retry: "ask the last message again", forget: "take a fact out",
   },
-  pending: { sending: "sending", again: "not sent yet, trying again", waiting: "waiting", running: "being answered", failed: "not sent" },
+  pending: { sending: "sending", again: "not sent yet, trying again", waiting: "waiting", running: "being answered", failed: "not sent", back: "Back into the send box" },
   entry: {
     you: "You", person: "Person", model: "Model", system: "System", tool: "Tool", notice: "Notice", answer: "Gateway", trace: "Trace",
     by: (who, when) => `${who}, ${when}`, writing: "writing", uses: (tool) => `uses ${tool}`, older: "Older messages are coming …",
