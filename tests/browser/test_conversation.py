@@ -191,7 +191,7 @@ async def test_what_ended_while_the_page_was_closed_is_shown(console: Console) -
 
 
 async def test_a_refused_message_goes_back_into_the_send_box(console: Console) -> None:
-    page = await console.open("chats/subagent:nobody")
+    page = await console.open("chats/sub:nobody")
     await console.say("hello?")
     await page.get_by_role("button", name="Back into the send box").click()
 
@@ -227,3 +227,22 @@ async def test_search_leads_to_the_very_message(console: Console) -> None:
 
     await expect(page.locator("article.entry.pointed")).to_contain_text("Set up the backups of both hosts")
     await expect(page.locator(".ended-bar")).to_contain_text("has ended")
+
+
+async def test_a_tab_behind_listens_to_nothing_and_misses_nothing(console: Console) -> None:
+    """What was said while another tab was looked at stands there when this one is again."""
+    page = await console.open("chats/web:behind")
+    await console.say("before")
+    await console.sees("stub: before")
+    shown = (
+        "(how) => { Object.defineProperty(document, 'visibilityState', { value: how, configurable: true });"
+    )
+    shown += " document.dispatchEvent(new Event('visibilitychange')); }"
+    await page.evaluate(shown, "hidden")
+    await ask(console.gateway.daemon, "web:behind", "web:b2", "meanwhile")
+    await ask(console.gateway.daemon, "web:behind", "web:b3", "/status")
+    assert await console.entry("meanwhile").count() == 0
+    await page.evaluate(shown, "visible")
+
+    await console.sees("stub: meanwhile")
+    await console.sees("model: openai/stub")

@@ -51,11 +51,15 @@ export class Conversation {
     this.changed = () => this.overviewChanged();
     overview.addEventListener("change", this.changed);
     this.ticking = setInterval(() => this.drawHead(), 1000);
+    this.last = null; // the seq behind which events go on
+    this.seen = () => this.looked();
+    document.addEventListener("visibilitychange", this.seen);
     this.open(at);
   }
 
   close() {
     overview.removeEventListener("change", this.changed);
+    document.removeEventListener("visibilitychange", this.seen);
     clearInterval(this.ticking);
     this.stream?.close();
     this.outbox.close();
@@ -74,7 +78,7 @@ export class Conversation {
     this.drawHead();
     replace(this.state, loading());
     // What is told while the history is read is not missed.
-    if (!this.until) this.stream = follow(this.key, { onEvent: (event) => this.see(event), onState: (up) => this.connected(up) });
+    if (document.visibilityState === "visible") this.listen();
     try {
       await this.history.open({ at });
     } catch (error) {
@@ -85,6 +89,25 @@ export class Conversation {
     replace(this.state);
     this.draw({ end: true });
     if (at) this.point(at);
+  }
+
+  // Events come while somebody looks: a browser has six connections to a host, and a page in a tab behind needs none.
+  listen() {
+    if (this.until || this.stream) return;
+    this.stream = follow(this.key, { from: this.last, onEvent: (event) => this.see(event), onState: (up) => this.connected(up) });
+  }
+
+  looked() {
+    if (document.visibilityState === "visible") {
+      this.listen();
+      if (this.history.order) this.catchUp();
+    } else if (this.stream) {
+      this.last = this.stream.last;
+      this.stream.close();
+      this.stream = null;
+      // The text so far comes again.
+      this.live.clear();
+    }
   }
 
   // Bring an entry into view and mark it.

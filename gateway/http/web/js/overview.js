@@ -4,6 +4,8 @@
 import { get, perhaps } from "./api.js";
 
 const EVERY_MS = 2500;
+// In a tab behind, so that its title still says what waits.
+const BEHIND_MS = 30000;
 // A look that takes long, as over many thousand chats, is taken less often.
 const RESTS = 15;
 const APPROVALS_EVERY_MS = 10000;
@@ -44,7 +46,7 @@ class Overview extends EventTarget {
       const soon = this.again;
       this.again = false;
       if (soon) this.look();
-      else if (document.visibilityState === "visible") this.timer = setTimeout(() => this.look(), Math.max(EVERY_MS, RESTS * this.took));
+      else this.timer = setTimeout(() => this.look(), Math.max(document.visibilityState === "visible" ? EVERY_MS : BEHIND_MS, RESTS * this.took));
     });
     return this.running;
   }
