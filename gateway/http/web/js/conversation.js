@@ -32,11 +32,11 @@ export class Conversation {
     this.until = until;
     this.live = new Map(); // message id → { text, tool } while its answer is being written
     this.history = new History(key, until);
-    this.outbox = new Outbox(key, { onChange: () => this.draw({ end: true }), onEnd: (message, found) => this.ended(message, found) });
+    this.outbox = new Outbox(key, { onChange: () => this.draw(), onEnd: (message, found) => this.ended(message, found) });
     this.scroller = h("div.talk", { tabindex: "0", role: "region", "aria-label": S.talk.label });
     this.state = h("div.talk-state");
     this.approvals = h("div.approvals", { role: "group", "aria-label": S.nav.approvals });
-    this.down = button(S.talk.down, () => this.list.toEnd(), { symbol: "down", only: true, kind: "to-end" });
+    this.down = button(S.talk.down, () => this.list.toEnd(), { symbol: "down", only: true, kind: "jump" });
     this.down.hidden = true;
     this.header = h("header.talk-head");
     this.connection = h("p.connection", { role: "status", hidden: true }, S.talk.away);
@@ -194,6 +194,7 @@ export class Conversation {
 
   send(text) {
     this.outbox.send(text);
+    this.draw({ end: true });
     overview.look();
   }
 

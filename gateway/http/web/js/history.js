@@ -130,17 +130,22 @@ export class History {
   rows(asides = []) {
     const rows = [];
     let before = null;
+    // What was said aside before anything was stored stands above it.
+    if (this.whole || !this.segments.length) rows.push(...asides.filter((one) => one.session === null).map(asideRow));
     for (const [number, segment] of this.segments.entries()) {
       const last = number === this.segments.length - 1;
+      // What belongs among lines that were not read yet comes with them.
+      const from = segment.previous ? segment.entries[0]?.seq - 1 : 0;
+      const mine = asides.filter((one) => one.session === segment.session.id && one.after >= from);
       if (!segment.previous) rows.push({ key: `b:${segment.session.id}`, kind: "begin", session: segment.session, first: this.whole && number === 0 });
-      before = entryRows(segment, asides.filter((one) => one.session === segment.session.id), rows, before);
+      before = entryRows(segment, mine, rows, before);
       if (!segment.session.active) rows.push({ key: `e:${segment.session.id}`, kind: "end", session: segment.session, last });
     }
-    const elsewhere = asides.filter((one) => !this.segments.some((segment) => segment.session.id === one.session));
-    for (const one of elsewhere) rows.push({ key: `a:${one.id}`, kind: "aside", aside: one });
     return rows;
   }
 }
+
+const asideRow = (aside) => ({ key: `a:${aside.id}`, kind: "aside", aside });
 
 function entryRows(segment, asides, rows, before) {
   const { session, entries } = segment;
@@ -156,7 +161,7 @@ function entryRows(segment, asides, rows, before) {
   }
   let aside = 0;
   const tell = (seq) => {
-    for (; aside < asides.length && asides[aside].after < seq; aside++) rows.push({ key: `a:${asides[aside].id}`, kind: "aside", aside: asides[aside] });
+    for (; aside < asides.length && asides[aside].after < seq; aside++) rows.push(asideRow(asides[aside]));
   };
   for (const entry of entries) {
     tell(entry.seq);

@@ -1,6 +1,6 @@
 // Starts the page: the rail, the views by address, the login, the keys that work everywhere.
 
-import { onLogin, post } from "./api.js";
+import { get, onLogin, perhaps, post } from "./api.js";
 import { approvalsView } from "./approvals.js";
 import { announce, byId, h, kept, replace } from "./dom.js";
 import { icon } from "./icons.js";
@@ -123,6 +123,12 @@ function login() {
   });
 }
 
+// A token that may not do everything is named, so that nobody wonders at a refusal.
+async function showRight() {
+  const token = await perhaps(get("/v1/token"));
+  if (token && token.right !== "admin") document.querySelector(".rail-foot").prepend(h("p.right", { title: S.login.named(token.name) }, S.login.rights[token.right] ?? token.right));
+}
+
 // -- keys --------------------------------------------------------------------------------------------
 
 const GO = { c: "chats", s: "search", a: "approvals", p: "parked", j: "schedules", m: "memory", e: "people", u: "usage", h: "health", o: "config" };
@@ -165,3 +171,4 @@ addEventListener("unhandledrejection", (event) => told(event.reason));
 overview.addEventListener("change", showCounts);
 show();
 overview.start();
+showRight();

@@ -33,7 +33,7 @@ export const S = {
   },
   login: {
     title: "Sign in", text: "This gateway asks for a token. It stays in a cookie that no script can read.",
-    token: "Token", go: "Sign in", wrong: "That is not a token of this gateway.",
+    token: "Token", go: "Sign in", wrong: "That is not a token of this gateway.", named: (name) => `The token ${name}`, rights: { read: "May only look", write: "May not let in, allow or configure" },
   },
   copy: {
     code: "Copy", message: "Copy", done: "Copied", failed: "Not allowed", plain: "text", label: (language) => (language ? `Code, ${language}` : "Code"),
