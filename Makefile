@@ -31,8 +31,8 @@ extras: $(VENV)/.runtime ## adds what MCP servers, the tool web_fetch and traces
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
-test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ
-	@deploy/system-packages.sh rabbitmq-server curl bubblewrap openssl systemd
+test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
+	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core curl bubblewrap openssl systemd
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
@@ -46,7 +46,7 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/python -m pytest tests/test_house_rules.py tests/docs
 
 bench: $(VENV)/.dev install ## measures against peers in one run
-	@deploy/system-packages.sh rabbitmq-server
+	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core
 	$(BIN)/python -m bench
 
 deb: $(VENV)/.runtime ## builds a Debian package into dist/

@@ -18,6 +18,7 @@ NOUNS = {
     "load": "a cold load of 10,000 messages",
     "recall": "what a search finds, how soon, and what its index costs",
     "scope": "a search and a request in a scope of 10,000 facts and 100 MB",
+    "console": "the page with 5,000 chats and 10,000 messages in a real browser",
     "big": "a transcript of 100 MB, with and without its index",
     "conversation": "2,000 turns of one session",
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",

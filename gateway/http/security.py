@@ -26,7 +26,9 @@ log = structlog.get_logger("http")
 COOKIE = "chat_gateway"
 COOKIE_AGE_S = 30 * 24 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/", "/app.js", "/style.css"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/"})
+# The files of the page: it has to be there before anybody can log in.
+OPEN_PREFIX = "/page/"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - names that are refused, not bound
 OPERATOR = Caller("http.token", "admin")
@@ -160,7 +162,8 @@ class Gate:
 
     def needs_none(self, scope: Scope) -> bool:
         """Whether a request is served without a token even where one is set."""
-        return scope["path"] in OPEN_PATHS
+        path: str = scope["path"]
+        return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
     def _no_token(self, scope: Scope, headers: _Headers) -> Refusal | None:
         if self.needs_none(scope):

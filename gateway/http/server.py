@@ -19,9 +19,11 @@ from gateway.http import (
     approvals,
     completions,
     cron,
+    entries,
     events,
     health,
     login,
+    media,
     memory,
     memory_versions,
     messages,
@@ -36,6 +38,7 @@ from gateway.http import (
     sockets,
     trace,
 )
+from gateway.http import chats as chat_routes
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
 from gateway.http.openai_errors import OpenAIErrors
@@ -191,6 +194,9 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         pairing.routes(chats),
         operation.routes(chats),
         recall.routes(chats),
+        chat_routes.routes(chats),
+        entries.routes(chats),
+        media.routes(chats),
         trace.routes(chats),
         metrics.routes(chats.application),
         login.routes(gate),

@@ -107,7 +107,7 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
         "/v1/sessions/{ulid}", summary="Show one session", response_model=SessionOut, **needs("read", 404)
     )
     async def get_one(ulid: str) -> Response:
-        return json_response(await files.shown(await _row(files, ulid)))
+        return json_response(await files.shown(await row_of(files, ulid)))
 
     @router.get(
         "/v1/sessions/{ulid}/messages",
@@ -120,7 +120,7 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
         after: Annotated[int, Query(ge=0, le=2**53, description="the last seq that is known")] = 0,
         limit: Limit = 100,
     ) -> Response:
-        messages = await files.messages(await _row(files, ulid))
+        messages = await files.messages(await row_of(files, ulid))
         found, following = await asyncio.to_thread(page_of_records, messages, after=after, limit=limit)
         return json_response({"messages": found, "next": following})
 
@@ -136,7 +136,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
     )
     async def patch(ulid: str, body: PatchIn) -> Response:
         changes = {name: getattr(body, name) or None for name in body.model_fields_set}
-        return await _answer(files.patch(await _row(files, ulid), changes))
+        return await _answer(files.patch(await row_of(files, ulid), changes))
 
     @router.delete(
         "/v1/sessions/{ulid}",
@@ -145,7 +145,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
         **needs("write", 404),
     )
     async def delete(ulid: str) -> Response:
-        return await _answer(files.delete(await _row(files, ulid)))
+        return await _answer(files.delete(await row_of(files, ulid)))
 
     @router.post(
         "/v1/sessions/{ulid}/messages",
@@ -162,7 +162,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
             float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")
         ] = None,
     ) -> Response:
-        row = await _row(files, ulid)
+        row = await row_of(files, ulid)
         if not row.active:
             path = f"/v1/sessions/{ulid}/resume"
             raise HttpError(409, f"session {ulid} has ended", hint=f"POST {path} opens it again (resume)")
@@ -183,7 +183,7 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
         **needs("write", 404),
     )
     async def post_resume(ulid: str) -> Response:
-        return await _answer(files.resume(await _row(files, ulid)))
+        return await _answer(files.resume(await row_of(files, ulid)))
 
     @router.post(
         "/v1/sessions/{ulid}/close",
@@ -192,7 +192,7 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
         **needs("write", 404),
     )
     async def post_close(ulid: str) -> Response:
-        return await _answer(files.close(await _row(files, ulid)))
+        return await _answer(files.close(await row_of(files, ulid)))
 
     @router.post(
         "/clear-session",
@@ -213,7 +213,7 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
         return json_response({"cleared": await files.clear(key=body.key, chat_id=body.chat_id)})
 
 
-async def _row(files: SessionService, ulid: str) -> SessionRow:
+async def row_of(files: SessionService, ulid: str) -> SessionRow:
     """Find a session by the ULID of a path."""
     if _ULID.fullmatch(ulid) is None:
         raise HttpError(400, "this is no ULID", hint="26 characters of 0-9 and A-Z without I, L, O and U")

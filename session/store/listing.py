@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
@@ -15,7 +16,12 @@ from session.transcript import archive
 from session.transcript.archive import MAX_HEAD_BYTES
 from session.transcript.key import SessionKey
 from session.transcript.loading import load
+from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, parse, read_time, stamp
+
+PREVIEW_CHARS = 160
+# White space is folded, so that more than a preview's length has to be read.
+PREVIEW_READ_CHARS = 4 * PREVIEW_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,11 @@ class SessionRow:
     cron_job_id: str | None
     active: bool
     totals: Totals = field(default_factory=Totals)
+    # The beginning of the newest message, for a list of chats, and who said it.
+    last_text: str = ""
+    last_role: str = ""
+    # When the file changed, in nanoseconds since 1970.
+    changed_ns: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that the listing shows to other programs."""
@@ -108,15 +119,19 @@ class Listing:
             return None
         if found is None:
             return None
-        row = make_row(found[0], path, self._zone, active=active)
+        row = make_row(found[0], path, self._zone, active=active, changed_ns=found[1][2])
         fresh[path] = (found[1], row)
         return row
 
 
-def make_row(transcript: Transcript, path: Path, zone: tzinfo, *, active: bool) -> SessionRow:
+def make_row(
+    transcript: Transcript, path: Path, zone: tzinfo, *, active: bool, changed_ns: int = 0
+) -> SessionRow:
     """Describe one transcript."""
     inner = transcript.inner
-    last = last_message_at(transcript)
+    at = transcript.index.last_message()
+    newest = decode(transcript.messages[at]) if at >= 0 else {}
+    last = read_time(newest.get("timestamp")) or read_time(newest.get("created_at"))
     written = _written_at(transcript, len(transcript.messages) - 1)
     updated = read_time(transcript.metadata.get("updated_at"))
     times = [at for at in (updated, written) if at is not None]
@@ -137,6 +152,9 @@ def make_row(transcript: Transcript, path: Path, zone: tzinfo, *, active: bool) 
         cron_job_id=_text(inner.get("cron_job_id")),
         active=active,
         totals=transcript.index.totals(),
+        last_text=" ".join(plain_text(newest.get("content"))[:PREVIEW_READ_CHARS].split())[:PREVIEW_CHARS],
+        last_role=str(newest.get("role") or ""),
+        changed_ns=changed_ns,
     )
 
 
@@ -158,12 +176,13 @@ def _written_at(transcript: Transcript, at: int) -> datetime | None:
 def transcripts(layout: Layout) -> Iterator[Path]:
     """List the active transcripts by name."""
     try:
-        paths = sorted(layout.sessions.iterdir())
+        # Of thousands of files the folder itself says what they are: no path is made or looked at for that.
+        with os.scandir(layout.sessions) as found:
+            names = sorted(each.name for each in found if each.name.endswith(".jsonl") and each.is_file())
     except FileNotFoundError:
         return
-    for path in paths:
-        if path.name.endswith(".jsonl") and path.is_file():
-            yield path
+    for name in names:
+        yield layout.sessions / name
 
 
 def key_at(path: Path, stem: str) -> str:

@@ -1,0 +1,102 @@
+"""``/v1/chats`` and ``/v1/search``: all chats with their last word and what runs, and a search over them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from gateway.http.errors import json_response
+from gateway.http.health import LaneOut
+from gateway.http.recall import MAX_LIMIT, MAX_TEXT_CHARS, HitOut
+from gateway.http.session_shapes import SessionRowOut
+from gateway.http.shape import Shape, needs
+from gateway.service.chat_list import ChatList
+from gateway.service.chats import ChatService
+from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.service.search import Search
+
+
+class ChatOut(Shape):
+    """A chat, with the session that is active, else the one that spoke last."""
+
+    key: str
+    id: str
+    name: str | None
+    active: bool
+    last_message_at: str | None
+    message_count: int
+    sessions: int
+    source: str
+    last_role: str
+    last_text: str
+
+
+class ChatsOut(Shape):
+    """The chats; ``now`` is the ``since`` of the next look, ``count`` how many chats there are in all."""
+
+    chats: list[ChatOut]
+    count: int
+    now: int
+    lanes: list[LaneOut]
+
+
+class SessionsOfChat(Shape):
+    """The sessions of a chat, the active one first, then the one that spoke last."""
+
+    sessions: list[SessionRowOut]
+
+
+class SearchOut(Shape):
+    """The best hits of the chats that were searched; ``next`` is the ``start`` for those that were not."""
+
+    hits: list[HitOut]
+    searched: int
+    chats: int
+    next: int | None
+    all: bool
+
+
+def routes(chats: ChatService) -> APIRouter:
+    """Build the routes that look at all chats."""
+    router = APIRouter(prefix="/v1")
+
+    @router.get(
+        "/chats",
+        summary="List the chats with their last word and what runs",
+        response_model=ChatsOut,
+        **needs("read"),
+    )
+    async def get_chats(
+        since: Annotated[
+            int | None, Query(ge=0, le=2**53, description="only what changed since then: the last now")
+        ] = None,
+    ) -> Response:
+        return json_response(await ChatList(chats).rows(since))
+
+    @router.get(
+        "/chats/sessions",
+        summary="List the sessions of one chat",
+        response_model=SessionsOfChat,
+        **needs("read"),
+    )
+    async def get_sessions(
+        key: Annotated[str, Query(min_length=1, max_length=MAX_KEY_CHARS, description="channel:chat_id")],
+    ) -> Response:
+        return json_response({"sessions": await ChatList(chats).sessions(key)})
+
+    @router.get(
+        "/search",
+        summary="Find what was said in all chats, for a second at a time",
+        response_model=SearchOut,
+        **needs("read"),
+    )
+    async def get_search(
+        q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question, or words")],
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="how many at most")] = 20,
+        start: Annotated[int, Query(ge=0, le=2**31, description="begin with this chat: the last next")] = 0,
+    ) -> Response:
+        return json_response(await Search(chats).search(q, limit=limit, start=start))
+
+    return router

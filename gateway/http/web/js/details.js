@@ -1,0 +1,81 @@
+// A chat's own page: name and instructions, what it took, its sessions, and how to end or delete them.
+
+import { del, get, part, patch, post } from "./api.js";
+import { h, kept, replace } from "./dom.js";
+import { compact, number, usd, when } from "./format.js";
+import { overview } from "./overview.js";
+import { go, href } from "./router.js";
+import { S } from "./strings.js";
+import { badge, button, dialog, facts, field, shown, sure, toast } from "./ui.js";
+
+export function details(key, sessions, { shown: until = null, changed }) {
+  const session = sessions.find((one) => one.id === until) ?? sessions.find((one) => one.active) ?? sessions[0];
+  const place = h("div.stack");
+  const made = dialog(S.details.title, place, { wide: true });
+  if (!session) return void replace(place, h("p", {}, S.details.none));
+  shown(place, () => get(`/v1/sessions/${session.id}`), (found) => [editing(found, changed), numbers(found), links(key), ending(key, found, made, changed), others(key, sessions, session, made)]);
+}
+
+function editing(found, changed) {
+  const name = h("input", { type: "text", maxlength: "200", value: found.name ?? "", dir: "auto" });
+  const instructions = h("textarea", { rows: "5", maxlength: "100000", dir: "auto" });
+  instructions.value = found.instructions ?? "";
+  const save = button(S.save, async () => {
+    await patch(`/v1/sessions/${found.id}`, { name: name.value.trim() || null, instructions: instructions.value.trim() || null });
+    toast(S.details.saved);
+    await overview.look();
+    await changed();
+  }, { kind: "primary" });
+  return h("form.stack", { on: { submit: (event) => {
+    event.preventDefault();
+    save.click();
+  } } }, field(S.details.name, name), field(S.details.instructions, instructions, S.details.instructionsHint), h("div.actions", {}, save));
+}
+
+function numbers(found) {
+  return facts([
+    [S.details.key, h("code", {}, found.key)], [S.details.session, h("code", {}, found.id)],
+    [S.details.state, found.active ? S.details.active : S.details.endedAt(when(found.ended_at))],
+    [S.details.created, when(found.created_at)], [S.details.messages, number(found.message_count)],
+    [S.details.tokens, S.details.tokensOf(compact(found.metrics.prompt_tokens), compact(found.metrics.completion_tokens))],
+    [S.details.cost, usd(found.metrics.cost_usd)], found.model && [S.details.model, found.model], found.summary && [S.details.summary, found.summary],
+  ]);
+}
+
+const links = (key) => h("div.actions", {}, h("a.button", { href: href("memory", [], { key }), on: { click: closeAll } }, S.nav.memory),
+  h("a.button", { href: href("search", [], { key }), on: { click: closeAll } }, S.details.search));
+
+function closeAll() {
+  for (const one of document.querySelectorAll("dialog[open]")) one.close();
+}
+
+function ending(key, found, made, changed) {
+  const close = found.active && button(S.details.end, async () => {
+    if (!await sure({ title: S.details.end, text: S.details.endText, action: S.details.end, danger: false })) return;
+    await post(`/v1/sessions/${found.id}/close`);
+    made.close();
+    toast(S.details.endDone);
+    await overview.look();
+    await changed();
+  });
+  const remove = button(S.details.remove, async () => {
+    if (!await sure({ title: S.details.remove, text: S.details.removeText(number(found.message_count)), action: S.details.remove })) return;
+    await del(`/v1/sessions/${found.id}`);
+    if (found.active) for (const name of ["outbox", "asides"]) kept.set(`${name}.${key}`, null);
+    made.close();
+    toast(S.details.removed);
+    await overview.look();
+    if (overview.chats.has(key)) go("chats", [key]);
+    else go("chats");
+    await changed();
+  }, { kind: "danger", symbol: "trash" });
+  return h("div.actions", {}, close, remove);
+}
+
+function others(key, sessions, current, made) {
+  if (sessions.length < 2) return null;
+  return h("section", {}, h("h3", {}, S.details.sessions), h("ul.plain.session-list", {}, sessions.map((one) => h("li", {},
+    h("a", { href: one.active ? href("chats", [key]) : href("chats", [key, one.id]), "aria-current": one.id === current.id ? "true" : null, on: { click: () => made.close() } },
+      h("span", { dir: "auto" }, one.name ?? when(one.created_at)), " ", one.active ? badge(S.details.active, "good") : null,
+      h("span.faint", {}, S.details.line(number(one.message_count), when(one.last_message_at))))))));
+}

@@ -1,0 +1,188 @@
+// What was said in a chat, session after session: read from its end, older pages when they are asked for.
+
+import { get } from "./api.js";
+import { sameDay } from "./format.js";
+
+const PAGE = 200;
+const LARGE_PAGE = 1000;
+
+export class History {
+  // `until`: the session with which it ends, one that has ended; null: the newest.
+  constructor(key, until = null) {
+    this.key = key;
+    this.until = until;
+    this.sessions = [];
+    this.segments = []; // oldest first: { session, entries, previous }
+    this.ids = new Set(); // of messages that stand here
+    this.loading = null;
+  }
+
+  get newest() {
+    return this.segments.at(-1) ?? null;
+  }
+
+  get active() {
+    return this.sessions.find((session) => session.active) ?? null;
+  }
+
+  get lastSeq() {
+    return this.newest?.entries.at(-1)?.seq ?? 0;
+  }
+
+  async open({ at = 0 } = {}) {
+    this.sessions = (await get("/v1/chats/sessions", { key: this.key })).sessions;
+    const first = this.until ? this.sessions.findIndex((session) => session.id === this.until) : 0;
+    this.order = this.sessions.slice(Math.max(first, 0));
+    this.segments = [];
+    this.ids.clear();
+    if (!this.order.length) return;
+    await this.begin(this.order[0], at ? LARGE_PAGE : PAGE);
+    while (at && this.segments[0].previous && this.segments[0].entries[0]?.seq > at) await this.page(this.segments[0], LARGE_PAGE);
+    // A session that has just begun is shown below the end of the one before it.
+    if (this.newest.entries.length < 10) await this.older();
+  }
+
+  async begin(session, limit) {
+    const segment = { session, entries: [], previous: null, whole: false };
+    const found = await get(`/v1/sessions/${session.id}/entries`, { limit });
+    this.fill(segment, found);
+    this.segments.unshift(segment);
+  }
+
+  async page(segment, limit) {
+    this.fill(segment, await get(`/v1/sessions/${segment.session.id}/entries`, { before: segment.previous, limit }));
+  }
+
+  fill(segment, found) {
+    segment.entries = [...found.entries, ...segment.entries];
+    segment.previous = found.previous;
+    for (const entry of found.entries) if (entry.message_id && entry.kind === "user") this.ids.add(entry.message_id);
+  }
+
+  get whole() {
+    return this.segments.length >= (this.order?.length ?? 0) && !this.segments[0]?.previous;
+  }
+
+  // Read the page before what is here; false where there is nothing older.
+  older() {
+    this.loading ??= this.readOlder().finally(() => (this.loading = null));
+    return this.loading;
+  }
+
+  async readOlder() {
+    if (this.whole) return false;
+    const first = this.segments[0];
+    if (first.previous) await this.page(first, first.entries.length > 400 ? LARGE_PAGE : PAGE);
+    else await this.begin(this.order[this.segments.length], PAGE);
+    return true;
+  }
+
+  // Read what was said since; several wishes at once are one reading, and one more behind it.
+  newer() {
+    if (this.reading) {
+      this.once_more = true;
+      return this.reading;
+    }
+    this.reading = this.readNewer().finally(async () => {
+      this.reading = null;
+    });
+    return this.reading;
+  }
+
+  async readNewer() {
+    if (this.until) return;
+    do {
+      this.once_more = false;
+      await this.readOnce();
+    } while (this.once_more);
+  }
+
+  async readOnce() {
+    const segment = this.newest;
+    let gone = !segment;
+    if (segment) {
+      try {
+        const found = await get(`/v1/sessions/${segment.session.id}/entries`, { after: this.lastSeq, limit: LARGE_PAGE });
+        // A transcript that became shorter was cleared, and one that ended has a follower.
+        gone = found.total < this.lastSeq;
+        const known = new Set(segment.entries.slice(-LARGE_PAGE).map((entry) => entry.seq));
+        const news = found.entries.filter((entry) => !known.has(entry.seq));
+        segment.entries.push(...news);
+        for (const entry of news) if (entry.message_id && entry.kind === "user") this.ids.add(entry.message_id);
+      } catch (error) {
+        if (error.status !== 404) throw error;
+        gone = true;
+      }
+    }
+    const active = gone || this.stale ? (await get("/v1/chats/sessions", { key: this.key })).sessions : null;
+    this.stale = false;
+    if (!active) return;
+    const same = !gone && active[0]?.id === segment.session.id;
+    if (same) {
+      this.sessions = active;
+      Object.assign(segment.session, active[0]);
+    } else {
+      await this.open();
+    }
+  }
+
+  // Everything in order, as rows: boundaries, days, entries. `asides` are of this browser: { at, after, session, … }.
+  rows(asides = []) {
+    const rows = [];
+    let before = null;
+    // What was said aside before anything was stored stands above it.
+    if (this.whole || !this.segments.length) rows.push(...asides.filter((one) => one.session === null).map(asideRow));
+    for (const [number, segment] of this.segments.entries()) {
+      const last = number === this.segments.length - 1;
+      // What belongs among lines that were not read yet comes with them.
+      const from = segment.previous ? segment.entries[0]?.seq - 1 : 0;
+      const mine = asides.filter((one) => one.session === segment.session.id && one.after >= from);
+      if (!segment.previous) rows.push({ key: `b:${segment.session.id}`, kind: "begin", session: segment.session, first: this.whole && number === 0 });
+      before = entryRows(segment, mine, rows, before);
+      if (!segment.session.active) rows.push({ key: `e:${segment.session.id}`, kind: "end", session: segment.session, last });
+    }
+    return rows;
+  }
+}
+
+const asideRow = (aside) => ({ key: `a:${aside.id}`, kind: "aside", aside });
+
+function entryRows(segment, asides, rows, before) {
+  const { session, entries } = segment;
+  const results = new Map(), edits = new Map(), called = new Set();
+  let kept = 0;
+  const undone = [];
+  for (const entry of entries) {
+    if (entry.kind === "tool") results.set(entry.call_id, entry);
+    if (entry.kind === "edit") edits.set(entry.edits, entry);
+    if (entry.kind === "undo") undone.push([entry.since, entry.seq]);
+    if (entry.kind === "overlay") kept = Math.max(kept, entry.first_kept);
+    for (const call of entry.calls ?? []) called.add(call.id);
+  }
+  let aside = 0;
+  const tell = (seq) => {
+    for (; aside < asides.length && asides[aside].after < seq; aside++) rows.push(asideRow(asides[aside]));
+  };
+  for (const entry of entries) {
+    tell(entry.seq);
+    if (entry.at && !sameDay(before, entry.at) && !["undo", "edit"].includes(entry.kind)) {
+      rows.push({ key: `d:${session.id}:${entry.seq}`, kind: "day", at: entry.at });
+    }
+    before = entry.at ?? before;
+    // A result stands in its call, an edit beside what it changed.
+    if ((entry.kind === "tool" && called.has(entry.call_id)) || entry.kind === "edit") continue;
+    if (kept && entry.seq === kept) rows.push({ key: `k:${session.id}:${entry.seq}`, kind: "kept" });
+    const above = rows.at(-1);
+    rows.push({
+      // The words of one turn follow each other under one name.
+      goesOn: entry.kind === "assistant" && above?.kind === "assistant" && above.entry.message_id === entry.message_id,
+      key: `${session.id}:${entry.seq}`, kind: entry.kind, entry, session,
+      withdrawn: undone.some(([since, until]) => entry.seq >= since && entry.seq < until),
+      superseded: entry.seq < kept,
+      edit: entry.message_id && entry.kind === "user" ? edits.get(entry.message_id) : undefined,
+      results: entry.calls?.map((call) => results.get(call.id)),
+    });
+  }
+  tell(Infinity);
+  return before;
+}

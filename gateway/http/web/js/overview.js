@@ -1,0 +1,99 @@
+// What all views share: the chats with their lanes, and what waits for a person. Looked up every few seconds
+// while the page is in view; only what changed since the last look comes.
+
+import { get, perhaps } from "./api.js";
+
+const EVERY_MS = 2500;
+// In a tab behind, so that its title still says what waits.
+const BEHIND_MS = 30000;
+// A look that takes long, as over many thousand chats, is taken less often.
+const RESTS = 15;
+const APPROVALS_EVERY_MS = 10000;
+
+class Overview extends EventTarget {
+  constructor() {
+    super();
+    this.chats = new Map();
+    this.lanes = new Map();
+    this.approvals = [];
+    this.parked = null;
+    this.loaded = false;
+    this.error = null;
+    this.now = null;
+    this.timer = 0;
+    this.askedApprovals = 0;
+    this.running = null;
+    this.took = 0;
+  }
+
+  start() {
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "visible") this.look();
+    });
+    return this.look();
+  }
+
+  // Look now; several wishes at once are one look, and one more behind it.
+  look({ approvals = false } = {}) {
+    if (approvals) this.askedApprovals = 0;
+    if (this.running) {
+      this.again = true;
+      return this.running;
+    }
+    clearTimeout(this.timer);
+    this.running = this.once().finally(() => {
+      this.running = null;
+      const soon = this.again;
+      this.again = false;
+      if (soon) this.look();
+      else this.timer = setTimeout(() => this.look(), Math.max(document.visibilityState === "visible" ? EVERY_MS : BEHIND_MS, RESTS * this.took));
+    });
+    return this.running;
+  }
+
+  async once() {
+    const begun = performance.now();
+    try {
+      let found = await get("/v1/chats", { since: this.now });
+      this.took = performance.now() - begun;
+      this.take(found);
+      // A chat that is gone changes no file that is still there.
+      if (found.count !== this.chats.size) {
+        found = await get("/v1/chats");
+        this.chats.clear();
+        this.take(found);
+      }
+      this.error = null;
+      await this.lookAside();
+    } catch (error) {
+      this.error = error;
+    }
+    this.loaded = true;
+    this.dispatchEvent(new Event("change"));
+  }
+
+  take(found) {
+    this.now = found.now;
+    for (const chat of found.chats) this.chats.set(chat.key, chat);
+    this.lanes = new Map(found.lanes.map((lane) => [lane.key, lane]));
+    this.lanesAt = Date.now();
+  }
+
+  async lookAside() {
+    const asking = [...this.lanes.values()].some((lane) => lane.asking);
+    const known = this.approvals.length > 0;
+    if (asking === known && Date.now() - this.askedApprovals < APPROVALS_EVERY_MS) return;
+    const stale = Date.now() - this.askedApprovals >= APPROVALS_EVERY_MS;
+    this.askedApprovals = Date.now();
+    this.approvals = (await get("/v1/approvals")).approvals;
+    if (stale || this.parked === null) this.parked = (await perhaps(get("/v1/parked")))?.parked ?? [];
+  }
+
+  // How long a turn of a chat has run, in seconds; null where none does.
+  runningFor(key) {
+    const lane = this.lanes.get(key);
+    return lane?.running_s === null || lane?.running_s === undefined ? null : lane.running_s + (Date.now() - this.lanesAt) / 1000;
+  }
+}
+
+export const overview = new Overview();

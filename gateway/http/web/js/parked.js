@@ -1,0 +1,68 @@
+// Messages that could not be answered or sent: why, and what can be done with each.
+
+import { del, get, part, post } from "./api.js";
+import { h, replace } from "./dom.js";
+import { ago, exactly } from "./format.js";
+import { codeBlock } from "./markdown.js";
+import { pretty } from "./entries.js";
+import { overview } from "./overview.js";
+import { href } from "./router.js";
+import { S } from "./strings.js";
+import { badge, button, dialog, empty, head, shown, sure, toast } from "./ui.js";
+
+export const parkedView = {
+  open(root) {
+    const place = h("div.stack");
+    const again = () => shown(place, () => get("/v1/parked"), (found) => {
+      overview.parked = found.parked;
+      overview.dispatchEvent(new Event("change"));
+      return found.parked.length ? found.parked.map((row) => card(row, again)) : empty("parked", S.parked.none, S.parked.noneText);
+    });
+    const all = button(S.parked.retryAll, async () => {
+      const rows = (await get("/v1/parked")).parked;
+      if (!rows.length || !await sure({ title: S.parked.retryAll, text: S.parked.retryAllText(rows.length), action: S.parked.retryAll, danger: false })) return;
+      for (const row of rows) await post(address(row, "/retry"), {}, { key: row.key });
+      toast(S.parked.retried);
+      await again();
+    }, { symbol: "retry" });
+    replace(root, h("div.view.narrow", {}, head(S.nav.parked, S.parked.about, all), place));
+    again();
+  },
+};
+
+const address = (row, rest = "") => `/v1/parked/${part(row.id)}${rest}`;
+
+function card(row, again) {
+  const [cause, cure] = splitReason(row.reason);
+  return h("section.row-card", { "aria-label": row.id },
+    h("div.row-head", {}, h("span.words", {}, cause), badge(row.box === "inbound" ? S.parked.inbound : S.parked.outbound, row.box === "inbound" ? "warn" : "bad"),
+      h("time.faint", { datetime: row.parked_at, title: exactly(row.parked_at) }, ago(row.parked_at))),
+    cure && h("p", {}, h("strong", {}, S.parked.cure), " ", cure),
+    h("p.hint", {}, row.key ? h("a", { href: href("chats", [row.key]), dir: "auto" }, row.key) : S.parked.unreadable, " · ", h("code", {}, row.id), row.attempts ? ` · ${S.parked.attempts(row.attempts)}` : ""),
+    h("div.actions", {},
+      button(S.parked.retry, async () => {
+        await post(address(row, "/retry"), {}, { key: row.key });
+        toast(S.parked.retried);
+        await again();
+      }, { kind: "primary small", symbol: "retry" }),
+      button(S.parked.show, () => look(row), { kind: "small" }),
+      row.key && h("a.button.small", { href: href("trace", [row.id], { key: row.key }) }, S.entry.trace),
+      button(S.parked.drop, async () => {
+        if (!await sure({ title: S.parked.drop, text: S.parked.dropText, action: S.parked.drop })) return;
+        await del(address(row), { key: row.key });
+        toast(S.parked.dropped);
+        await again();
+      }, { kind: "danger small", symbol: "trash" })));
+}
+
+// `class: cause; cure`, as the reason is written.
+function splitReason(reason) {
+  const at = reason.lastIndexOf("; ");
+  return at < 0 ? [reason, ""] : [reason.slice(0, at), reason.slice(at + 2)];
+}
+
+function look(row) {
+  const place = h("div.stack");
+  dialog(S.parked.letter, place, { wide: true });
+  shown(place, () => get(address(row), { key: row.key }), (found) => codeBlock(found.body !== undefined ? pretty(found.body) : found.body_base64, found.body !== undefined ? "json" : "base64"));
+}

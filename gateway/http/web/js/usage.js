@@ -1,0 +1,74 @@
+// What models took over time: tokens and cost by day, chat, person and model, and what is left of the budgets.
+
+import { get, perhaps } from "./api.js";
+import { bar, columns } from "./charts.js";
+import { h, replace } from "./dom.js";
+import { compact, number, usd, utcDay } from "./format.js";
+import { href } from "./router.js";
+import { S } from "./strings.js";
+import { badge, button, card, empty, head, shown, tableOf } from "./ui.js";
+
+const SPANS = [7, 30, 90];
+const MOST_ROWS = 12;
+
+export const usageView = {
+  open(root) {
+    const place = h("div.stack");
+    let days = 30;
+    const choice = h("div.choice", { role: "group", "aria-label": S.usage.span }, SPANS.map((one) => button(S.usage.days(one), () => choose(one), { "aria-pressed": String(one === days), data: { days: one } })));
+    function choose(wanted) {
+      days = wanted;
+      for (const one of choice.children) one.setAttribute("aria-pressed", String(Number(one.dataset.days) === days));
+      draw();
+    }
+    const draw = () => shown(place, async () => {
+      const [status, found] = await Promise.all([get("/v1/status"), perhaps(get("/v1/usage", { days }))]);
+      return { status, found };
+    }, ({ status, found }) => [budgets(status), found ? history(found, status) : card(null, empty("usage", S.unavailable.title, S.unavailable.text(S.usage.what)), today(status))]);
+    replace(root, h("div.view", {}, head(S.nav.usage, S.usage.about, choice), place));
+    draw();
+  },
+};
+
+const tile = (value, what) => h("div.tile", {}, h("span.value", {}, value), h("span.what", {}, what));
+
+function today(status) {
+  const spent = status.usage_today;
+  return spent && h("div.tiles", {}, tile(number(spent.turns), S.usage.turns), tile(compact(spent.prompt_tokens), S.usage.prompt), tile(compact(spent.completion_tokens), S.usage.completion), tile(usd(spent.cost_usd), S.usage.cost));
+}
+
+function budgets(status) {
+  if (!status.limits?.length) return null;
+  return card(S.usage.budgets, h("div.stack", {}, status.limits.map((row) => {
+    const tokens = row.limit === "tokens_per_day";
+    const show = tokens ? number : usd;
+    const text = S.usage.left(show(row.left), show(row.of));
+    return h("div.field", {}, h("div.row-head", {}, h("span", {}, S.usage.limits[row.limit] ?? row.limit), row.who && badge(row.who, "channel"), h("span.faint", {}, text)), bar(row.of ? 1 - row.left / row.of : 0, text));
+  })));
+}
+
+function history(found, status) {
+  const all = found.total;
+  if (!all.turns && !all.calls) return card(null, empty("usage", S.usage.none, S.usage.noneText));
+  const cap = (name) => status.limits?.find((row) => row.limit === name && row.who === null)?.of ?? null;
+  const tokenCap = cap("tokens_per_day"), costCap = cap("cost_per_day_usd");
+  return [
+    h("div.tiles", {}, tile(number(all.turns), S.usage.turns), tile(number(all.calls), S.usage.calls), tile(compact(all.prompt_tokens), S.usage.prompt), tile(compact(all.completion_tokens), S.usage.completion), tile(usd(all.cost_usd), S.usage.cost)),
+    h("div.cards", {},
+      card(null, columns({ title: S.usage.tokensByDay, format: compact, cap: tokenCap, legend: [["", S.usage.prompt], ["two", S.usage.completion], ...(tokenCap ? [["capped", S.usage.cap]] : [])],
+        rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.prompt_tokens, day.completion_tokens], told: S.usage.tokensOf(number(day.prompt_tokens), number(day.completion_tokens)) })) })),
+      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costCap ? [["", S.usage.cost], ["capped", S.usage.cap]] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd], told: usd(day.cost_usd) })) }))),
+    card(null, columns({ title: S.usage.turnsByDay, format: compact, rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.turns], told: number(day.turns) })) })),
+    h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => h("a", { href: href("chats", [row.key ?? ""]), dir: "auto" }, row.key ?? S.usage.unnamed)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
+  ];
+}
+
+const ranked = (title, rows, name) => card(title, numbersOf(title, [S.usage.who, S.usage.turns, S.usage.tokens, S.usage.cost],
+  rows.slice(0, MOST_ROWS).map((row) => [name(row), number(row.turns), compact(row.prompt_tokens + row.completion_tokens), usd(row.cost_usd)])), rows.length > MOST_ROWS && h("p.hint", {}, S.usage.more(rows.length - MOST_ROWS)));
+
+// A table whose columns but the first are figures.
+function numbersOf(...given) {
+  const made = tableOf(...given);
+  made.classList.add("figures");
+  return made;
+}

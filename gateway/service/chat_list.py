@@ -1,0 +1,91 @@
+"""The chats of a workspace as a page lists them: one row a key, with its last word and its lane."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from session.disk.threads import start_thread
+from session.store.listing import SessionRow
+
+if TYPE_CHECKING:
+    from gateway.service.chats import ChatService
+
+# A file may be written after it was looked at and in the same tick of its file system's clock.
+OVERLAP_NS = 2_000_000_000
+
+
+class ChatList:
+    """Lists the chats of one application."""
+
+    def __init__(self, chats: ChatService) -> None:
+        self._chats = chats
+
+    async def rows(self, since: int | None) -> dict[str, Any]:
+        """List the chats, those with the newest message first.
+
+        Args:
+            since: only chats of which a file changed since then, the ``now`` of an answer before; None: all.
+
+        Returns:
+            ``chats``, ``count`` (how many there are in all), ``now`` and ``lanes``.
+        """
+        now = time.time_ns()
+        sessions = await self._chats.store.rows()
+        floor = None if since is None else since * 1_000_000 - OVERLAP_NS
+        found, count = await start_thread(lambda: _by_key(sessions, floor), name="chats")
+        return {"chats": found, "count": count, "now": now // 1_000_000, "lanes": self.lanes()}
+
+    async def sessions(self, key: str) -> list[dict[str, Any]]:
+        """List the sessions of one chat, the active one first, then the one that spoke last."""
+        rows = [row for row in await self._chats.store.rows() if row.key == key]
+        return [row.as_dict() for row in sorted(rows, key=lambda row: not row.active)]
+
+    def lanes(self) -> list[dict[str, Any]]:
+        """List what runs and waits in this daemon, as ``status`` does."""
+        worker = self._chats.application.worker
+        now = asyncio.get_running_loop().time()
+        return [
+            {
+                "key": lane.key,
+                "id": lane.running.inbound.id if lane.running is not None else None,
+                "asking": lane.entries[0].asking if lane.entries else "",
+                "waiting": len(lane.entries) - (lane.running is not None),
+                "running_s": round(now - lane.running.since, 1) if lane.running is not None else None,
+            }
+            for lane in (worker.lanes if worker is not None else ())
+        ]
+
+
+def _by_key(sessions: Iterable[SessionRow], floor: int | None) -> tuple[list[dict[str, Any]], int]:
+    """Join the sessions of each key into a row: the active one's, else that of the one that spoke last.
+
+    ``sessions``: the newest message first, an order that the rows keep.
+    """
+    shown: dict[str, SessionRow] = {}
+    counts: dict[str, int] = {}
+    changed: dict[str, int] = {}
+    for row in sessions:
+        counts[row.key] = counts.get(row.key, 0) + 1
+        changed[row.key] = max(changed.get(row.key, 0), row.changed_ns)
+        if row.key not in shown or (row.active and not shown[row.key].active):
+            shown[row.key] = row
+    wanted = (row for row in shown.values() if floor is None or changed[row.key] >= floor)
+    return [_row(row, counts[row.key]) for row in wanted], len(shown)
+
+
+def _row(row: SessionRow, sessions: int) -> dict[str, Any]:
+    return {
+        "key": row.key,
+        "id": row.id,
+        "name": row.name,
+        "active": row.active,
+        "last_message_at": row.last_message_at or None,
+        "message_count": row.message_count,
+        "sessions": sessions,
+        "source": row.source,
+        "last_role": row.last_role,
+        "last_text": row.last_text,
+    }

@@ -1,0 +1,141 @@
+"""A transcript as a person reads it: every line with what a page shows of it, paged from either end; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from typing import Any
+
+from session.transcript.attachments import attachments_of
+from session.transcript.history import is_deletion, is_record
+from session.transcript.line import decode, read_time, stamp
+from session.transcript.repair import plain_text
+
+# What is longer than this is cut, and says how long it is: a page that shows a file whole would stand still.
+MAX_TEXT_CHARS = 200_000
+MAX_RESULT_CHARS = 20_000
+_FLAGS = ("final", "stopped", "is_error", "interrupted")
+_RECORDS = {"overlay": "overlay", "compact": "compact", "undo": "undo", "note": "edit"}
+
+
+def page(
+    messages: Sequence[bytes], *, before: int | None, after: int | None, limit: int
+) -> tuple[list[dict[str, Any]], int | None, int | None]:
+    """Return up to ``limit`` lines as entries, oldest first.
+
+    Args:
+        messages: the message lines of a session.
+        before: the entries end below this ``seq``; None: they end with the newest.
+        after: the entries begin behind this ``seq``, and ``before`` does not count.
+        limit: how many lines at most; our own records that show nothing are among them.
+
+    Returns:
+        The entries, the ``before`` of what stands before them and the ``after`` of what stands behind; each
+        None where nothing does.
+    """
+    if after is not None:
+        start = min(max(after, 0), len(messages))
+        stop = min(start + limit, len(messages))
+    else:
+        stop = len(messages) if before is None else min(max(before - 1, 0), len(messages))
+        start = max(stop - limit, 0)
+    entries = [entry_of(decode(messages[at]), at + 1) for at in range(start, stop)]
+    found = [entry for entry in entries if entry is not None]
+    return found, start + 1 if start > 0 else None, stop if stop < len(messages) else None
+
+
+def entry_of(line: Mapping[str, Any], seq: int) -> dict[str, Any] | None:
+    """Turn a message line into its entry; None for a record of ours that shows nothing.
+
+    An entry has ``seq``, ``kind``, ``at`` and ``text``, and of the other fields those that the line has.
+    """
+    role = str(line.get("role"))
+    kind = _RECORDS.get(str(line.get("kind"))) if is_record(line) else role
+    if kind is None:
+        return None
+    entry: dict[str, Any] = {"seq": seq, "kind": kind, "at": _time(line)}
+    typed = line.get("typed")
+    text = typed if role == "user" and isinstance(typed, str) else plain_text(line.get("content"))
+    entry |= _cut(text, MAX_RESULT_CHARS if role == "tool" else MAX_TEXT_CHARS)
+    if isinstance(id_ := line.get("message_id"), str):
+        entry["message_id"] = id_
+    entry |= {flag: True for flag in _FLAGS if line.get(flag) is True}
+    return entry | _of_kind(kind, line, seq)
+
+
+def _of_kind(kind: str, line: Mapping[str, Any], seq: int) -> dict[str, Any]:
+    if kind == "user":
+        return _of_user(line)
+    if kind == "assistant":
+        return _of_assistant(line)
+    if kind == "tool":
+        return {"call_id": str(line.get("tool_call_id", "")), "name": str(line.get("name") or "")}
+    if kind in ("overlay", "compact"):
+        first = line.get("first_kept")
+        kept = first + 1 if type(first) is int and first >= 0 else seq + 1
+        return {"first_kept": kept, "tokens_before": _count(line.get("tokens_before"))}
+    if kind == "undo":
+        since = line.get("from")
+        return {"since": since + 1 if type(since) is int and since >= 0 else seq}
+    if kind == "edit":
+        return {"edits": str(line.get("edits", "")), "deleted": is_deletion(line)}
+    return {}
+
+
+def _of_user(line: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    sender = line.get("sender")
+    if isinstance(sender, Mapping):
+        sender = sender.get("name") or sender.get("username") or sender.get("id")
+    if sender:
+        found["sender"] = str(sender)[:200]
+    if files := attachments_of(line):
+        found["attachments"] = [file.as_dict() for file in files]
+    return found
+
+
+def _of_assistant(line: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    raw = line.get("tool_calls")
+    if calls := [_call(call) for call in raw if isinstance(call, Mapping)] if isinstance(raw, list) else []:
+        found["calls"] = calls
+    usage = line.get("usage")
+    if isinstance(usage, Mapping):
+        cost = usage.get("cost_usd")
+        found["usage"] = {
+            "prompt": _count(usage.get("prompt")),
+            "completion": _count(usage.get("completion")),
+            "cost_usd": float(cost) if isinstance(cost, int | float) else 0.0,
+        }
+    answers = line.get("answers")
+    if isinstance(answers, list):
+        found["answers"] = [str(id_) for id_ in answers]
+    if files := attachments_of(line):
+        found["attachments"] = [file.as_dict() for file in files]
+    return found
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    function = function if isinstance(function, Mapping) else {}
+    raw = function.get("arguments")
+    text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
+    return {
+        "id": str(call.get("id", "")),
+        "name": str(function.get("name", "")),
+        "arguments": text[:MAX_RESULT_CHARS],
+    }
+
+
+def _cut(text: str, most: int) -> dict[str, Any]:
+    return {"text": text} if len(text) <= most else {"text": text[:most], "cut_from": len(text)}
+
+
+def _time(line: Mapping[str, Any]) -> str | None:
+    at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+    return stamp(at, UTC) if at is not None else None
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and value >= 0 else 0

@@ -1,0 +1,248 @@
+"""A conversation in the page, over a real daemon: sent, streamed, stopped, approved, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from playwright.async_api import expect
+
+from tests.browser.rig import Console
+from tests.browser.seeds import long_chat
+from tests.support.harness import ask
+from tests.support.model_server import Reply
+from tests.support.until import until
+
+TABLE = "**bold** and `code`\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n```sh\nls -l\n```"
+
+
+async def test_an_answer_is_written_as_it_comes_and_stays_after_a_reload(console: Console) -> None:
+    """A message, the first half of its answer while the model still writes, the whole, and the same anew."""
+    half = asyncio.Event()
+    console.gateway.model.script.append(Reply(text="the first words and then the last words", half=half))
+    page = await console.open("chats/web:stream")
+    await console.say("tell me")
+
+    await expect(page.locator("article.draft")).to_contain_text("the first", timeout=20_000)
+    assert "last words" not in await page.locator("article.draft").inner_text()
+    half.set()
+    await console.sees("the first words and then the last words")
+    await expect(page.locator("article.draft")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    await page.reload()
+    await console.sees("the first words and then the last words")
+    assert await console.entry("tell me").count() == 1
+
+
+async def test_markdown_is_rendered_and_code_is_copied(console: Console) -> None:
+    console.gateway.model.script.append(Reply(text=TABLE))
+    await console.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = await console.open("chats/web:markdown")
+    await console.say("show me")
+
+    answer = await console.sees("bold and code")
+    assert await answer.locator("strong").inner_text() == "bold"
+    assert await answer.locator("td").all_inner_texts() == ["1", "2"]
+    await answer.locator(".code").get_by_role("button", name="Copy").click()
+    await until(lambda: page.evaluate("navigator.clipboard.readText()"))
+    assert await page.evaluate("navigator.clipboard.readText()") == "ls -l"
+
+
+async def test_messages_wait_behind_a_turn_and_stop_ends_it(console: Console) -> None:
+    """While one is answered the next ones wait, and are said to; stop ends the first, and the next runs."""
+    held = asyncio.Event()
+    console.gateway.model.script.append(Reply(text="too late", held=held))
+    console.gateway.model.script.append(Reply(text="here is the second"))
+    page = await console.open("chats/web:waits")
+    await console.say("first question")
+    await expect(page.locator(".talk-head")).to_contain_text("answering")
+    await console.say("second question")
+
+    await expect(page.locator(".waits")).to_contain_text("1 message waits")
+    await page.get_by_role("button", name="Stop").click()
+    await console.sees("here is the second")
+    held.set()
+    await expect(page.locator("article.entry", has_text="stopped").first).to_be_visible()
+    assert await console.entry("too late").count() == 0
+
+
+async def test_a_tool_call_is_folded_and_opens_to_its_result(console: Console) -> None:
+    console.gateway.model.script.append(Reply(text="I look.", tool_calls=[("ls", '{"path": "."}')]))
+    console.gateway.model.script.append(Reply(text="It is empty."))
+    page = await console.open("chats/web:tools")
+    await console.say("what is there?")
+
+    await console.sees("It is empty.")
+    fold = page.locator("details.call")
+    assert await fold.count() == 1
+    assert await fold.locator("pre").count() == 0
+    await fold.locator("summary").click()
+    assert json.loads(await fold.locator("pre").first.inner_text()) == {"path": "."}
+    await expect(fold.locator("pre")).to_have_count(2)
+
+
+async def test_an_approval_is_given_by_its_button_and_another_denied(console: Console) -> None:
+    """The card shows what would run; the word about it ends the wait, and the file is there or is not."""
+    model = console.gateway.model
+    page = await console.open("chats/web:asks")
+    for path, name, answer in (
+        ("yes.txt", "Allow write", "written"),
+        ("no.txt", "Deny write", "not written"),
+    ):
+        model.script.append(Reply(tool_calls=[("write", json.dumps({"path": path, "content": "milk"}))]))
+        model.script.append(Reply(text=answer))
+        await console.say(f"write {path}")
+        card = page.locator(".conversation .approval")
+        await expect(card).to_contain_text(path)
+        await expect(page.locator("#rail .rail-count").locator("visible=true").last).to_be_visible()
+        await card.get_by_role("button", name=name).click()
+        await expect(card).to_have_count(0)
+        await console.sees(answer)
+
+    files = console.gateway.workspace / "files"
+    assert [path.name for path in files.rglob("*.txt")] == ["yes.txt"]
+
+
+async def test_a_command_is_answered_beside_the_transcript(console: Console) -> None:
+    """It is no message of the conversation; it stays in this browser, and / offers what there is."""
+    page = await console.open("chats/web:commands")
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill("/sta")
+    await page.get_by_role("group", name="Commands").get_by_role("button", name="/status").click()
+    await box.press("Enter")
+
+    await console.sees("model: openai/stub")
+    await page.reload()
+    await console.sees("model: openai/stub")
+
+
+async def test_a_draft_is_kept_over_a_reload_each_in_its_chat(console: Console) -> None:
+    page = await console.open("chats/web:draft-one")
+    await page.get_by_role("textbox", name="Message").fill("not sent yet\nsecond line")
+    await page.reload()
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("not sent yet\nsecond line")
+    await console.open("chats/web:draft-two")
+
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("")
+
+
+async def test_a_conversation_is_named_ended_read_and_opened_again(console: Console) -> None:
+    """Name and instructions change; it ends, another begins behind a boundary, and the old one comes back."""
+    page = await console.open("chats/web:life")
+    await console.say("the first of all")
+    await console.sees("stub: the first of all")
+    await page.get_by_role("button", name="Details").click()
+    await page.get_by_label("Name", exact=True).fill("A life")
+    await page.get_by_label("Instructions").fill("Answer in rhymes.")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".chat-row.current")).to_contain_text("A life")
+    await page.get_by_role("button", name="End the conversation").click()
+    await page.get_by_role("dialog", name="End the conversation").get_by_role("button", name="End").click()
+    await expect(page.locator(".line-row.boundary.end")).to_contain_text("A life has ended")
+    await console.say("and the second")
+    await console.sees("stub: and the second")
+    await expect(page.locator(".line-row.boundary", has_text="new conversation")).to_have_count(1)
+    await page.locator(".line-row.boundary.end").get_by_role("button", name="Open again").click()
+
+    await expect(page.locator(".line-row.boundary.end")).to_have_count(1)
+    await console.say("third")
+    await console.sees("stub: third")
+    rhymes = [seen for seen in console.gateway.model.turns if seen.text.startswith("third")]
+    assert "Answer in rhymes." in str(rhymes[0].messages)
+
+
+async def test_a_conversation_is_deleted_for_good(console: Console) -> None:
+    page = await console.open("chats/web:gone")
+    await console.say("soon nobody knows")
+    await console.sees("stub: soon nobody knows")
+    await page.get_by_role("button", name="Details").click()
+    await page.get_by_role("button", name="Delete for good").click()
+    await page.get_by_role("dialog", name="Delete for good").get_by_role("button", name="Delete").click()
+
+    await expect(page.locator(".chat-row", has_text="soon nobody knows")).to_have_count(0)
+    assert not list((console.gateway.workspace / "sessions").rglob("web_gone*"))
+
+
+async def test_another_program_s_messages_come_into_the_open_chat(console: Console) -> None:
+    """What somebody says elsewhere in the chat shows here without a word from this page."""
+    page = await console.open("chats/web:shared")
+    await expect(page.locator(".empty-title", has_text="A fresh start")).to_be_visible()
+    await ask(console.gateway.daemon, "web:shared", "web:elsewhere", "from my phone")
+
+    await console.sees("from my phone")
+    await console.sees("stub: from my phone")
+    await expect(page.locator(".chat-row", has_text="stub: from my phone")).to_be_visible()
+
+
+async def test_what_ended_while_the_page_was_closed_is_shown(console: Console) -> None:
+    """A command that was answered meanwhile does not wait for ever, and is not asked again."""
+    await ask(console.gateway.daemon, "web:missed", "web:cmd1", "/status")
+    await console.open("chats")
+    told = {"id": "web:cmd1", "text": "/status", "at": "2026-01-01T00:00:00Z"}
+    waiting = told | {"state": "waiting", "accepted": True}
+    await console.page.evaluate(
+        "(one) => localStorage.setItem('chat-gateway.outbox.web:missed', JSON.stringify([one]))", waiting
+    )
+    page = await console.open("chats/web:missed")
+
+    await console.sees("model: openai/stub")
+    await expect(page.locator("article.pending")).to_have_count(0)
+    assert await console.entry("/status").count() == 1
+
+
+async def test_a_refused_message_goes_back_into_the_send_box(console: Console) -> None:
+    page = await console.open("chats/sub:nobody")
+    await console.say("hello?")
+    await page.get_by_role("button", name="Back into the send box").click()
+
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("hello?")
+    await expect(page.locator("article.pending")).to_have_count(0)
+
+
+async def test_a_long_conversation_is_read_up_to_its_beginning(console: Console) -> None:
+    """Older messages come as they are wanted, what is read stays in its place, and few elements are there."""
+    long_chat(console.gateway.workspace, "web:long", 900)
+    page = await console.open("chats/web:long")
+    await console.sees("Answer 449.")
+    talk = page.locator(".talk")
+
+    async def at_the_beginning() -> bool:
+        await talk.evaluate("(one) => (one.scrollTop = 0)")
+        return await page.locator(".line-row.boundary", has_text="The chat began").count() == 1
+
+    await until(at_the_beginning)
+    await expect(console.entry("Question 0").first).to_be_visible()
+    assert await page.locator(".window-row").count() < 150
+    await talk.evaluate("(one) => (one.scrollTop = 20000)")
+    await expect(page.get_by_role("button", name="To the newest message")).to_be_visible()
+    await page.get_by_role("button", name="To the newest message").click()
+
+    await expect(console.entry("Answer 449.")).to_be_in_viewport()
+
+
+async def test_search_leads_to_the_very_message(console: Console) -> None:
+    """A hit opens its chat at the message, also in a conversation that has ended."""
+    page = await console.open("search?q=backups of both hosts")
+    await page.locator(".hit", has_text="Set up the backups").first.click()
+
+    await expect(page.locator("article.entry.pointed")).to_contain_text("Set up the backups of both hosts")
+    await expect(page.locator(".ended-bar")).to_contain_text("has ended")
+
+
+async def test_a_tab_behind_listens_to_nothing_and_misses_nothing(console: Console) -> None:
+    """What was said while another tab was looked at stands there when this one is again."""
+    page = await console.open("chats/web:behind")
+    await console.say("before")
+    await console.sees("stub: before")
+    shown = (
+        "(how) => { Object.defineProperty(document, 'visibilityState', { value: how, configurable: true });"
+    )
+    shown += " document.dispatchEvent(new Event('visibilitychange')); }"
+    await page.evaluate(shown, "hidden")
+    await ask(console.gateway.daemon, "web:behind", "web:b2", "meanwhile")
+    await ask(console.gateway.daemon, "web:behind", "web:b3", "/status")
+    assert await console.entry("meanwhile").count() == 0
+    await page.evaluate(shown, "visible")
+
+    await console.sees("stub: meanwhile")
+    await console.sees("model: openai/stub")

@@ -1,0 +1,59 @@
+"""A gateway with a token: the page asks for it once, and keeps none of it where a script could read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.async_api import Browser, expect
+
+from tests.browser.rig import Console, Gateway
+from tests.support.harness import Daemon, command
+from tests.support.model_server import ModelServer
+
+TOKEN = "correct-horse-battery-staple"
+
+
+async def test_the_token_is_asked_for_once(browser: Browser, tmp_path: Path) -> None:
+    """A wrong one is refused, the right one opens everything, and a reload asks no more."""
+    async with Daemon(tmp_path, config={"http.token": TOKEN}) as daemon:
+        context = await browser.new_context()
+        console = Console(await context.new_page(), context, Gateway(daemon, ModelServer(), tmp_path))
+        await console.begin()
+        page = await console.open("chats/web:ada")
+        login = page.get_by_role("dialog", name="Sign in")
+        await login.get_by_label("Token").fill("a wrong one")
+        await page.keyboard.press("Enter")
+        await expect(login.get_by_role("alert")).to_contain_text("not a token")
+        await login.get_by_label("Token").fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await expect(login).to_have_count(0)
+        await console.say("hello")
+        await console.sees("echo: hello")
+        await page.reload()
+        await console.sees("echo: hello")
+
+        await expect(page.locator(".right")).to_have_count(0)
+        assert TOKEN not in await page.evaluate(
+            "JSON.stringify(localStorage) + document.cookie + location.href"
+        )
+        await console.end()
+        await context.close()
+
+
+async def test_a_token_that_may_only_look_is_told_so(browser: Browser, tmp_path: Path) -> None:
+    """It sees everything; what it sends is refused with the reason, and comes back into the send box."""
+    async with Daemon(tmp_path, config={"http.token": TOKEN}) as daemon:
+        code, out = await command(tmp_path, "tokens", "add", "wall", "--right", "read")
+        assert code == 0, out
+        context = await browser.new_context()
+        console = Console(await context.new_page(), context, Gateway(daemon, ModelServer(), tmp_path))
+        await console.begin()
+        page = await console.open("chats/web:ada")
+        await page.get_by_role("dialog", name="Sign in").get_by_label("Token").fill(out.split()[-1])
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".right")).to_have_text("May only look")
+        await console.say("hello")
+
+        await expect(page.locator("article.pending .error")).to_contain_text("the right read")
+        await console.end()
+        await context.close()

@@ -1,0 +1,233 @@
+"""Every view in light and dark, on a phone, a desk and a wall: it fits, and axe finds nothing."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.async_api import Page, expect
+
+from tests.browser.rig import LARGE, PHONE, Console
+from tests.support.until import until
+
+VIEWS = (
+    "chats",
+    "chats/web:operations",
+    "search?q=backups",
+    "approvals",
+    "parked",
+    "schedules",
+    "memory?key=web:operations&tab=notes",
+    "memory?key=web:operations&tab=facts",
+    "memory?key=web:operations&tab=versions",
+    "people",
+    "usage",
+    "health",
+    "config?tab=settings",
+    "config?tab=doctor",
+    "trace/web:m3?key=web:operations",
+)
+AXE = """
+async () => {
+  const found = await axe.run(document, { resultTypes: ["violations"] });
+  return found.violations.map((one) =>
+    `${one.impact} ${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
+}
+"""
+
+
+async def settled(page: Page) -> None:
+    """Wait until a view shows what it has."""
+    await expect(page.locator("main h1").first).to_be_attached()
+    await expect(page.locator("main .loading")).to_have_count(0, timeout=90_000)
+
+
+async def axe(page: Page) -> list[str]:
+    """Return what axe finds that is serious or worse."""
+    if not await page.evaluate("'axe' in window"):
+        await page.evaluate(AXE_SCRIPT)
+    found: list[str] = await page.evaluate(AXE)
+    return [one for one in found if one.startswith(("serious", "critical"))]
+
+
+async def test_each_view_is_accessible_in_light_and_dark(console: Console) -> None:
+    """Axe looks at every view, and the colours follow the system and the switch."""
+    page = console.page
+    found: dict[str, list[str]] = {}
+    for view in VIEWS:
+        await console.open(view)
+        await settled(page)
+        for scheme in ("light", "dark"):
+            await page.emulate_media(color_scheme=scheme)
+            found[f"{view} {scheme}"] = await axe(page)
+
+    assert {view: all_ for view, all_ in found.items() if all_} == {}
+
+
+async def test_no_view_is_wider_than_its_screen(console: Console) -> None:
+    page = console.page
+    wide = []
+    for width, height in (PHONE, (768, 1024), LARGE):
+        await page.set_viewport_size({"width": width, "height": height})
+        for view in VIEWS:
+            await console.open(view)
+            await settled(page)
+            beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            within = await page.evaluate(
+                "(({ scrollWidth: a, clientWidth: b }) => a - b)(document.querySelector('main'))"
+            )
+            if beyond > 0 or within > 0:
+                wide.append(f"{view} at {width}: {beyond}, {within}")
+
+    assert wide == []
+
+
+async def test_a_phone_shows_one_of_list_and_conversation_and_a_menu(console: Console) -> None:
+    page = console.page
+    await page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    await console.open("chats")
+    await page.locator(".chat-row", has_text="Operations").get_by_role("link").click()
+    await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    await expect(page.locator(".chat-list")).to_be_hidden()
+    await page.get_by_role("link", name="Back to the chats").click()
+    await expect(page.locator(".chat-list")).to_be_visible()
+    await page.get_by_role("button", name="Menu").click()
+    assert await axe(page) == []
+    await page.get_by_role("link", name="Health").click()
+
+    await expect(page.get_by_role("heading", name="Health")).to_be_visible()
+    await expect(page.locator(".rail-list")).to_be_hidden()
+
+
+async def test_the_switch_of_colours_is_kept(console: Console) -> None:
+    page = await console.open("chats")
+    dark = "getComputedStyle(document.body).backgroundColor"
+    before = await page.evaluate(dark)
+    switch = page.get_by_role("button", name="Colours:")
+    await switch.click()
+    await switch.click()
+    await expect(switch).to_contain_text("Dark")
+    await page.reload()
+
+    assert await page.evaluate(dark) != before
+    await expect(page.get_by_role("button", name="Colours: Dark")).to_be_visible()
+
+
+async def test_notes_facts_and_versions_are_edited_and_put_back(console: Console) -> None:
+    """Notes change and come back by their version; a fact is corrected, another forgotten."""
+    page = await console.open("memory?key=web:operations&tab=notes")
+    text = page.get_by_label("MEMORY.md")
+    await expect(text).to_have_value(
+        "# Servers\n\n- alpha and beta run Debian 12\n- backups: nightly at 02:30, kept for 30 days\n"
+    )
+    await text.fill("# Servers\n\n- only alpha is left\n")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".toast")).to_contain_text("Saved")
+    await page.get_by_role("tab", name="Versions").click()
+    await page.get_by_role("button", name="Put back MEMORY.md").first.click()
+    await page.get_by_role("dialog").get_by_role("button", name="Put back").click()
+    await page.get_by_role("tab", name="Notes").click()
+    await expect(page.get_by_label("MEMORY.md")).to_have_value(
+        "# Servers\n\n- alpha and beta run Debian 12\n- backups: nightly at 02:30, kept for 30 days\n"
+    )
+    await page.get_by_role("tab", name="Facts").click()
+    await page.get_by_role("button", name="Edit: Backups").click()
+    await page.get_by_role("dialog").get_by_label("Fact").fill("Backups run at 03:00")
+    await page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    await expect(page.locator(".row-card", has_text="Backups run at 03:00")).to_be_visible()
+    await page.get_by_role("button", name="Forget: Ada prefers").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Forget").click()
+
+    await expect(page.locator(".row-card", has_text="Ada prefers")).to_have_count(0)
+
+
+async def test_a_schedule_is_made_switched_run_and_removed(console: Console) -> None:
+    page = await console.open("schedules")
+    await page.get_by_role("button", name="Add a schedule").first.click()
+    form = page.get_by_role("dialog")
+    await form.get_by_label("Every", exact=True).fill("soon")
+    await form.get_by_label("Message").fill("Any news?")
+    await form.get_by_role("button", name="Add a schedule").click()
+    await expect(form.get_by_role("alert")).not_to_be_empty()
+    await form.get_by_label("Every", exact=True).fill("2h")
+    await form.get_by_role("button", name="Add a schedule").click()
+    card = page.locator(".row-card", has_text="Any news?")
+    await expect(card).to_contain_text("every 2 h")
+    await card.get_by_role("button", name="Switch off").click()
+    await expect(card).to_contain_text("off")
+    await card.get_by_role("button", name="Run now").click()
+    await card.locator("summary").click()
+    await expect(card.locator(".fold")).to_contain_text("Past")
+    await card.get_by_role("button", name="Remove").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+
+    await expect(card).to_have_count(0)
+
+
+async def test_a_parked_message_is_looked_at_tried_again_and_dropped(console: Console) -> None:
+    """What is too long to be answered is set aside with its reason; tried again, it comes back."""
+    gateway = console.gateway
+    text = "x" * (2**20 + 10)
+    async with httpx.AsyncClient(timeout=30) as http:
+        for number in (1, 2):
+            await http.post(
+                f"{gateway.url}/v1/messages", json={"chat_id": "parks", "text": text, "id": f"big{number}"}
+            )
+
+        async def parked() -> int:
+            return len((await http.get(f"{gateway.url}/v1/parked")).json()["parked"])
+
+        async def both() -> bool:
+            return await parked() == 2
+
+        await until(both, 60)
+        page = await console.open("parked")
+        card = page.locator(".row-card")
+        await expect(card).to_have_count(2)
+        assert await axe(page) == []
+        await card.first.get_by_role("button", name="Show").click()
+        await expect(page.get_by_role("dialog").locator("pre")).to_contain_text('"chat_id"')
+        await page.keyboard.press("Escape")
+        await card.first.get_by_role("button", name="Drop").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+        await expect(card).to_have_count(1)
+        await card.first.get_by_role("button", name="Try again").click()
+        await expect(page.locator(".toast", has_text="Put back")).to_be_visible()
+        # It is over the limit still, and so comes back.
+        await until(parked, 60)
+
+
+async def test_a_stranger_is_let_in_with_one_press(console: Console) -> None:
+    """Who waits with a code is let in, and put out again."""
+    from channels.pairing import Pairing
+
+    pairing = Pairing(console.gateway.workspace / "state")
+    pairing.ask("telegram", "4711", kind="person", name="Ada <b>L</b>", message_id="telegram:1:1")
+    page = await console.open("people")
+    card = page.locator(".row-card", has_text="Ada <b>L</b>")
+    await card.get_by_role("button", name="Let Ada").click()
+    await expect(card.get_by_role("button", name="Take access back")).to_be_visible()
+    assert [row["state"] for row in pairing.rows()] == ["approved"]
+    await card.get_by_role("button", name="Take access back").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Take back").click()
+
+    await expect(card).to_have_count(0)
+
+
+async def test_the_configuration_hides_its_secrets_and_the_doctor_speaks(console: Console) -> None:
+    page = await console.open("config?tab=settings")
+    await page.get_by_label("Filter").fill("openai/stub")
+    await expect(page.locator(".card", has_text="[model]")).to_contain_text("openai/stub")
+    await page.get_by_role("tab", name="Doctor").click()
+
+    await expect(page.locator(".check").first).to_be_visible(timeout=90_000)
+    assert json.dumps(await page.locator("main").inner_text()).count("fine") == 1
+
+
+@pytest.mark.parametrize("view", ["nowhere", "chats/telegram:nobody", "trace/nothing"])
+async def test_what_is_not_there_is_said(console: Console, view: str) -> None:
+    page = await console.open(view)
+
+    await expect(page.locator("main .empty, main .failed").first).to_be_visible()
