@@ -161,7 +161,7 @@ class Erasure:
         await self._store.clear(SessionKey(key), ids=ids, everything=True, awaited=self._awaited)
         if self._lanes is not None and self._lanes.begun(key) is begun:
             self._lanes.stop(key)
-        await self._services.compactions.settled(key, cancel=True)
+        await self._services.end_compactions(key)
 
     async def _ended(self, entries: Collection[Entry]) -> None:
         """Return when the letters have left their lanes, or do not do so in time."""

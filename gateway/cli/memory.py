@@ -14,7 +14,7 @@ from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from session.background.jobs import Report
+from session.background.report import Report
 from session.errors import ModelAway
 from session.memory.facts import Fact, active
 from session.memory.notes import Notes
@@ -48,7 +48,7 @@ def consolidate(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> Report:
         async with _services(settings) as services:
-            if services.model.plain:
+            if (await services.memory.of_session(args.key, None)).model.plain:
                 raise GatewayError(
                     "no language model is configured, and echo cannot take notes",
                     hint="set model.name in the configuration",

@@ -120,9 +120,12 @@ class SessionService:
 
         Raises:
             Unknown, StoreError.
+            OtherAgent: the agent that it is of does not answer in its chat.
         """
         try:
             async with self._chats.store.open(SessionKey(row.key)) as session:
+                if (services := self._chats.application.services) is not None:
+                    await services.follow_agent(session, row.id)
                 swap = await session.change(lambda *hands: switch_session.reopen(*hands, session_id=row.id))
         except NoSession:
             raise Unknown(row.id) from None
@@ -206,7 +209,7 @@ class SessionService:
             await self._end_subagents(key)
         services = self._chats.application.services
         if cleared and services is not None:
-            await services.compactions.settled(key, cancel=True)
+            await services.end_compactions(key)
             await start_thread(lambda: services.gate.files.forget(key), name="approvals")
         return cleared
 

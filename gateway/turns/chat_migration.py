@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import structlog
 
 from channels.cron.jobs_file import CronFile
@@ -10,7 +12,9 @@ from channels.message import Inbound
 from session.background import moving
 from session.background.job_files import move_jobs
 from session.disk.threads import start_thread
+from session.store import switch_session
 from session.store.store import Session, Store
+from session.transcript.agent import agent_in
 from session.transcript.key import SessionKey, split
 from session.turn.turn import Reply
 
@@ -36,6 +40,7 @@ async def settle(store: Store, session: Session, inbound: Inbound, to: SessionKe
     """
     # The journal notes it last: what a crash cuts short is done again from the beginning.
     if session.journal.known(inbound.id) is None:
+        await _keep_apart(store, session, inbound, to)
         stems = await moving.move(store, session.key, to)
         await start_thread(
             lambda: move_jobs(store.layout.workspace / "state", session.key, to), name="move jobs"
@@ -44,6 +49,16 @@ async def settle(store: Store, session: Session, inbound: Inbound, to: SessionKe
         await session.journal.conclude(inbound.id, "silent", reason="moved", to=to)
         log.info("conversation.moved", to=to, files=stems)
     return Reply(silent=True)
+
+
+async def _keep_apart(store: Store, old: Session, inbound: Inbound, to: SessionKey) -> None:
+    """Let the chat keep its agent, and end what another one began under the new key: lines never mix."""
+    async with store.open(to) as new:
+        chosen, agent = old.journal.agent, agent_in(old.metadata)
+        if chosen is not None:
+            await new.journal.choose(inbound.id, chosen)
+        if len(old) and len(new) and agent != agent_in(new.metadata):
+            await new.change(partial(switch_session.turn_to, agent=agent, by=inbound.id))
 
 
 def _move_schedules(store: Store, old: SessionKey, new: SessionKey) -> None:

@@ -56,6 +56,7 @@ class Entry:
         apart: a turn of several letters failed with it, so that it is asked alone.
         deleted: its message was taken back while it waited.
         asking: the tool that waits for a person's word.
+        agent: the agent that its command is bound to.
     """
 
     inbound: Inbound
@@ -76,6 +77,7 @@ class Entry:
     apart: bool = False
     deleted: bool = False
     asking: str = ""
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import structlog
 
 from channels.message import Inbound
 from gateway.turns import jobs
+from gateway.turns.agents import Answers
 from gateway.turns.approvals import Approvals
 from gateway.turns.attempts import Attempt
 from gateway.turns.collect import Collecting
@@ -43,7 +44,6 @@ class TurnRuns:
 
     def __init__(
         self,
-        turns: Turns,
         *,
         events: Events,
         quota: Quota | None,
@@ -56,7 +56,6 @@ class TurnRuns:
         turn_ended: Callable[[Session, Reply], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
-        self._turns = turns
         self._events = events
         self._quota = quota
         self._outages = outages
@@ -68,15 +67,16 @@ class TurnRuns:
         self._turn_ended = turn_ended
         self._spawn = spawn
 
-    async def run(self, attempt: Attempt, request: Request) -> Reply | RetryAfter | None:
-        """Run the turn; None when the letter was parked."""
+    async def run(self, attempt: Attempt, request: Request, agent: Answers) -> Reply | RetryAfter | None:
+        """Run the turn of an agent; None when the letter was parked."""
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
+        turns = agent.subagent_turns if is_of_subagent(inbound) else agent.turns
         entry.asking = ""
         meter = self._quota.meter(self.payer(inbound)) if self._quota is not None else Meter()
         try:
             async with attempt:
-                reply = await self._run(attempt, request, meter)
+                reply = await self._run(attempt, request, meter, turns)
         except AwaitsApproval as asks:
             self._outages.model_answers()
             assert self._approvals is not None
@@ -93,7 +93,7 @@ class TurnRuns:
             await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
             return None
         except OverCap as error:
-            return await self._broken_off(attempt, request, error, meter)
+            return await self._broken_off(attempt, request, error, meter, turns)
         # It is a SessionError, but of the disk and not of the letter: the lane waits.
         except StoreError:
             raise
@@ -101,7 +101,7 @@ class TurnRuns:
             self._outages.model_answers()
             self._count(inbound, meter)
             # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
-            if await self._collecting.part(entry, session, self._turns.now()):
+            if await self._collecting.part(entry, session, turns.now()):
                 return RetryAfter(SOON_S)
             verdict = park_verdict(error)
             log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
@@ -117,14 +117,13 @@ class TurnRuns:
         """Return a letter that says who pays for the turn of this one."""
         return self._subagents.payer(inbound) if self._subagents is not None else inbound
 
-    async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
+    async def _run(self, attempt: Attempt, request: Request, meter: Meter, turns: Turns) -> Reply:
         entry, inbound = attempt.entry, attempt.entry.inbound
-        agents = self._subagents if is_of_subagent(inbound) else None
         shown = jobs.is_shown(inbound)
         if shown and self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
         with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
-            return await (agents.turns if agents is not None else self._turns).run(
+            return await turns.run(
                 attempt.session,
                 request,
                 watcher=watcher if shown else None,
@@ -134,14 +133,16 @@ class TurnRuns:
                 joins=self._collecting.joins(attempt),
             )
 
-    async def _broken_off(self, attempt: Attempt, request: Request, error: OverCap, meter: Meter) -> Reply:
+    async def _broken_off(
+        self, attempt: Attempt, request: Request, error: OverCap, meter: Meter, turns: Turns
+    ) -> Reply:
         """End a turn whose next request would go over a cap, with what it had so far."""
         assert self._quota is not None
         inbound, begun = attempt.entry.inbound, meter.usage != Usage()
         # Known first: after a crash the notice is sent again, and the model is not asked.
         payer = self.payer(inbound)
         reply = await self._quota.broken_off(attempt.session, payer, error, begun=begun)
-        await self._turns.close(attempt.session, request)
+        await turns.close(attempt.session, request)
         if begun:
             self._quota.record(payer, meter.usage, answered=False)
         log.info("turn.broken_off", limit=error.name, begun=begun)

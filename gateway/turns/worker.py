@@ -16,6 +16,7 @@ from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import INBOUND, Mailbox
 from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
+from gateway.turns.agents import AgentSet, Answers, ChatAgents, Refused
 from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempts
@@ -45,8 +46,7 @@ from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
 from session.transcript.key import SessionKey
 from session.turn import commands
-from session.turn.commands import Commands
-from session.turn.turn import Reply, Request, Turns
+from session.turn.turn import Reply, Request
 
 log = structlog.get_logger("worker")
 
@@ -75,8 +75,7 @@ class Worker:
         *,
         mailbox: Mailbox,
         store: Store,
-        turns: Turns,
-        chat_commands: Commands,
+        agents: AgentSet,
         events: Events,
         rules: LetterRules,
         group: asyncio.TaskGroup,
@@ -94,8 +93,7 @@ class Worker:
         self.attached = asyncio.Event()
         self._mailbox = mailbox
         self._store = store
-        self._turns = turns
-        self._commands = chat_commands
+        self._turns = agents.every[""].turns
         self._events = events
         self._rules = rules
         self._group = group
@@ -106,6 +104,8 @@ class Worker:
         self._draining = False
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
+        end_subagents = subagents.end if subagents is not None else None
+        self._agents = ChatAgents(agents, store=store, notices=notices, end_subagents=end_subagents)
         self._settlement = settlement = Settlement(
             mailbox=mailbox,
             events=events,
@@ -124,11 +124,12 @@ class Worker:
         self._outages = self._open_outages(notices, clock, confides)
         self.outage = self._outages.outage
         self._runs = self._open_runs(turn_ended)
-        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=chat_commands.ended, clock=clock)
+        ended = agents.every[""].commands.ended
+        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=ended, clock=clock)
 
     def _open_orders(self, store: Store, clock: Callable[[], datetime]) -> Orders:
         return Orders(
-            *(self.lanes, store, self._mailbox, self._commands),
+            *(self.lanes, store, self._mailbox, self._agents),
             clock=clock,
             spawn=self._spawn,
             subagents=self._subagents,
@@ -150,7 +151,6 @@ class Worker:
 
     def _open_runs(self, turn_ended: Callable[[Session, Reply], None]) -> TurnRuns:
         return TurnRuns(
-            self._turns,
             events=self._events,
             quota=self._quota,
             outages=self._outages,
@@ -181,13 +181,15 @@ class Worker:
             orders=self.orders,
             refusals=refusals,
             collecting=self._collecting,
+            agents=self._agents,
             spawn=self._spawn,
         )
 
     def _open_approvals(
         self, notices: Notices, clock: Callable[[], datetime], decides: Callable[[Inbound], bool]
     ) -> Approvals | None:
-        gate, answers = self._turns.gate, self._commands.answers
+        chat_commands = self._agents.every[""].commands
+        gate, answers = self._turns.gate, chat_commands.answers
         if gate is None or answers is None:
             return None
         approvals = Approvals(
@@ -197,12 +199,14 @@ class Worker:
             mailbox=self._mailbox,
             notices=notices,
             aside=self.orders.aside,
-            chat_commands=self._commands,
+            chat_commands=chat_commands,
             clock=clock,
             spawn=self._spawn,
             decides=decides,
         )
-        gate.told = approvals.told
+        for each in self._agents.every.values():
+            if each.turns.gate is not None:
+                each.turns.gate.told = approvals.told
         return approvals
 
     # -- taking ------------------------------------------------------------------------------------
@@ -333,6 +337,10 @@ class Worker:
     ) -> Reply | RetryAfter | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
+        agent = await self._agents.before(entry, session)
+        if isinstance(agent, Refused):
+            known = await session.journal.conclude(inbound.id, "command", text=agent.text)
+            return Reply(text=agent.text, seq=known.seq or 0)
         if (pause := self._collecting.pause(entry, session)) is not None:
             return pause
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
@@ -355,23 +363,27 @@ class Worker:
                 return RetryAfter(SOON_S)
             if attempt.counted and outcomes.calls_model(inbound):
                 # It takes seconds, and a kill in them is no fault of the letter's.
-                await self._turns.ready(entry.stop)
+                await agent.turns.ready(entry.stop)
             if (wait := attempt.take_place()) is not None:
                 return wait
             held.callback(attempt.leave_place)
             if command is not None:
                 async with attempt:
-                    answer = await self._ordered(entry, session, command)
+                    answer = await self._ordered(entry, session, command, agent)
                 if isinstance(answer, str):
                     known = await session.journal.conclude(inbound.id, "command", text=answer)
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
-                return await self._runs.run(attempt, answer)
+                return await self._runs.run(attempt, answer, agent)
             await self._idle.before(entry, session)
-            return await self._runs.run(attempt, outcomes.request(inbound))
+            return await self._runs.run(attempt, outcomes.request(inbound), agent)
 
-    async def _ordered(self, entry: Entry, session: Session, command: commands.Command) -> str | Request:
+    async def _ordered(
+        self, entry: Entry, session: Session, command: commands.Command, agent: Answers
+    ) -> str | Request:
         """Run a command whose turn it is."""
         inbound = entry.inbound
         if command.name in commands.DECIDING and self._approvals is not None:
             return await self._approvals.words(inbound, session)
-        return await self._commands.run(session, command, outcomes.request(inbound), stop=entry.stop)
+        if command.name == "agent":
+            return await self._agents.said(session, inbound, command)
+        return await agent.commands.run(session, command, outcomes.request(inbound), stop=entry.stop)

@@ -12,6 +12,7 @@ from session.disk.layout import Layout, Seen, seen
 from session.errors import StoreError
 from session.models.model import Totals
 from session.transcript import archive
+from session.transcript.agent import DEFAULT, agent_in, shown
 from session.transcript.archive import MAX_HEAD_BYTES
 from session.transcript.key import SessionKey
 from session.transcript.loading import load
@@ -35,6 +36,7 @@ class SessionRow:
     source: str
     cron_job_id: str | None
     active: bool
+    agent: str = DEFAULT
     totals: Totals = field(default_factory=Totals)
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,6 +52,7 @@ class SessionRow:
             "source": self.source,
             "cron_job_id": self.cron_job_id,
             "active": self.active,
+            "agent": self.agent,
             "metrics": {
                 "prompt_tokens": self.totals.prompt_tokens,
                 "completion_tokens": self.totals.completion_tokens,
@@ -136,6 +139,7 @@ def make_row(transcript: Transcript, path: Path, zone: tzinfo, *, active: bool) 
         source=_text(inner.get("source")) or ("cron" if channel == "cron" else "interactive"),
         cron_job_id=_text(inner.get("cron_job_id")),
         active=active,
+        agent=shown(agent_in(inner)),
         totals=transcript.index.totals(),
     )
 
