@@ -78,7 +78,7 @@ class Arrivals:
         inbound, ignored = read_inbound(letter.body)
         if ignored:
             log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)
-        inbound, agent = self._agents.read(inbound)
+        typed, (inbound, agent) = inbound.text, self._agents.read(inbound)
         command = outcomes.command(inbound)
         lane = self._lanes.get(inbound.key)
         if lane is not None and self._is_too_many(lane, inbound):
@@ -89,7 +89,8 @@ class Arrivals:
         entry = self._lanes.add(inbound, letter)
         if entry is None:
             return
-        entry.agent = agent
+        if agent:
+            entry.agent, entry.typed = agent, typed
         lane = self._lanes.get(inbound.key)
         self._orders.received(inbound, command)
         if inbound.kind == "edit" and lane is not None:

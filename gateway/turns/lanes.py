@@ -56,7 +56,7 @@ class Entry:
         apart: a turn of several letters failed with it, so that it is asked alone.
         deleted: its message was taken back while it waited.
         asking: the tool that waits for a person's word.
-        agent: the agent that its command is bound to.
+        agent: the agent that its command is bound to, and ``typed`` what the person wrote with the command.
     """
 
     inbound: Inbound
@@ -78,6 +78,7 @@ class Entry:
     deleted: bool = False
     asking: str = ""
     agent: str = ""
+    typed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

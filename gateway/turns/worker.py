@@ -375,7 +375,8 @@ class Worker:
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
                 return await self._runs.run(attempt, answer, agent)
             await self._idle.before(entry, session)
-            return await self._runs.run(attempt, outcomes.request(inbound), agent)
+            asked = replace(outcomes.request(inbound), typed=entry.typed)
+            return await self._runs.run(attempt, asked, agent)
 
     async def _ordered(
         self, entry: Entry, session: Session, command: commands.Command, agent: Answers

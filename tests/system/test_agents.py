@@ -1,0 +1,169 @@
+"""A whole gateway with several agents: who answers, what each of them sees, and what a change keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gateway.turns.agents import GONE
+from tests.support.harness import Daemon, ask, command
+from tests.support.model_server import ModelServer
+from tests.support.place import archives, head_of, transcript, with_model
+
+NUMBERS = ("one", "two", "four")
+AGENTS: dict[str, Any] = {
+    "coder": {"persona": "You are CODER.", "description": "writes code", "model": {"max_output_tokens": 77}},
+    "clerk": {"choosable": False, "memory": {"scope": "workspace"}},
+}
+BINDINGS = [
+    {"agent": "clerk", "channel": "web"},
+    {"agent": "coder", "chat": "web:bound"},
+    {"agent": "clerk", "chat": "web:fixed", "fixed": True},
+    {"agent": "coder", "command": "code"},
+]
+
+
+def configured(model: ModelServer, **more: Any) -> dict[str, Any]:
+    return with_model(model, agents=AGENTS, bindings=BINDINGS, **more)
+
+
+class Talk:
+    """Says one thing after the other, each under an id of its own."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self._count = 0
+
+    async def __call__(self, key: str, text: str, id_: str = "") -> str:
+        self._count += 1
+        answer = await ask(self.daemon, key, id_ or f"m{self._count}", text)
+        assert answer is not None
+        return str(answer["reply"])
+
+
+def agents_of(workspace: Path, stem: str) -> list[str | None]:
+    """Name whose the sessions of a chat are, ended ones first; None: the default one's."""
+    paths = [*archives(workspace, stem), transcript(workspace, stem)]
+    return [head_of(path)["metadata"].get("agent") for path in paths]
+
+
+async def test_a_chat_goes_to_another_agent_and_back(tmp_path: Path) -> None:
+    """Each has its own persona, limits, sessions and notes; what was chosen holds over a restart."""
+    async with ModelServer() as model:
+        config = configured(model)
+        async with Daemon(tmp_path, config=config) as daemon:
+            say = Talk(daemon)
+            assert await say("cli:ann", "hello one") == "stub: hello one"
+            shown = await say("cli:ann", "/agent")
+            chosen = await say("cli:ann", "/agent coder")
+            assert await say("cli:ann", "hello two") == "stub: hello two"
+            status = await say("cli:ann", "/status")
+        async with Daemon(tmp_path, config=config) as daemon:
+            say = Talk(daemon)
+            await say("cli:ann", "hello three", "again1")
+            await say("cli:ann", "/agent default", "again2")
+            await say("cli:ann", "hello four", "again3")
+        one, two, three, four = model.turns
+        _, listed = await command(tmp_path, "sessions", "list", "--json", config=config)
+
+    assert shown.startswith("default answers here. Others: coder (writes code).")
+    assert chosen.startswith("coder answers here (writes code).")
+    assert "agent: coder" in status.splitlines()
+    assert [("CODER" in json.dumps(seen.body)) for seen in (one, two, three, four)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert [seen.body["max_tokens"] for seen in (one, two)] == [4096, 77]
+    assert "hello one" not in json.dumps([two.body, three.body])
+    assert "hello two" in json.dumps(three.body)
+    assert not any(text in json.dumps(four.body) for text in ("hello two", "hello three"))
+    assert agents_of(tmp_path, "cli_ann") == [None, "coder", None]
+    assert sorted(row["agent"] for row in json.loads(listed)) == ["coder", "default", "default"]
+
+
+async def test_the_most_specific_binding_decides_and_some_stay(tmp_path: Path) -> None:
+    """A channel, a chat within it, one that may not change, and an agent that no chat may choose."""
+    async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
+        say = Talk(daemon)
+        by_channel, by_chat = await say("web:any", "/agent"), await say("web:bound", "/agent")
+        fixed = [await say("web:fixed", text) for text in ("/agent", "/agent coder", "/code do it")]
+        closed = [await say("cli:ann", text) for text in ("/agent clerk", "/agent codr", "/agent CODER")]
+        bare = [await say("cli:bob", text) for text in ("/code", "/agent")]
+        helped = await say("cli:bob", "/help")
+
+    assert by_channel.startswith("clerk answers here.")
+    assert by_chat.startswith("coder answers here")
+    assert fixed[0] == "clerk answers here."
+    assert fixed[1:] == ["The operator of this bot has chosen clerk for this chat, and it stays."] * 2
+    assert closed[0].startswith("clerk is not to be chosen in a chat")
+    assert closed[1] == "There is no agent codr. Did you mean coder?. There are: default, coder, clerk."
+    assert closed[2].startswith("coder answers here")
+    assert all(said.startswith("coder answers here") for said in bare)
+    assert "/code asks the agent coder" in helped
+    assert model.turns == []
+
+
+async def test_a_bound_command_asks_its_agent_and_the_chat_stays_with_it(tmp_path: Path) -> None:
+    async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
+        say = Talk(daemon)
+        await say("cli:ann", "hello one")
+        assert await say("cli:ann", "/code two [[say:done]]", "code") == "done"
+        assert await say("cli:ann", "/code two [[say:done]]", "code") == "done"
+        await say("cli:ann", "three")
+        _, two, three = model.turns
+
+    assert all("CODER" in json.dumps(seen.body) for seen in (two, three))
+    assert two.messages[-1]["content"].endswith("two [[say:done]]")
+    assert "hello one" not in json.dumps([two.body, three.body])
+    assert agents_of(tmp_path, "cli_ann") == [None, "coder"]
+
+
+async def test_what_the_configuration_changes_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    """An agent that is gone, and one that is bound anew: the session ends, its chat is told once."""
+    async with ModelServer() as model:
+        async with Daemon(tmp_path, config=configured(model)) as daemon:
+            say = Talk(daemon)
+            await say("cli:ann", "/agent coder")
+            await say("cli:ann", "hello one")
+        without = with_model(model)
+        async with Daemon(tmp_path, config=without) as daemon:
+            say = Talk(daemon)
+            await say("cli:ann", "hello two", "two")
+            await say("cli:ann", "hello three", "three")
+            notices = [text for kind, text in await told(daemon, "cli:ann", "three") if kind == "notice"]
+            _, checked = await command(tmp_path, "doctor", "--json", config=without)
+        async with Daemon(tmp_path, config=configured(model)) as daemon:
+            say = Talk(daemon)
+            await say("cli:ann", "hello four", "four")
+            older = await say("cli:ann", "/resume", "five")
+        one, two, four = (next(t for t in model.turns if t.text.endswith(f"hello {n}")) for n in NUMBERS)
+
+    assert notices == [GONE.format("coder", "default")]
+    assert "[agents] has no coder" in checked
+    assert "CODER" in json.dumps(one.body)
+    assert "CODER" not in json.dumps(two.body)
+    assert "hello one" not in json.dumps(two.body)
+    assert "CODER" in json.dumps(four.body)
+    assert "hello two" not in json.dumps(four.body)
+    assert older.endswith(": 2 messages.")
+    assert "hello one" in transcript(tmp_path, "cli_ann").read_text()
+
+
+async def told(daemon: Daemon, key: str, last: str) -> list[tuple[str, str]]:
+    """Return kind and text of what a chat was told, up to the answer to its message ``last``."""
+    found: list[tuple[str, str]] = []
+    async with httpx.AsyncClient(timeout=30) as client:
+        headers = {"Last-Event-ID": "0"}
+        async with client.stream("GET", f"{daemon.url}/v1/events?key={key}", headers=headers) as stream:
+            async for line in stream.aiter_lines():
+                if line.startswith("data:"):
+                    event = json.loads(line.removeprefix("data:"))
+                    found.append((event["kind"], event["text"]))
+                    if event["kind"] == "reply" and event["in_reply_to"].endswith(last):
+                        break
+    return found
