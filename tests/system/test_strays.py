@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,11 @@ async def test_nothing_of_an_agent_is_seen_by_another(tmp_path: Path) -> None:
     for text in requests:
         owner = asked_for(text) or ""
         assert not strays(text, owner), (owner, strays(text, owner))
+    whose = summaries(tmp_path)
+    told = [(asked_for(text), found) for text in requests for found in re.findall(r"\] (Summary \d+)", text)]
+    assert told
+    for owner, summary in told:
+        assert owner is not None and owner.startswith(whose[summary]), (owner, summary)
     for chat, agent in answers:
         for kind in ("memory", "profile", "known", "file", "words", "history", "fact"):
             wanted = secret(owner_of(chat, agent), kind)
@@ -278,6 +284,12 @@ async def test_nothing_of_an_agent_is_seen_by_another(tmp_path: Path) -> None:
             for path in folder.rglob("*") if AGENTS[agent] == "chat" else folder.glob("*"):
                 text = path.read_text() if path.is_file() else ""
                 assert not strays(text, owner_of(chat, agent)), path
+
+
+def summaries(workspace: Path) -> dict[str, str]:
+    """Map the summary of each ended session to the name of its agent."""
+    heads = [head_of(path)["metadata"] for chat in AGENT_CHATS for path in archives(workspace, stem_of(chat))]
+    return {head["summary"].partition(" (")[0]: head.get("agent", "default") for head in heads}
 
 
 def drawn_by(workspace: Path, chat: str, agent: str) -> bool:
