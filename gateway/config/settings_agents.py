@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from channels.tables import ConfigTable
 from session.context.agents import By
 
+# As the menus of platforms take it.
+_COMMAND: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # What a binding may name; one thing each.
 BY: Final = (*get_args(By), "command")
 
@@ -21,8 +24,15 @@ class Binding(ConfigTable):
     chat: str = ""
     topic: str = ""
     person: str = ""
-    command: str = Field(default="", pattern=r"^([a-z][a-z0-9_]{0,31})?\Z")
+    command: str = ""
     fixed: bool = False
+
+    @field_validator("command")
+    @classmethod
+    def _a_name(cls, value: str) -> str:
+        if value and _COMMAND.fullmatch(value) is None:
+            raise ValueError("expected a name of up to 32 small letters, digits and '_', without the slash")
+        return value
 
     @model_validator(mode="after")
     def _one_thing(self) -> Binding:
