@@ -28,7 +28,8 @@ from session.background.passing import Passing
 from session.background.retention import Retention
 from session.context.embeddings import Embeddings
 from session.context.enclosures import enclosed
-from session.errors import OtherAgent
+from session.context.scopes import Scope
+from session.errors import OtherAgent, SessionError
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
@@ -36,7 +37,7 @@ from session.models.model import Warms
 from session.recall.nearness import Nearness
 from session.recall.recall import Recall
 from session.store.store import Session, Store, utc_now
-from session.transcript.agent import agent_in, shown
+from session.transcript.agent import DEFAULT, agent_in, home_of, is_name, shown
 from session.transcript.attachments import Attachment
 from session.turn.turn import Reply, Request
 
@@ -159,6 +160,21 @@ class SessionServices:
         if reply.usage is not None and not agent.model.plain:
             self.jobs.turn_ended(session)
             self.recall.note(session.key)
+
+    async def scope_with(self, key: str, agent: str | None) -> Scope:
+        """Return what a conversation may see with an agent of this name; None: with the one that it has.
+
+        Raises:
+            SessionError: there is none of this name, nor was there one.
+        """
+        if agent in (None, DEFAULT):
+            return await self.circles.of_key(key, agent="" if agent else None)
+        assert agent is not None
+        is_there = is_name(agent) and (agent in self.agents or home_of(self.scopes.workspace, agent).is_dir())
+        if not is_there:
+            known = ", ".join(map(shown, self.agents))
+            raise SessionError(f"there is no agent {agent!r}", hint=f"there are: {known}")
+        return await self.circles.of_key(key, agent=agent)
 
     async def follow_agent(self, session: Session, session_id: str) -> None:
         """Let the agent of an ended session answer in its chat, since that session is opened again.

@@ -25,7 +25,7 @@ def show(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> tuple[Path, str, str]:
         async with _services(settings) as services:
-            scope = await services.memory.scope_of(args.key)
+            scope = await services.scope_with(args.key, args.agent)
             notes = Notes(scope.memory)
             memory, history = notes.memory(), notes.history()
             return notes.history_path, memory.decode("utf-8", "replace"), history.decode("utf-8", "replace")
@@ -73,7 +73,7 @@ def facts(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> Sequence[Fact]:
         async with _services(settings) as services:
-            return await services.facts.known.facts(await services.circles.of_key(args.key))
+            return await services.facts.known.facts(await services.scope_with(args.key, args.agent))
 
     found = attach.complete(work(settings_of(args)))
     if args.json:
@@ -92,7 +92,7 @@ def forget(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> Fact | None:
         async with _services(settings) as services:
             return await services.facts.known.forget(
-                args.key, await services.circles.of_key(args.key), args.id
+                args.key, await services.scope_with(args.key, args.agent), args.id
             )
 
     gone = attach.complete(work(settings_of(args)))

@@ -375,8 +375,8 @@ class Worker:
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
                 return await self._runs.run(attempt, answer, agent)
             await self._idle.before(entry, session)
-            asked = replace(outcomes.request(inbound), typed=entry.typed)
-            return await self._runs.run(attempt, asked, agent)
+            request = replace(outcomes.request(inbound), typed=entry.typed)
+            return await self._runs.run(attempt, request, agent)
 
     async def _ordered(
         self, entry: Entry, session: Session, command: commands.Command, agent: Answers

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tarfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import httpx
 
 from gateway.turns.agents import GONE
 from tests.support.harness import Daemon, ask, command
-from tests.support.model_server import ModelServer
-from tests.support.place import archives, head_of, transcript, with_model
+from tests.support.model_server import ModelServer, Reply
+from tests.support.place import archives, head_of, transcript, with_model, write
+from tests.support.until import until
 
 NUMBERS = ("one", "two", "four")
 AGENTS: dict[str, Any] = {
@@ -167,3 +170,107 @@ async def told(daemon: Daemon, key: str, last: str) -> list[tuple[str, str]]:
                     if event["kind"] == "reply" and event["in_reply_to"].endswith(last):
                         break
     return found
+
+
+async def test_jobs_and_subagents_are_the_agents_of_their_chat(tmp_path: Path) -> None:
+    """A job that answers in a chat has the agent of that moment; a subagent that of whoever started it."""
+    read = '[[tool:read {"path": "notes.txt"}]]'
+    async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
+        say = Talk(daemon)
+        write(tmp_path / "agents/coder/files/chats/cli_ann/notes.txt", "of the coder\n")
+        write(tmp_path / "files/chats/cli_ann/notes.txt", "of the default one\n")
+        job = {"at": "2099-01-01T09:00", "message": f"the job {read}", "to": "cli:ann"}
+
+        def looked(times: int) -> list[str]:
+            """Return the requests that follow a look at the file, once there are so many."""
+            seen = [json.dumps(each.body) for each in model.turns if each.messages[-1]["role"] == "tool"]
+            return seen if len([text for text in seen if "of the " in text]) >= times else []
+
+        async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
+            row = (await http.post("/v1/cron", json=job)).json()
+            for times, agent in enumerate(("coder", "default"), 1):
+                await say("cli:ann", f"/agent {agent}")
+                assert (await http.post(f"/v1/cron/{row['id']}/run")).status_code == 202
+                await until(lambda times=times: answered(model) == 2 * times)
+        await say("cli:ann", "/agent coder")
+        task = json.dumps({"task": f"the task {read}", "label": "dig"})
+        model.script += [Reply(tool_calls=[("spawn", task)]), Reply(text="begun")]
+        assert await say("cli:ann", "dig") == "begun"
+        await until(lambda: bool(looked(3)))
+        first, second, third = (text for text in looked(3) if "of the " in text)
+
+    assert "of the coder" in first
+    assert "CODER" in first
+    assert "of the default one" in second
+    assert "CODER" not in second
+    assert "of the coder" in third
+    assert "CODER" in third
+
+
+def answered(model: ModelServer) -> int:
+    return len([seen for seen in model.turns if seen.outcome == "answered"])
+
+
+async def test_what_is_exported_and_erased_is_of_all_agents(tmp_path: Path) -> None:
+    """Notes, files, sessions and indexes that a chat has with any of them; those of other chats stay."""
+    async with ModelServer() as model:
+        config = configured(model)
+        async with Daemon(tmp_path, config=config) as daemon:
+            say = Talk(daemon)
+            for name, agent in product(("ann", "bob"), ("default", "coder")):
+                secret = f"secret-{name}-{agent}"
+                await say(f"cli:{name}", f"/agent {agent}")
+                calls = [
+                    ("write", {"path": "n.txt", "content": secret}),
+                    ("memory_search", {"query": secret}),
+                ]
+                marks = " ".join(f"[[tool:{tool} {json.dumps(given)}]]" for tool, given in calls)
+                await say(f"cli:{name}", f"{secret} {marks}")
+                home = tmp_path / "agents" / agent if agent != "default" else tmp_path
+                write(home / f"memory/chats/cli_{name}/USER.md", f"{secret}\n")
+            out = tmp_path.parent / f"{tmp_path.name}.tar"
+            into = ("memory", "export", "cli:ann", "-o", str(out))
+            code, _ = await command(tmp_path, *into, config=config)
+            erased, _ = await command(tmp_path, "memory", "erase", "cli:ann", "--yes", config=config)
+            assert await daemon.stop() == 0
+    with tarfile.open(out) as tar:
+        files = [tar.extractfile(each) for each in tar.getmembers() if each.isfile()]
+        data = b"".join(each.read() for each in files if each is not None)
+
+    assert (code, erased) == (0, 0)
+    assert b"secret-ann-default" in data
+    assert b"secret-ann-coder" in data
+    assert b"secret-bob" not in data
+    left = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"secret-ann" in each for each in left)
+    assert sum(b"secret-bob-coder" in each for each in left) >= 3
+
+
+async def test_a_former_conversation_is_opened_with_its_agent(tmp_path: Path) -> None:
+    """From outside the chat follows it; an agent that is gone, or may not answer there, does not come back."""
+    async with ModelServer() as model:
+        config = configured(model)
+        async with Daemon(tmp_path, config=config) as daemon:
+            say = Talk(daemon)
+            await say("cli:ann", "/agent coder")
+            await say("cli:ann", "hello one")
+            await say("cli:ann", "/agent default")
+            none = await say("cli:ann", "/resume")
+            (ended,) = archives(tmp_path, "cli_ann")
+            ulid = ended.stem[-26:]
+            others = await say("cli:ann", f"/resume {ulid}")
+            code, _ = await command(tmp_path, "sessions", "resume", "cli:ann", ulid, config=config)
+            await say("cli:ann", "hello two")
+            shown, said = await command(
+                tmp_path, "memory", "show", "cli:ann", "--agent", "nobody", config=config
+            )
+        without = with_model(model)
+        assert (await command(tmp_path, "sessions", "new", "cli:ann", config=without))[0] == 0
+        refused, _ = await command(tmp_path, "sessions", "resume", "cli:ann", ulid, config=without)
+        _, two = model.turns
+
+    assert none == "There is no older conversation to go back to."
+    assert others == "That conversation is with coder: /agent coder first, then /resume."
+    assert (code, shown, said, refused) == (0, 1, "", 1)
+    assert "hello one" in json.dumps(two.body)
+    assert "CODER" in json.dumps(two.body)
