@@ -12,9 +12,10 @@ import httpx
 
 from gateway.turns.agents import GONE
 from tests.support.harness import Daemon, ask, command
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_server import ModelServer
 from tests.support.place import archives, head_of, transcript, with_model, write
 from tests.support.until import until
+from tests.system.stray_cast import planted_fact
 
 NUMBERS = ("one", "two", "four")
 AGENTS: dict[str, Any] = {
@@ -179,12 +180,16 @@ async def test_jobs_and_subagents_are_the_agents_of_their_chat(tmp_path: Path) -
         say = Talk(daemon)
         write(tmp_path / "agents/coder/files/chats/cli_ann/notes.txt", "of the coder\n")
         write(tmp_path / "files/chats/cli_ann/notes.txt", "of the default one\n")
+        for home, who in (("agents/coder/", "coder"), ("", "default one")):
+            path = tmp_path / f"{home}memory/chats/cli_ann/facts.jsonl"
+            write(path, planted_fact(f"the {who} knows"))
         job = {"at": "2099-01-01T09:00", "message": f"the job {read}", "to": "cli:ann"}
 
         def looked(times: int) -> list[str]:
             """Return the requests that follow a look at the file, once there are so many."""
             seen = [json.dumps(each.body) for each in model.turns if each.messages[-1]["role"] == "tool"]
-            return seen if len([text for text in seen if "of the " in text]) >= times else []
+            seen = [text for text in seen if "of the coder" in text or "of the default one" in text]
+            return seen if len(seen) >= times else []
 
         async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
             row = (await http.post("/v1/cron", json=job)).json()
@@ -193,17 +198,18 @@ async def test_jobs_and_subagents_are_the_agents_of_their_chat(tmp_path: Path) -
                 assert (await http.post(f"/v1/cron/{row['id']}/run")).status_code == 202
                 await until(lambda times=times: answered(model) == 2 * times)
         await say("cli:ann", "/agent coder")
-        task = json.dumps({"task": f"the task {read}", "label": "dig"})
-        model.script += [Reply(tool_calls=[("spawn", task)]), Reply(text="begun")]
-        assert await say("cli:ann", "dig") == "begun"
-        await until(lambda: bool(looked(3)))
-        first, second, third = (text for text in looked(3) if "of the " in text)
+        task = json.dumps({"task": "the task", "label": "dig"})
+        assert await say("cli:ann", f"[[tool:spawn {task}]] [[say:begun]]") == "begun"
+        await until(lambda: any(seen.text.endswith("the task") for seen in model.turns))
+        (third,) = (json.dumps(seen.body) for seen in model.turns if seen.text.endswith("the task"))
+        first, second = looked(2)
 
     assert "of the coder" in first
     assert "CODER" in first
     assert "of the default one" in second
     assert "CODER" not in second
-    assert "of the coder" in third
+    assert "the coder knows" in third
+    assert "the default one knows" not in third
     assert "CODER" in third
 
 
@@ -247,7 +253,7 @@ async def test_what_is_exported_and_erased_is_of_all_agents(tmp_path: Path) -> N
 
 
 async def test_a_former_conversation_is_opened_with_its_agent(tmp_path: Path) -> None:
-    """From outside the chat follows it; an agent that is gone, or may not answer there, does not come back."""
+    """From outside the chat follows it; where its agent is gone, it is refused."""
     async with ModelServer() as model:
         config = configured(model)
         async with Daemon(tmp_path, config=config) as daemon:
