@@ -28,7 +28,11 @@ class Schema:
 
     def knows(self, path: KeyPath) -> bool:
         """Say whether there is such a key (or section, or a free key such as a person's name)."""
-        return path in self._names or self.field(path) is not None
+        if path in self._names or self.field(path) is not None:
+            return True
+        # A secret within a table whose name people choose may be given as a file's name as well.
+        secret = self._deeper((*path[:-1], path[-1].removesuffix("_file")))
+        return path[-1].endswith("_file") and secret is not None and _kind(secret) is SecretStr
 
     def field(self, path: KeyPath) -> FieldInfo | None:
         """Return what is known of a key; that of the whole table for a key that people choose."""
