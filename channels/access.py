@@ -12,7 +12,9 @@ from channels.tables import Platform
 
 EVERYONE: Final = "*"
 # Commands that not everyone may give in a group.
-RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact", "forget"})
+RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact", "forget", "agent"})
+# Of these nobody is kept from looking: without a word behind them they change nothing.
+LOOKS: Final = frozenset({"agent"})
 _MAX_CHATS: Final = 10_000
 
 

@@ -39,6 +39,10 @@ class SessionError(HintedError):
     """Base of this package's errors."""
 
 
+class OtherAgent(SessionError):
+    """The session is that of an agent that does not answer in its chat."""
+
+
 class StoreError(SessionError):
     """The disk refused. What was to be written is not there; the file must be read again."""
 

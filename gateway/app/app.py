@@ -22,6 +22,7 @@ from gateway.app.lane_lines import lane_lines
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import CHANNELS_OF_SESSION, enabled, served
 from gateway.app.sessions import SessionServices, build_session_services
+from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError, MailboxDown
 from gateway.inbound.control import Control
@@ -33,6 +34,7 @@ from gateway.outbound.standing import standing
 from gateway.outbound.unserved import Row, unserved
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
+from gateway.turns.agents import AgentSet
 from gateway.turns.confidants import Confidants
 from gateway.turns.events import Events
 from gateway.turns.held import cause_of_lanes
@@ -46,7 +48,8 @@ from session.store.store import utc_now
 from session.store.unnamed import media_bytes
 from session.subagents.records import SubagentFiles
 from session.subagents.records import shown as subagents_shown
-from session.turn.commands import DESCRIPTIONS
+from session.transcript.agent import shown
+from session.turn.command_names import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from gateway.app.metrics import Metrics
@@ -94,6 +97,7 @@ class Application:
         self.events = Events(self.mailbox)
         self.observer = observer or Observer()
         self.metrics = metrics
+        self._agents = agents_of(settings)
         self.intake = Intake(self.mailbox, received=self.observer.received)
         self.replied = RepliedChannels(settings.state)
         self.services: SessionServices | None = None
@@ -162,21 +166,20 @@ class Application:
             clock=self._clock,
             observer=self.observer,
         )
-        warn_of_unknown(self.settings, services.turns.toolbox)
+        for name, agent in services.agents.items():
+            warn_of_unknown(settings_of(self.settings, name), agent.turns.toolbox)
         subagents = self.subagents = Subagents(
             files,
             spawning,
             store=services.subagent_store,
             parents=services.store,
-            turns=services.subagent_turns,
             mailbox=self.mailbox,
         )
         services.retention.awaited = partial(awaited_files, self.mailbox)
         self.worker = Worker(
             mailbox=self.mailbox,
             store=services.store,
-            turns=services.turns,
-            chat_commands=services.commands,
+            agents=AgentSet(services.agents, self._agents, commands_of(self.settings)),
             events=self.events,
             rules=letter_rules(self.settings),
             group=group,
@@ -243,7 +246,8 @@ class Application:
             max_mb=settings.media.max_mb,
             media_timeout_s=settings.media.timeout_s,
             turn_timeout_s=settings.limits.turn_timeout_s,
-            commands=DESCRIPTIONS,
+            commands=DESCRIPTIONS | described(settings),
+            restricted=commands_of(settings),
             held=self._held,
             folders=folders_by(settings),
             observer=self.observer,
@@ -285,7 +289,7 @@ class Application:
         if self.clock is not None:
             parts["cron"] = self.clock.part()
         servers = self.services.mcp if self.services is not None else None
-        if servers is not None and self.services is not None and not self.services.model.plain:
+        if servers is not None and self.services is not None and not self.services.plain:
             parts |= servers.parts()
         return health.up and up, parts
 
@@ -299,7 +303,7 @@ class Application:
         return cause_of_lanes(self.worker.lanes, channel) if self.worker is not None else ""
 
     def _status_lines(self, key: str) -> list[str]:
-        lines = [f"model: {self.settings.model.name}"]
+        lines = []
         if self.worker is not None:
             if self.worker.outage.since is not None:
                 lines.append("the model does not answer right now")
@@ -334,6 +338,7 @@ class Application:
             "ready": ready,
             "parts": parts,
             "model": self.settings.model.name,
+            "agents": self._agent_rows(),
             "lanes": lanes,
             "subagents": await asyncio.to_thread(subagents_shown, self.settings.state),
             "queues": queues,
@@ -344,6 +349,11 @@ class Application:
             "memory": self.services.jobs.shown() if self.services is not None else None,
             "media_bytes": await asyncio.to_thread(media_bytes, Layout(self.settings.workspace)),
         }
+
+    def _agent_rows(self) -> list[dict[str, Any]]:
+        """List the agents that are configured, the default one first; none where there is no other."""
+        names = ("", *self.settings.agents) if self.settings.agents else ()
+        return [{"name": shown(each), "model": settings_of(self.settings, each).model.name} for each in names]
 
     async def _depths(self) -> tuple[dict[str, dict[str, Any]] | None, str]:
         """Count what waits by box; None and why, where the queue does not say so in time."""

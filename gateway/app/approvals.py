@@ -26,9 +26,11 @@ log = structlog.get_logger("approvals")
 PRUNE_EVERY_S = 3600.0
 
 
-def build_gate(settings: Settings, *, clock: Callable[[], datetime]) -> Gate:
-    """Build what every tool call passes."""
-    return Gate(policy_rules(settings), ApprovalFiles(settings.state, clock=clock))
+def build_gate(
+    settings: Settings, *, clock: Callable[[], datetime], files: ApprovalFiles | None = None
+) -> Gate:
+    """Build what every tool call passes; ``files`` are those that several have together."""
+    return Gate(policy_rules(settings), files or ApprovalFiles(settings.state, clock=clock))
 
 
 def policy_rules(settings: Settings) -> PolicyRules:

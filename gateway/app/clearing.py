@@ -59,6 +59,6 @@ async def clear(
         lanes.stop(key)
     await end_all(services.spawning if services is not None else None, state, key)
     if services is not None:
-        await services.compactions.settled(key, cancel=True)
+        await services.end_compactions(key)
     await start_thread(lambda: ApprovalFiles(state).forget(key), name="approvals")
     return cleared

@@ -45,6 +45,6 @@ def build_facts(
     known = KnownFacts(store, embeddings=embeddings, cost_meter=cost_meter, versions=memory.rules.versions)
     facts = settings.facts
     rules = FactRules(facts.idle_s, facts.max_turns, facts.confidence)
-    extraction = FactExtraction(memory, known, store=store, scope_of=circles.of_key, rules=rules)
+    extraction = FactExtraction(memory, known, store=store, scope_of=circles.of_session, rules=rules)
     remembered = Remembered(known, settings.state, notes=memory.text, scope_of=circles.of)
     return Facts(known, extraction if facts.enabled else None, remembered)

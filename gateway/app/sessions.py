@@ -7,45 +7,39 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.approvals import build_gate, keep_pruned, without_denied
-from gateway.app.compactions import build_compactions
+from gateway.app.agents import AgentServices, Shared
+from gateway.app.approvals import keep_pruned
 from gateway.app.embedding import build_embeddings
 from gateway.app.facts import build_facts
-from gateway.app.figures import memory_rules, turn_limits
+from gateway.app.figures import memory_rules
 from gateway.app.model import build_model
-from gateway.app.optional_tools import OptionalTools, granted
 from gateway.app.spending import build_quota, build_spending, spent_today
-from gateway.app.subagents import SubagentContext, build_store, status_lines, turns_like
-from gateway.app.surroundings import SurroundingsReader
-from gateway.app.toolbox import build_toolbox
+from gateway.app.subagents import build_store
+from gateway.config.agents import settings_of
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.observer import Observer
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
+from session.approvals.files import ApprovalFiles
 from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.background.passing import Passing
 from session.background.retention import Retention
-from session.context.context_parts import ContextParts
 from session.context.embeddings import Embeddings
 from session.context.enclosures import enclosed
-from session.context.recent import RecentSessions
-from session.context.request import place_of
-from session.context.scopes import Scopes
+from session.context.scopes import Scope, Scopes
+from session.errors import OtherAgent, SessionError
 from session.library.library import Library
-from session.mcp.names import NoServers
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
 from session.models.model import Warms
 from session.recall.nearness import Nearness
 from session.recall.recall import Recall
 from session.store.store import Session, Store, utc_now
-from session.subagents.tool import Spawn
-from session.tools import Toolbox
+from session.transcript.agent import DEFAULT, agent_in, home_of, is_name, shown
 from session.transcript.attachments import Attachment
-from session.turn.commands import Commands
-from session.turn.turn import Reply, Request, TurnContext, Turns
+from session.turn.turn import Reply, Request
 
 if TYPE_CHECKING:
     from session.mcp.servers import McpServers
@@ -63,11 +57,14 @@ class SessionServices:
         clock: Callable[[], datetime] = utc_now,
         observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
-        self._status, self.spawning, self._observer = status, spawning, observer
+        self.spawning = spawning
         cache_bytes = settings.session.cache_mb * 2**20
         self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
-        self.model = build_model(settings, heard=observer.model_called)
-        self._spending = build_spending(settings, self.store, plain=self.model.plain)
+        every = {name: settings_of(settings, name) for name in ("", *settings.agents)}
+        models = {name: build_model(own, heard=observer.model_called) for name, own in every.items()}
+        self.model = models[""]
+        self.plain = all(model.plain for model in models.values())
+        self._spending = build_spending(settings, self.store, plain=self.plain)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = self._notes(settings)
@@ -83,66 +80,51 @@ class SessionServices:
         self.former = FormerMemory(self.memory, self.facts.known, store=self.store)
         files = JobFiles(settings.workspace / "state")
         self.jobs = Background(self.memory, store=self.store, files=files, facts=self.facts.extraction)
-        self.compactions = build_compactions(
-            settings,
-            self.model,
-            take=self.memory.budget.take,
-            cost_meter=self._spending,
-            left=self.jobs.left,
-        )
-        self._library = Library(settings.workspace)
-        self._context_parts = build_context_parts(settings, self.store, self._library)
-        self.gate = build_gate(settings, clock=self.store.clock)
-        self.answers = Answers(self.gate.files)
-        self._optional = OptionalTools(settings)
         self.mcp = _servers(settings, self.scopes)
-        self.turns = Turns(
-            model=self.model,
-            toolbox=self._toolbox(settings),
-            limits=turn_limits(settings),
-            zone=settings.zone,
-            clock=clock,
-            turn_context=self._turn_context,
-            workspace=settings.workspace,
-            compactions=self.compactions,
-            embeddings=embeddings,
-            gate=self.gate,
-        )
-        self.commands = self._commands()
+        shared = self._shared(settings, embeddings, status, clock, observer)
+        self.agents = {
+            name: AgentServices(
+                *(name, own, shared),
+                model=models[name],
+                memory=self.memory.add(name, models[name], memory_rules(own)) if name else self.memory,
+            )
+            for name, own in every.items()
+        }
+        self.answers, default = shared.answers, self.agents[""]
+        self.turns, self.commands, self.gate = default.turns, default.commands, default.gate
         self.subagent_store = build_store(settings)
-        self.subagent_turns = self._subagent_turns(settings)
         self.retention = self._retention(settings)
-        self._settings = settings
-        self._max_file_bytes, self._files = settings.media.max_mb * 2**20, settings.workspace / "files"
+        self._max_file_bytes = settings.media.max_mb * 2**20
 
     def _recall(self, embeddings: Embeddings | None) -> Recall:
         nearness = Nearness(embeddings, cost_meter=self._spending) if embeddings is not None else None
         return Recall(self.circles, store=self.store, nearness=nearness)
 
-    def _commands(self) -> Commands:
-        spawning = self.spawning
-        return Commands(
-            status=self._status,
-            memory=self.facts.remembered.show,
-            forget=self.facts.remembered.forget,
-            ended=self.jobs.ended,
-            left=self.jobs.left,
-            compact=self.compactions,
-            limits=self._left,
-            end_subagents=spawning.end if spawning is not None else None,
-            answers=self.answers,
-            now=self.turns.now,
+    def _shared(
+        self,
+        settings: Settings,
+        embeddings: Embeddings | None,
+        status: Callable[[str], list[str]],
+        clock: Callable[[], datetime],
+        observer: Observer,
+    ) -> Shared:
+        return Shared(
+            store=self.store,
+            circles=self.circles,
+            facts=self.facts,
+            recall=self.recall,
+            embeddings=embeddings,
+            answers=Answers(ApprovalFiles(settings.state, clock=clock)),
+            jobs=self.jobs,
+            spending=self._spending,
+            quota=self.quota,
+            library=Library(settings.workspace),
+            mcp=self.mcp,
+            spawning=self.spawning,
+            status=status,
+            clock=clock,
+            observer=observer,
         )
-
-    def _subagent_turns(self, settings: Settings) -> Turns:
-        context = SubagentContext(
-            settings, circles=self.circles, facts=self.facts.told, context_parts=self._context_parts
-        )
-        return turns_like(self.turns, context)
-
-    async def _left(self, request: Request) -> list[str]:
-        """Say what of the limits is left to whoever asks, and which subagents work for the chat."""
-        return [*await self.quota.left(request), *await status_lines(self.spawning, request.key)]
 
     def _notes(self, settings: Settings) -> MemoryNotes:
         return MemoryNotes(
@@ -159,50 +141,10 @@ class SessionServices:
             self.store,
             days=settings.session.retention_days,
             left=self.jobs.left,
-            remembers=not self.model.plain,
+            remembers=not self.plain,
             passing=Passing(settings.state / "retention.json", self.store.layout.sessions),
             versions=self.memory.rules.versions,
         )
-
-    def _toolbox(self, settings: Settings) -> Toolbox:
-        own = [Spawn(self.spawning)] if self.spawning is not None else []
-        return build_toolbox(
-            settings,
-            self.scopes,
-            library=self._library,
-            layout=self.store.layout,
-            memory=self.memory,
-            recall=self.recall,
-            more=[*own, *self._optional.tools],
-            source=self.mcp or NoServers(),
-            heard=self._observer.tool_ran,
-        )
-
-    async def _turn_context(self, session: Session, request: Request) -> TurnContext:
-        if self.model.plain:
-            return TurnContext(parts=(), files=self._files, tools=())
-        if session.metadata.get("model") != self.model.name:
-            await session.checkpoint(metadata={"model": self.model.name})
-        scope = await self.circles.of(session, request)
-        if self.mcp is not None:
-            await self.mcp.refresh()
-        # A server's own table says where its tools are on offer.
-        tools = (*granted(self._settings, group=scope.group), *self.turns.toolbox.sourced())
-        notes = await self.memory.text(scope)
-        facts = await self.facts.told(scope, session, request)
-        place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
-        tools = without_denied(self.gate, self.turns.toolbox, tools, place)
-        offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
-        parts = await self._context_parts.parts(
-            session,
-            request,
-            scope,
-            notes=notes,
-            tools=offered,
-            others=await self.circles.alike(scope, request.key),
-            facts=facts,
-        )
-        return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the scope that a turn sends, then those that its answer links to."""
@@ -220,9 +162,41 @@ class SessionServices:
 
     def turn_ended(self, session: Session, reply: Reply) -> None:
         """See whether the conversation is long enough to consolidate."""
-        if reply.usage is not None and not self.model.plain:
+        agent = self.agents.get(agent_in(session.metadata)) or self.agents[""]
+        if reply.usage is not None and not agent.model.plain:
             self.jobs.turn_ended(session)
             self.recall.note(session.key)
+
+    async def scope_with(self, key: str, agent: str | None) -> Scope:
+        """Return what a conversation may see with an agent of this name; None: with the one that it has.
+
+        Raises:
+            SessionError: there is none of this name, nor was there one.
+        """
+        if agent in (None, DEFAULT):
+            return await self.circles.of_key(key, agent="" if agent else None)
+        assert agent is not None
+        is_there = is_name(agent) and (agent in self.agents or home_of(self.scopes.workspace, agent).is_dir())
+        if not is_there:
+            known = ", ".join(map(shown, self.agents))
+            raise SessionError(f"there is no agent {agent!r}", hint=f"there are: {known}")
+        return await self.circles.of_key(key, agent=agent)
+
+    async def follow_agent(self, session: Session, session_id: str) -> None:
+        """Let the agent of an ended session answer in its chat, since that session is opened again.
+
+        Raises:
+            OtherAgent: it may not; nothing was changed.
+            Fenced, StoreError: nothing was changed.
+        """
+        agent = await self.circles.agent_of(session.key, session_id)
+        if self.scopes.agents.of(session.key, agent) != agent:
+            raise OtherAgent(
+                f"session {session_id} is of the agent {shown(agent)}: it does not answer in {session.key}",
+                hint="list it in [agents], and bind no other one with fixed = true",
+            )
+        if agent != agent_in(session.metadata):
+            await session.journal.choose(session_id, agent)
 
     async def usage_today(self) -> dict[str, Any]:
         """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
@@ -238,29 +212,34 @@ class SessionServices:
         await self._spending.refresh()
         if self.turns.embeddings is not None:
             await self.turns.embeddings.open()
-        if self.model.plain:
+        if self.plain:
             return
-        if isinstance(self.model, Warms):
-            await self.model.warm()
+        for agent in self.agents.values():
+            if isinstance(agent.model, Warms):
+                await agent.model.warm()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
-            group.create_task(self.compactions.run(), name="compactions")
+            for agent in self.agents.values():
+                group.create_task(agent.compactions.run(), name="compactions")
+                group.create_task(agent.optional.look(), name="sandbox")
             group.create_task(self.recall.run(), name="recall")
-            group.create_task(self._optional.look(), name="sandbox")
             if self.mcp is not None:
                 group.create_task(self.mcp.run(), name="mcp")
             group.create_task(keep_pruned(self.gate.files), name="approvals")
 
+    async def end_compactions(self, key: str) -> None:
+        """Cancel what is being summed up of a conversation, with whichever agent."""
+        for agent in self.agents.values():
+            await agent.compactions.settled(key, cancel=True)
+
     async def aclose(self) -> None:
-        """End the model's connections and the store's threads; every line is on disk already."""
-        close = getattr(self.model, "close", None)
-        if close is not None:
-            await close()
+        """End the models' connections and the store's threads; every line is on disk already."""
         if self.turns.embeddings is not None:
             await self.turns.embeddings.aclose()
         await self.jobs.aclose()
         await self.recall.aclose()
-        self._context_parts.close()
+        for agent in self.agents.values():
+            await agent.aclose()
         await self._spending.aclose()
         await self.subagent_store.aclose()
         await self.store.aclose()
@@ -273,22 +252,6 @@ def _servers(settings: Settings, scopes: Scopes) -> McpServers | None:
     from gateway.app.mcp import build_servers
 
     return build_servers(settings, scopes)
-
-
-def build_context_parts(settings: Settings, store: Store, library: Library) -> ContextParts:
-    """Build what gathers the parts of a request."""
-    recent = RecentSessions(
-        store.layout, most=settings.session.recent_sessions, days=settings.session.recent_days
-    )
-    return ContextParts(
-        settings.workspace,
-        library=library,
-        recent=recent,
-        zone=settings.zone,
-        zone_name=settings.timezone,
-        clock=store.clock,
-        look_around=SurroundingsReader(settings),
-    )
 
 
 def build_session_services(

@@ -165,7 +165,7 @@ async def _import(
             if archive is not None and target in last:
                 names[last[target].origin.rpartition("/")[2]] = archive.name
             last[target] = conversation
-            ids[target] = await _import_one(services.store, target, _renamed(conversation, names))
+            ids[target] = await _import_one(services, target, _renamed(conversation, names))
     for active in (one for one in last if last[one].has_ended):
         output.words(f"{active}: {ids[active]} had ended at its source, and goes on here")
 
@@ -220,15 +220,17 @@ def _renamed(conversation: Conversation, names: dict[str, str]) -> Conversation:
     return replace(conversation, lines=tuple(lines), lost=tuple(lost))
 
 
-async def _import_one(store: Store, key: SessionKey, conversation: Conversation) -> str:
+async def _import_one(services: SessionServices, key: SessionKey, conversation: Conversation) -> str:
     """Let a key go on with a conversation; return the ULID that it has here."""
-    source = conversation.session_id
+    store, source = services.store, conversation.session_id
     wanted = source or (conversation.created_at and derived_id(key, conversation.created_at)) or ""
     free = is_ulid(wanted) and await store.look_up(wanted) is None
     session_id = wanted if free else str(ULID())
     for ref, data in conversation.media.items():
         takeover.put(store.layout.workspace / ref, data)
-    if not await adopt(store, key, conversation, session_id=session_id):
+    # Whoever answers in that chat goes on with it.
+    agent = services.scopes.agents.of(key, (await store.look(key)).journal_state.agent)
+    if not await adopt(store, key, conversation, session_id=session_id, agent=agent):
         raise GatewayError(
             f"{key} got a message in this very moment; its former session is archived, nothing was imported",
             hint="try again",

@@ -14,7 +14,7 @@ from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from session.background.jobs import Report
+from session.background.report import Report
 from session.errors import ModelAway
 from session.memory.facts import Fact, active
 from session.memory.notes import Notes
@@ -25,7 +25,7 @@ def show(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> tuple[Path, str, str]:
         async with _services(settings) as services:
-            scope = await services.memory.scope_of(args.key)
+            scope = await services.scope_with(args.key, args.agent)
             notes = Notes(scope.memory)
             memory, history = notes.memory(), notes.history()
             return notes.history_path, memory.decode("utf-8", "replace"), history.decode("utf-8", "replace")
@@ -48,7 +48,7 @@ def consolidate(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> Report:
         async with _services(settings) as services:
-            if services.model.plain:
+            if (await services.memory.of_session(args.key, None)).model.plain:
                 raise GatewayError(
                     "no language model is configured, and echo cannot take notes",
                     hint="set model.name in the configuration",
@@ -73,7 +73,7 @@ def facts(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> Sequence[Fact]:
         async with _services(settings) as services:
-            return await services.facts.known.facts(await services.circles.of_key(args.key))
+            return await services.facts.known.facts(await services.scope_with(args.key, args.agent))
 
     found = attach.complete(work(settings_of(args)))
     if args.json:
@@ -92,7 +92,7 @@ def forget(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> Fact | None:
         async with _services(settings) as services:
             return await services.facts.known.forget(
-                args.key, await services.circles.of_key(args.key), args.id
+                args.key, await services.scope_with(args.key, args.agent), args.id
             )
 
     gone = attach.complete(work(settings_of(args)))

@@ -20,9 +20,10 @@ class Verbs(Protocol):
 
 def add_memory(tree: Verbs, *, count: Callable[[str], int]) -> None:
     """Add the verbs; ``count`` reads a number from 1 on."""
-    tree.verb(
+    show = tree.verb(
         "show", "gateway.cli.memory:show", "show what is remembered of a chat", as_json=True, keyed=True
     )
+    _add_agent(show)
     search = tree.verb(
         "search",
         "gateway.cli.recall:search",
@@ -45,8 +46,12 @@ def add_memory(tree: Verbs, *, count: Callable[[str], int]) -> None:
         as_json=True,
         keyed=True,
     )
-    tree.verb("facts", "gateway.cli.memory:facts", "list the facts of a chat", as_json=True, keyed=True)
+    facts = tree.verb(
+        "facts", "gateway.cli.memory:facts", "list the facts of a chat", as_json=True, keyed=True
+    )
     forget = tree.verb("forget", "gateway.cli.memory:forget", "remove a fact for good", keyed=True)
+    for verb in (search, facts, forget):
+        _add_agent(verb)
     _add_whole(tree)
     forget.add_argument("id", metavar="ID", help="as `memory facts` shows it")
     _add_versions(tree)
@@ -71,6 +76,12 @@ def _add_versions(tree: Verbs) -> None:
         keyed=True,
     )
     restore.add_argument("version_id", metavar="VERSION", help="as `memory history` shows it")
+    for verb in (history, restore):
+        _add_agent(verb)
+
+
+def _add_agent(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--agent", metavar="NAME", help="what it is with this agent (default: the chat's own)")
 
 
 def _add_whole(tree: Verbs) -> None:

@@ -21,7 +21,7 @@ def history(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> list[dict[str, Any]]:
         services = build_session_services(settings, status=lambda _: [])
         try:
-            scope = await services.circles.of_key(args.key)
+            scope = await services.scope_with(args.key, args.agent)
             return await services.former.history(args.key, scope, file=args.file or "")
         finally:
             await services.aclose()
@@ -42,7 +42,7 @@ def restore(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> Restored | None:
         services = build_session_services(settings, status=lambda _: [])
         try:
-            scope = await services.circles.of_key(args.key)
+            scope = await services.scope_with(args.key, args.agent)
             return await services.former.restore(args.key, scope, args.version_id.upper())
         finally:
             await services.aclose()

@@ -19,7 +19,7 @@ def search(args: argparse.Namespace) -> int:
         services = build_session_services(settings, status=lambda _: [])
         try:
             return await services.recall.search(
-                await services.circles.of_key(args.key),
+                await services.scope_with(args.key, args.agent),
                 args.key,
                 text,
                 limit=args.limit,

@@ -26,7 +26,7 @@ from session.store.store import Store, View
 from session.store.switch_session import Swap
 from session.transcript.key import SessionKey
 
-COLUMNS = ("key", "id", "name", "last_message_at", "message_count", "active")
+COLUMNS = ("key", "id", "name", "agent", "last_message_at", "message_count", "active")
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
@@ -111,6 +111,7 @@ def resume(args: argparse.Namespace) -> int:
             raise GatewayError(f"{args.ulid!r} is no ULID", hint="chat-gateway sessions list")
         async with _services(settings) as services:
             async with services.store.open(SessionKey(args.key)) as session:
+                await services.follow_agent(session, args.ulid)
                 swap = await session.change(
                     lambda *hands: switch_session.reopen(*hands, session_id=args.ulid)
                 )

@@ -106,6 +106,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         state = "ready" if found["ready"] else "not ready"
         yield f"daemon: {state}, {found['url']}, version {found['version']}, process {found['pid']}"
     yield f"model: {found['model']}"
+    for row in found.get("agents") or ():
+        yield f"agent {row['name']}: {row['model']}"
     for name, part in found["parts"].items():
         error = f" ({part['error']})" if part.get("error") else ""
         yield f"{name}: {'up' if part['up'] else 'down'}{error}"

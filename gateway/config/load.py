@@ -14,6 +14,7 @@ from pydantic import ValidationError, create_model
 
 from channels import registry
 from channels.tables import ConfigTable
+from gateway.config.agents import faults
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.schema import Schema, expected, got, parse_text
 from gateway.config.settings import Channels, Settings
@@ -172,7 +173,7 @@ class _Reading:
     def read_secrets(self) -> None:
         """Fetch each secret from the place that the highest layer names: value, file or credential."""
         folder = self._environ.get("CREDENTIALS_DIRECTORY", "")
-        for path in self._schema.secrets:
+        for path in (*self._schema.secrets, *self._of_agents()):
             file_path = (*path[:-1], f"{path[-1]}_file")
             value, named = self._get(path), self._take(file_path)
             from_environ = path in self._sources, file_path in self._sources
@@ -189,6 +190,11 @@ class _Reading:
             else:
                 self._fault(file_path, f"expected the name of a file, got {got(named)}")
                 self._put(path, STAND_IN, "")
+
+    def _of_agents(self) -> list[KeyPath]:
+        """List the secrets of the agents that somebody named."""
+        named = self._values.get("agents")
+        return [("agents", name, "model", "api_key") for name in (named if isinstance(named, dict) else ())]
 
     def _fetch(self, path: KeyPath, file: Path, source: str) -> None:
         text = STAND_IN
@@ -232,6 +238,8 @@ class _Reading:
             for fault in error.errors(include_url=False):
                 path = tuple(str(part) for part in fault["loc"])
                 self._fault(path, self._words(path, fault["type"], fault["msg"], fault["input"]))
+        for path, words in faults(settings) if settings is not None else ():
+            self._fault(path, words)
         if self._problems or settings is None:
             in_order = sorted(self._problems, key=lambda problem: problem[0] or sys.maxsize)
             raise ConfigError([words for _, words in in_order]) from None

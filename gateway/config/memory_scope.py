@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Literal
 
+from gateway.config.agents import agents_of
 from gateway.config.settings import Settings
 from session.context.scopes import Reader, Scopes, counts_as_group
+from session.transcript.agent import AGENTS
 from session.transcript.key import plain_stem
 
 FILES = ("MEMORY.md", "USER.md")
@@ -17,7 +19,9 @@ Finding = tuple[Literal["ok", "warn"], str, str]
 
 def scopes_of(settings: Settings) -> Scopes:
     """Draw the circles as the configuration says."""
-    return Scopes(settings.workspace, kind=settings.memory.scope, people=settings.people)
+    return Scopes(
+        settings.workspace, kind=settings.memory.scope, people=settings.people, agents=agents_of(settings)
+    )
 
 
 def check(settings: Settings) -> Finding:
@@ -30,12 +34,24 @@ def check(settings: Settings) -> Finding:
                     f"memory/{name} is there, but the scope is chat: nobody sees it",
                     'set memory.scope = "workspace" to keep using it',
                 )
+    if (agent := _left_agent(settings)) is not None:
+        return agent
     left = _left_behind(settings)
     if left is not None:
         return left
     count = len(settings.people)
     people = f", {count} {'person' if count == 1 else 'people'}" if count else ""
     return "ok", f"scope {settings.memory.scope}{people}", ""
+
+
+def _left_agent(settings: Settings) -> Finding | None:
+    """Find what is kept of an agent that is listed no more."""
+    there = {path.parent.name for path in (settings.workspace / AGENTS).glob("*/memory")}
+    gone = min(there - set(settings.agents), default=None)
+    if gone is None:
+        return None
+    text = f"agents/{gone} is there, but [agents] has no {gone}: nobody sees what it remembers"
+    return "warn", text, f"list [agents.{gone}] again, or remove that folder"
 
 
 def _left_behind(settings: Settings) -> Finding | None:

@@ -106,8 +106,9 @@ WORDS: Mapping[str, str] = {
     "tools.shell.network": "Whether its commands reach the network.",
     "tools.shell.timeout_s": "How long a command may take.",
     "mcp": "One table a server: `[mcp.NAME]` with `command` or `url`, and [more](tools.md#mcp-servers).",
-    "agents": f"One table an agent: `[agents.NAME]` with a persona and a model of its own. {NOT_BUILT}",
-    "bindings": f"Which chat talks to which agent. {NOT_BUILT}",
+    "agents": "One table an agent: `[agents.NAME]` with a persona, a model, tools and memory of its own, and "
+    "[more](agents.md).",
+    "bindings": "Which chat talks to [which agent](agents.md#who-talks-to-whom).",
     "state": "Where the state of this machine lies.",
     "state.local_dir": f"A folder beside the workspace; empty: in it. {NOT_BUILT}",
     "facts": "Single facts that are drawn from conversations.",
@@ -191,6 +192,9 @@ def _inlined(table: dict[str, Any], tables: Mapping[str, Any], above: tuple[str,
         entry = _plain(value)
         if "$ref" in entry:
             entry = _inlined(tables[entry["$ref"].rpartition("/")[2]], tables, path)
+        elif "$ref" in str(entry.get("items")):
+            one = entry["items"]["$ref"].rpartition("/")[2]
+            entry["items"] = _inlined(tables[one], tables, (*path, "*"))
         elif "$ref" in str(entry.get("additionalProperties")):
             one = entry["additionalProperties"]["$ref"].rpartition("/")[2]
             entry["additionalProperties"] = _inlined(tables[one], tables, (*path, "*"))

@@ -28,7 +28,11 @@ class Schema:
 
     def knows(self, path: KeyPath) -> bool:
         """Say whether there is such a key (or section, or a free key such as a person's name)."""
-        return path in self._names or self.field(path) is not None
+        if path in self._names or self.field(path) is not None:
+            return True
+        # A secret within a table whose name people choose may be given as a file's name as well.
+        secret = self._deeper((*path[:-1], path[-1].removesuffix("_file")))
+        return path[-1].endswith("_file") and secret is not None and _kind(secret) is SecretStr
 
     def field(self, path: KeyPath) -> FieldInfo | None:
         """Return what is known of a key; that of the whole table for a key that people choose."""
@@ -36,10 +40,29 @@ class Schema:
             return self._fields[path]
         above = self._fields.get(path[:-1])
         if above is None:
-            return _within(self._fields.get(path[:-2]), path[-1]) if len(path) > 2 else None
+            found = _within(self._fields.get(path[:-2]), path[-1]) if len(path) > 2 else None
+            return found or self._deeper(path)
         if _takes_any(above):
             return FieldInfo.from_annotation(_extra_of(_kind(above)))
         return above if get_origin(_kind(above)) is Mapping else None
+
+    def _deeper(self, path: KeyPath) -> FieldInfo | None:
+        """Return a key of a table within one whose name people choose, such as ``[agents.NAME.model]``."""
+        table = self._table_at(path[:-1])
+        return table.get(path[-1]) if table is not None else None
+
+    def _table_at(self, path: KeyPath) -> Mapping[str, FieldInfo] | None:
+        """Return the keys of a table whose name people choose, or of one within it."""
+        for size in range(1, len(path)):
+            info = self._fields.get(path[:size])
+            if info is None or get_origin(_kind(info)) is not Mapping:
+                continue
+            kind: object = get_args(_kind(info))[-1]
+            for name in path[size + 1 :]:
+                fields = kind.model_fields if _is_table(kind) else {}  # type: ignore[attr-defined]
+                kind = _kind(fields[name]) if name in fields else None
+            return kind.model_fields if _is_table(kind) else None  # type: ignore[attr-defined]
+        return None
 
     def misspelt(self, name: str) -> KeyPath | None:
         """Return the key whose parts, joined by one underscore each, make ``name``: ``http_port``."""
@@ -49,6 +72,7 @@ class Schema:
     def nearest(self, path: KeyPath, *, whole: bool) -> KeyPath | None:
         """Return the key that ``path`` was most likely meant to be; only neighbours unless ``whole``."""
         neighbours = {name[-1]: name for name in self._names if name[:-1] == path[:-1]}
+        neighbours |= {name: (*path[:-1], name) for name in self._table_at(path[:-1]) or ()}
         cutoff = 0.6 if whole else 0.8
         if close := difflib.get_close_matches(path[-1], neighbours, 1, cutoff):
             return neighbours[close[0]]

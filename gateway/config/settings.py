@@ -26,7 +26,8 @@ from channels.tables import (
     Web,
     sound_secret,
 )
-from gateway.config.settings_ahead import AgentTable, Bindings, Shell, State, WebFetch
+from gateway.config.settings_agents import Bindings
+from gateway.config.settings_ahead import Shell, State, WebFetch
 from gateway.config.settings_mcp import McpServer, check_servers
 from gateway.config.settings_policy import Policy
 from gateway.config.settings_watching import Metrics, Telemetry
@@ -244,6 +245,18 @@ class Tools(ConfigTable):
     policy: Policy = Policy()
     web_fetch: WebFetch = WebFetch()
     shell: Shell = Shell()
+
+
+class AgentTable(ConfigTable):
+    """``[agents.<name>]``: what its tables leave out is as in the sections of the same names."""
+
+    description: str = ""
+    persona: str = ""
+    choosable: bool = True
+    model: ModelSettings = ModelSettings()
+    tools: Tools = Tools()
+    memory: MemorySettings = MemorySettings()
+    compaction: Compaction = Compaction()
 
 
 class Facts(ConfigTable):

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from channels.tables import ConfigTable, Seconds
-
-Bindings = Annotated[
-    tuple[Mapping[str, str], ...],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
-]
-AgentTable = Mapping[str, Any]
 
 
 class WebFetch(ConfigTable):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
+from gateway.config.agents import settings_of
 from gateway.config.load import effective_compaction, effective_history
 from gateway.config.redact import Redactor
 from gateway.config.settings import HIDDEN, Broker, Settings
@@ -19,7 +20,15 @@ def shown_settings(settings: Settings) -> dict[str, object]:
     shown = _plain(settings, redactor)
     shown["history"] = _plain(effective_history(settings), redactor)
     shown["compaction"] = asdict(effective_compaction(settings))
+    shown["agents"] = {name: _of_agent(settings, name, redactor) for name in settings.agents}
     return shown
+
+
+def _of_agent(settings: Settings, name: str, redactor: Redactor) -> dict[str, object]:
+    """Show what holds for an agent, with what it leaves out."""
+    own = settings_of(settings, name)
+    plain = {table: _plain(getattr(own, table), redactor) for table in ("model", "tools", "memory")}
+    return _plain(settings.agents[name], redactor) | plain | {"compaction": asdict(effective_compaction(own))}
 
 
 def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
@@ -41,4 +50,6 @@ def _shown(value: object, redactor: Redactor) -> object:
         return str(value)
     if isinstance(value, Mapping):
         return {name: _shown(item, redactor) for name, item in value.items()}
+    if isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
+        return [{name: one for name, one in _plain(item, redactor).items() if one} for item in value]
     return redactor.value(value)

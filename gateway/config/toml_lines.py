@@ -28,20 +28,28 @@ _VALUE = re.compile(
 def lines_of(text: str) -> Mapping[KeyPath, int]:
     """Map every table and key of a sound TOML document to its line, counted from 1.
 
+    Those of an array of tables, ``[[name]]``, stand there by their numbers as well: ``("name", "0", "key")``.
+
     A key within an inline table has none of its own; the first line of a table that is written twice counts.
     """
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
+    counted: dict[KeyPath, int] = {}
+    item: KeyPath = ()
     start, line = 0, 1
     while start < len(text):
         header, pair = _HEADER.match(text, start), _PAIR.match(text, start)
         if header:
-            table = _split(header[1])
-            path = table
+            table = path = _split(header[1])
+            number = counted[table] = counted.get(table, -1) + 1
+            numbered = item = (*table, str(number)) if header[0].lstrip().startswith("[[") else ()
         else:
             path = (*table, *_split(pair[1])) if pair else ()
+            numbered = (*item, *_split(pair[1])) if pair and item else ()
         for size in range(1, len(path) + 1):
             lines.setdefault(path[:size], line)
+        if numbered:
+            lines.setdefault(numbered, line)
         after = header or pair
         end = _end_of_statement(text, after.end() if after else start)
         line += text.count("\n", start, end)

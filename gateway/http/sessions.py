@@ -17,6 +17,7 @@ from gateway.http.shape import check_right, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.sessions import SessionService, Unknown
+from session.errors import OtherAgent
 from session.kept.subject import Nobody
 from session.store.listing import SessionRow
 from session.transcript.records import page as page_of_records
@@ -232,3 +233,5 @@ async def _answer(work: Any, status: Literal[200] = 200) -> Response:
         return json_response(await work, status)
     except Unknown as error:
         raise _unknown(str(error)) from None
+    except OtherAgent as error:
+        raise HttpError(409, str(error), hint=error.hint) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ import structlog
 
 from channels import pairing
 from channels.access import (
+    LOOKS,
     RESTRICTED,
     Accept,
     AskCode,
@@ -66,6 +67,7 @@ class Reception:
             does not know.
         clock: the wall clock, UTC.
         held: hears which arrivals wait for something of the workspace.
+        restricted: further commands that not everybody in a group may give.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Reception:
         is_admin: Callable[[str, str], Awaitable[bool]] | None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         held: HeldBack | None = None,
+        restricted: Collection[str] = (),
     ) -> None:
+        self._restricted = RESTRICTED | {*restricted}
         self._held = held if held is not None else HeldBack()
         self._name = name
         self._table = table
@@ -154,8 +158,10 @@ class Reception:
     async def _forbidden(self, arrival: Arrival) -> str:
         """Return what to say to a command that this person may not use here; empty where he may."""
         command = commands.parse(arrival.text) if arrival.kind != "edit" else None
-        decides = command is not None and command.name in commands.DECIDING
-        if not arrival.group or command is None or not (decides or command.name in RESTRICTED):
+        if not arrival.group or command is None or (command.name in LOOKS and not command.rest):
+            return ""
+        decides = command.name in commands.DECIDING
+        if not (decides or command.name in self._restricted):
             return ""
         approved = pairing.approved(self._state, self._name)
         if is_allowed(arrival.sender.id, table=self._table, approved=approved):

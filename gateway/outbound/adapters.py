@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -53,7 +53,8 @@ ALIVE_S = 60.0
 class AdapterContext:
     """What the adapters of one process share.
 
-    ``held`` says why letters of a channel wait for the workspace.
+    ``restricted`` are commands besides the usual ones that not everybody in a group may give. ``held`` says
+    why letters of a channel wait for the workspace.
     """
 
     mailbox: Mailbox
@@ -63,6 +64,7 @@ class AdapterContext:
     media_timeout_s: float
     turn_timeout_s: float
     commands: Mapping[str, str]
+    restricted: Collection[str] = ()
     held: Callable[[str], str] = lambda channel: ""
     folders: Folders = media_alone
     observer: Observer = field(default_factory=Observer)
@@ -230,6 +232,7 @@ class Adapter:
             media=MediaFolder(context.workspace, max_mb=context.max_mb, timeout_s=context.media_timeout_s),
             is_admin=channel.is_admin if isinstance(channel, Admins) else None,
             held=self._held_back,
+            restricted=context.restricted,
         )
         await channel.run(reception.accept)
         raise ChannelDown("it stopped receiving")

@@ -27,10 +27,13 @@ def folders_by(settings: Settings) -> Folders:
         store = Store(workspace, zone=settings.zone)
         circles = Circles(scopes_of(settings), store=store)
         try:
-            found = [workspace / "media", (await circles.of_key(out.key)).files]
+            # What one agent sent may wait here while the chat goes to another.
+            agents = ("", *circles.scopes.agents.kinds)
+            found = [workspace / "media"]
+            found += [each.files for each in await circles.all_of_key(out.key, agents=agents)]
             job = (out.in_reply_to or "").partition("@")[0]
             if job.startswith("cron:") and job != out.key:
-                found.append((await circles.of_key(job, out.key)).files)
+                found += [each.files for each in await circles.all_of_key(job, out.key, agents=agents)]
         finally:
             await store.aclose()
         return found

@@ -122,9 +122,12 @@ class SessionService:
 
         Raises:
             Unknown, StoreError.
+            OtherAgent: the agent that it is of does not answer in its chat.
         """
         try:
             async with self._chats.store.open(SessionKey(row.key)) as session:
+                if (services := self._chats.application.services) is not None:
+                    await services.follow_agent(session, row.id)
                 swap = await session.change(lambda *hands: switch_session.reopen(*hands, session_id=row.id))
         except NoSession:
             raise Unknown(row.id) from None

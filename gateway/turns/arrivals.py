@@ -11,6 +11,7 @@ from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
 from gateway.queue.mailbox import Letter, Mailbox
 from gateway.turns import chat_migration, edits, outcomes, unreadable
+from gateway.turns.agents import ChatAgents
 from gateway.turns.collect import Collecting
 from gateway.turns.events import Events, Spawn
 from gateway.turns.flood import Refusals
@@ -43,11 +44,13 @@ class Arrivals:
         orders: Orders,
         refusals: Refusals,
         collecting: Collecting,
+        agents: ChatAgents,
         spawn: Spawn,
         redelivered: Callable[[str], None] = lambda box: None,
     ) -> None:
         self._redelivered = redelivered
         self._pending = pending
+        self._agents = agents
         self._lanes = lanes
         self._mailbox = mailbox
         self._events = events
@@ -81,6 +84,7 @@ class Arrivals:
         inbound, ignored = read_inbound(letter.body)
         if ignored:
             log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)
+        typed, (inbound, agent) = inbound.text, self._agents.read(inbound)
         command = outcomes.command(inbound)
         lane = self._lanes.get(inbound.key)
         if lane is not None and self._is_too_many(lane, inbound):
@@ -88,8 +92,11 @@ class Arrivals:
             self._refusals.add(inbound, letter, tell=not lane.flooded)
             lane.flooded = True
             return
-        if self._lanes.add(inbound, letter) is None:
+        entry = self._lanes.add(inbound, letter)
+        if entry is None:
             return
+        if agent:
+            entry.agent, entry.typed = agent, typed
         lane = self._lanes.get(inbound.key)
         self._orders.received(inbound, command)
         if inbound.kind == "edit" and lane is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TOLD: Final = ("reply", "notice")
 # Notices after which the answer still comes.
 FILES: Final = "files"
-WAITING: Final = frozenset({"approval", "busy", FILES, "idle", "model_away", "storage"})
+WAITING: Final = frozenset({"agent", "approval", "busy", FILES, "idle", "model_away", "storage"})
 _INT64: Final = 2**63
 
 

@@ -60,6 +60,7 @@ class Entry:
         deleted: its message was taken back while it waited.
         asking: the tool that waits for a person's word.
         figures: what its turn took here so far.
+        agent: the agent that its command is bound to, and ``typed`` what the person wrote with the command.
     """
 
     inbound: Inbound
@@ -83,6 +84,8 @@ class Entry:
     asking: str = ""
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     figures: TurnFigures = field(default_factory=TurnFigures)
+    agent: str = ""
+    typed: str = ""
 
     def come_again(self, letter: Letter) -> bool:
         """Take a further letter under its id: its next delivery where it is lost (True), else a copy."""

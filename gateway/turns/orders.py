@@ -7,6 +7,7 @@ from datetime import datetime
 
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
+from gateway.turns.agents import ChatAgents
 from gateway.turns.approvals import Approvals
 from gateway.turns.aside import Aside
 from gateway.turns.events import Spawn
@@ -16,7 +17,7 @@ from gateway.turns.stops import Stops
 from gateway.turns.subagents import Subagents
 from session.store.store import Store
 from session.transcript.key import is_subagent
-from session.turn.commands import DECIDING, OUT_OF_LINE, Command, Commands
+from session.turn.commands import DECIDING, OUT_OF_LINE, Command
 
 
 class Orders:
@@ -30,7 +31,7 @@ class Orders:
         lanes: Lanes,
         store: Store,
         mailbox: Mailbox,
-        chat_commands: Commands,
+        agents: ChatAgents,
         *,
         clock: Callable[[], datetime],
         spawn: Spawn,
@@ -41,7 +42,7 @@ class Orders:
         self.aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
         self.approvals: Approvals | None = None
         self._stops = Stops(lanes=lanes, aside=self.aside)
-        self.look = Statuses(lanes=lanes, aside=self.aside, chat_commands=chat_commands).look
+        self.look = Statuses(lanes=lanes, aside=self.aside, agents=agents).look
 
     def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
         """Stop the turn of ``key`` that runs here, as ``Stops.stop``, and its subagents wherever they run."""

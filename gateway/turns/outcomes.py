@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -29,10 +30,12 @@ ASKER: Final = "asker"
 _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
 
-def request(inbound: Inbound, payer: Payer | None = None, *, queued_at: datetime | None = None) -> Request:
+def request(
+    inbound: Inbound, payer: Payer | None = None, *, queued_at: datetime | None = None, typed: str = ""
+) -> Request:
     """Turn a queue body into the session package's own request, for which ``payer`` pays.
 
-    ``queued_at`` is when it came into its lane.
+    ``queued_at`` is when it came into its lane, ``typed`` what the person wrote where its text is less.
     """
     who = inbound.sender
     named = (("id", who.id), ("name", who.name), ("username", who.username))
@@ -53,6 +56,7 @@ def request(inbound: Inbound, payer: Payer | None = None, *, queued_at: datetime
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
         payer=payer,
         traceparent=carried.get().get("traceparent", ""),
+        typed=typed,
         **times(inbound, queued_at),
     )
 
@@ -97,6 +101,14 @@ def command(inbound: Inbound) -> commands.Command | None:
     if inbound.kind in ("edit", "result") or inbound.channel == SUBAGENTS:
         return None
     return commands.parse(inbound.text)
+
+
+def with_files(reply: Reply, files: Sequence[Attachment]) -> Reply:
+    """Add the files that a model's answer links to, or its turn sends."""
+    if files and is_quiet(reply):
+        # A job that has nothing to say may still have something to show.
+        return replace(reply, text="", silent=False, reason="", files=files)
+    return replace(reply, files=files)
 
 
 def is_quiet(reply: Reply) -> bool:

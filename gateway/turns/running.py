@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from gateway.turns import jobs
+from gateway.turns.agents import Answers
 from gateway.turns.approvals import Approvals
 from gateway.turns.attempts import Attempt
 from gateway.turns.collect import Collecting
@@ -43,7 +44,6 @@ class TurnRuns:
 
     def __init__(
         self,
-        turns: Turns,
         *,
         events: Events,
         quota: Quota | None,
@@ -56,7 +56,6 @@ class TurnRuns:
         turn_ended: Callable[[Session, Reply], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
-        self._turns = turns
         self._events = events
         self._quota = quota
         self._outages = outages
@@ -68,10 +67,13 @@ class TurnRuns:
         self._turn_ended = turn_ended
         self._spawn = spawn
 
-    async def run(self, attempt: Attempt, request: Request, payer: Payer | None) -> Reply | RetryAfter | None:
-        """Run the turn, for which ``payer`` pays; None when the letter was parked."""
+    async def run(
+        self, attempt: Attempt, request: Request, agent: Answers, payer: Payer | None
+    ) -> Reply | RetryAfter | None:
+        """Run the turn of an agent, for which ``payer`` pays; None when the letter was parked."""
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
+        turns = agent.subagent_turns if is_of_subagent(inbound) else agent.turns
         entry.asking = ""
         if request.payer is not payer:
             request = replace(request, payer=payer)
@@ -79,7 +81,7 @@ class TurnRuns:
         try:
             async with attempt:
                 try:
-                    reply = await self._run(attempt, request, meter)
+                    reply = await self._run(attempt, request, meter, turns)
                 finally:
                     entry.figures.add(meter)
         except AwaitsApproval as asks:
@@ -98,8 +100,7 @@ class TurnRuns:
             await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
             return None
         except OverCap as error:
-            assert payer is not None
-            return await self._broken_off(attempt, request, error, meter, payer)
+            return await self._broken_off(attempt, request, error, meter, turns)
         # It is a SessionError, but of the disk and not of the letter: the lane waits.
         except StoreError:
             raise
@@ -107,7 +108,7 @@ class TurnRuns:
             self._outages.model_answers()
             self._count(payer, meter)
             # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
-            if await self._collecting.part(entry, session, self._turns.now()):
+            if await self._collecting.part(entry, session, turns.now()):
                 return RetryAfter(SOON_S)
             verdict = park_verdict(error)
             log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
@@ -119,14 +120,13 @@ class TurnRuns:
             self._turn_ended(session, reply)
         return reply
 
-    async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
+    async def _run(self, attempt: Attempt, request: Request, meter: Meter, turns: Turns) -> Reply:
         entry, inbound = attempt.entry, attempt.entry.inbound
-        agents = self._subagents if is_of_subagent(inbound) else None
         shown = jobs.is_shown(inbound)
         if shown and self._events.watched(inbound.key):
             await self._events.tell("started", inbound.key, inbound.id)
         with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
-            return await (agents.turns if agents is not None else self._turns).run(
+            return await turns.run(
                 attempt.session,
                 request,
                 watcher=watcher if shown else None,
@@ -137,14 +137,16 @@ class TurnRuns:
             )
 
     async def _broken_off(
-        self, attempt: Attempt, request: Request, error: OverCap, meter: Meter, payer: Payer
+        self, attempt: Attempt, request: Request, error: OverCap, meter: Meter, turns: Turns
     ) -> Reply:
         """End a turn whose next request would go over a cap, with what it had so far."""
+        payer = request.payer
         assert self._quota is not None
+        assert payer is not None
         begun = meter.usage != Usage()
         # Known first: after a crash the notice is sent again, and the model is not asked.
         reply = await self._quota.broken_off(attempt.session, payer, error, begun=begun)
-        await self._turns.close(attempt.session, request)
+        await turns.close(attempt.session, request)
         if begun:
             self._quota.record(payer, meter.usage, answered=False)
         log.info("turn.broken_off", limit=error.name, begun=begun)

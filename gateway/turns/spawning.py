@@ -19,6 +19,7 @@ from session.disk.threads import start_thread
 from session.errors import ToolError
 from session.subagents.records import Call, Subagent, SubagentFiles
 from session.tools import ToolPlace, capped
+from session.transcript.agent import AGENT, parted
 from session.transcript.key import SUBAGENTS, is_subagent, slot_of, split
 
 log = structlog.get_logger("subagents")
@@ -58,7 +59,9 @@ class Spawning:
         if asked is None or is_subagent(place.key):
             raise ToolError("no subagent can be started from here")
         call = Call(place.key, place.session_id, place.message_id, place.call_id)
-        origin = {**await self._origin(asked), "several": place.group}
+        # Its task and its result are for the agent that asks.
+        own = {"several": place.group, AGENT: parted(place.scope)[0]}
+        origin = {**await self._origin(asked), **own}
         begin = partial(self._files.begin, call, task=task, label=label, origin=origin)
         # On record first: a letter of which nothing is on record is refused.
         begun = await start_thread(begin, name="subagents")

@@ -34,8 +34,9 @@ from session.memory.circles import PARENT
 from session.store.store import Session, Store
 from session.subagents import records
 from session.subagents.records import Subagent, SubagentFiles
+from session.transcript.agent import AGENT, agent_in
 from session.transcript.key import SessionKey
-from session.turn.turn import Reply, Turns
+from session.turn.turn import Reply
 
 log = structlog.get_logger("subagents")
 
@@ -67,7 +68,6 @@ class Subagents:
         spawning: starts and ends them.
         store: the conversations of subagents alone.
         parents: those of everybody else.
-        turns: runs the turns of subagents.
         mailbox: the queue.
     """
 
@@ -78,12 +78,10 @@ class Subagents:
         *,
         store: Store,
         parents: Store,
-        turns: Turns,
         mailbox: Mailbox,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.store = store
-        self.turns = turns
         self.end = spawning.end
         self._files = files
         self._spawning = spawning
@@ -129,14 +127,15 @@ class Subagents:
         return False
 
     async def opened(self, session: Session, inbound: Inbound) -> None:
-        """Let the conversation of a subagent name its parent, by which its scope is drawn.
+        """Let the conversation of a subagent name its parent and agent, by which its scope is drawn.
 
         Raises:
             Fenced, StoreError: it does not.
         """
-        parent = self._known[inbound.id].parent
-        if session.metadata.get(PARENT) != parent:
-            await session.remember({PARENT: parent})
+        known = self._known[inbound.id]
+        said = {PARENT: known.parent, AGENT: agent_in(known.origin) or None}
+        if any(session.metadata.get(name) != value for name, value in said.items()):
+            await session.remember(said)
 
     async def result(self, inbound: Inbound, reply: Reply) -> Post | None:
         """Settle how a subagent ended, and make the letter that tells its parent. None: nobody waits for it.

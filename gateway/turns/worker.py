@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from gateway.observer import Observer
 from gateway.queue.mailbox import INBOUND, Mailbox, carried
 from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
+from gateway.turns.agents import AgentSet, Answers, ChatAgents, Refused
 from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempts
@@ -42,8 +43,7 @@ from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
 from session.transcript.key import SessionKey
 from session.turn import commands
-from session.turn.commands import Commands
-from session.turn.turn import Reply, Request, Turns
+from session.turn.turn import Reply, Request
 
 log = structlog.get_logger("worker")
 
@@ -72,8 +72,7 @@ class Worker:
         *,
         mailbox: Mailbox,
         store: Store,
-        turns: Turns,
-        chat_commands: Commands,
+        agents: AgentSet,
         events: Events,
         rules: LetterRules,
         group: asyncio.TaskGroup,
@@ -92,8 +91,7 @@ class Worker:
         self.attached = asyncio.Event()
         self._mailbox = mailbox
         self._store = store
-        self._turns = turns
-        self._commands = chat_commands
+        self._turns = agents.every[""].turns
         self._events = events
         self._rules = rules
         self._group = group
@@ -105,6 +103,8 @@ class Worker:
         self._observer = observer
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
+        end_subagents = subagents.end if subagents is not None else None
+        self._agents = ChatAgents(agents, store=store, notices=notices, end_subagents=end_subagents)
         self._settlement = settlement = Settlement(
             mailbox=mailbox,
             events=events,
@@ -124,11 +124,12 @@ class Worker:
         self._outages = self._open_outages(notices, clock, confides)
         self.outage = self._outages.outage
         self._runs = self._open_runs(turn_ended)
-        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=chat_commands.ended, clock=clock)
+        ended = agents.every[""].commands.ended
+        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=ended, clock=clock)
 
     def _open_orders(self, store: Store, clock: Callable[[], datetime]) -> Orders:
         return Orders(
-            *(self.lanes, store, self._mailbox, self._commands),
+            *(self.lanes, store, self._mailbox, self._agents),
             clock=clock,
             spawn=self._spawn,
             subagents=self._subagents,
@@ -150,7 +151,6 @@ class Worker:
 
     def _open_runs(self, turn_ended: Callable[[Session, Reply], None]) -> TurnRuns:
         return TurnRuns(
-            self._turns,
             events=self._events,
             quota=self._quota,
             outages=self._outages,
@@ -181,6 +181,7 @@ class Worker:
             orders=self.orders,
             refusals=refusals,
             collecting=self._collecting,
+            agents=self._agents,
             spawn=self._spawn,
             redelivered=observer.redelivered,
         )
@@ -188,7 +189,8 @@ class Worker:
     def _open_approvals(
         self, notices: Notices, clock: Callable[[], datetime], decides: Callable[[Inbound], bool]
     ) -> Approvals | None:
-        gate, answers = self._turns.gate, self._commands.answers
+        gate, chat_commands = self._turns.gate, self._agents.every[""].commands
+        answers = chat_commands.answers
         if gate is None or answers is None:
             return None
         approvals = Approvals(
@@ -198,12 +200,14 @@ class Worker:
             mailbox=self._mailbox,
             notices=notices,
             aside=self.orders.aside,
-            chat_commands=self._commands,
+            chat_commands=chat_commands,
             clock=clock,
             spawn=self._spawn,
             decides=decides,
         )
-        gate.told = approvals.told
+        for each in self._agents.every.values():
+            if each.turns.gate is not None:
+                each.turns.gate.told = approvals.told
         return approvals
 
     # -- taking ------------------------------------------------------------------------------------
@@ -289,21 +293,12 @@ class Worker:
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
                 if self._enclosures is not None and outcomes.may_enclose(inbound, reply):
-                    reply = await self._with_files(self._enclosures, inbound, session, reply)
+                    files = await self._enclosures(session, outcomes.request(inbound), reply.text)
+                    reply = outcomes.with_files(reply, files)
                 if self._jobs is not None and is_job(inbound):
                     reply = await self._jobs.settled(inbound, reply)
                 return await self._settlement.send(entry, reply)
             return reply
-
-    async def _with_files(
-        self, enclosures: Enclosures, inbound: Inbound, session: Session, reply: Reply
-    ) -> Reply:
-        """Add the files that a model's answer links to, or its turn sends."""
-        files = await enclosures(session, outcomes.request(inbound), reply.text)
-        if files and outcomes.is_quiet(reply):
-            # A job that has nothing to say may still have something to show.
-            return replace(reply, text="", silent=False, reason="", files=files)
-        return replace(reply, files=files)
 
     async def _outcome(self, entry: Entry, session: Session) -> Reply | RetryAfter | None:
         """Say what the letter ended in: what is stored of it, else what a command or turn makes of it now."""
@@ -316,8 +311,8 @@ class Worker:
         if await self.orders.answered(inbound, command):
             return Reply(silent=True)
         stored = outcomes.stored(session, inbound)
-        if stored is None:
-            stored = await edits.taken_back(session, inbound) if entry.deleted else None
+        if stored is None and entry.deleted:
+            stored = await edits.taken_back(session, inbound)
         if stored is None and inbound.kind == "result" and self._subagents is not None:
             met = await self._subagents.met(session, inbound)
             if isinstance(met, Verdict):
@@ -331,6 +326,10 @@ class Worker:
     ) -> Reply | RetryAfter | None:
         """Run the command or the turn; None when the letter was parked."""
         inbound = entry.inbound
+        agent = await self._agents.before(entry, session)
+        if isinstance(agent, Refused):
+            known = await session.journal.conclude(inbound.id, "command", text=agent.text)
+            return Reply(text=agent.text, seq=known.seq or 0)
         if (pause := self._collecting.pause(entry, session)) is not None:
             return pause
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
@@ -338,60 +337,64 @@ class Worker:
         # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
         quota = self._quota if outcomes.asks_model(command) else None
         if quota is None:
-            return await self._begin(entry, session, command, None)
-        payer = self._payer(quota, inbound)
+            return await self._begin(entry, session, command, agent, None)
+        # For a subagent's turn, and its result's, whoever asked for it pays.
+        payer = quota.payer(self._subagents.payer(inbound) if self._subagents is not None else inbound)
         if not quota.limits:
-            return await self._begin(entry, session, command, payer)
+            return await self._begin(entry, session, command, agent, payer)
         if not entry.admitted and session.find(inbound.id) is None:
             # The message for which a subagent works was counted before, and was within the limit.
             turns = inbound.kind != "result" and not is_of_subagent(inbound)
-            refusal = await quota.refusal(session, payer, turns=turns)
-            if refusal is not None:
+            if (refusal := await quota.refusal(session, payer, turns=turns)) is not None:
                 return refusal
         entry.admitted = True
         with quota.running(payer):
-            return await self._begin(entry, session, command, payer)
-
-    def _payer(self, quota: Quota, inbound: Inbound) -> Payer:
-        """Say who pays for the turn of a letter: for a subagent's, and its result's, who asked for it."""
-        return quota.payer(self._subagents.payer(inbound) if self._subagents is not None else inbound)
+            return await self._begin(entry, session, command, agent, payer)
 
     async def _begin(
-        self, entry: Entry, session: Session, command: commands.Command | None, payer: Payer | None
+        self,
+        entry: Entry,
+        session: Session,
+        command: commands.Command | None,
+        agent: Answers,
+        payer: Payer | None,
     ) -> Reply | RetryAfter | None:
         """Run the command or the turn where its letter may be tried again; None when it was parked."""
         inbound = entry.inbound
         attempt = self._attempts.at(entry, session)
         if attempt.spent:
-            said = ATTEMPTS_SAID.format(attempt.begun)
-            await self._parking.park(entry, session, Verdict("attempts", said))
+            verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
+            await self._parking.park(entry, session, verdict)
             return None
         if attempt.alone and await self._collecting.part(entry, session, self._turns.now()):
             return RetryAfter(SOON_S)
         if attempt.counted and outcomes.calls_model(command):
             # It takes seconds, and a kill in them is no fault of the letter's.
-            await self._turns.ready(entry.stop)
+            await agent.turns.ready(entry.stop)
         if (wait := attempt.take_place()) is not None:
             return wait
         try:
             if command is not None:
                 async with attempt:
-                    answer = await self._ordered(entry, session, command)
+                    answer = await self._ordered(entry, session, command, agent)
                 if isinstance(answer, str):
-                    known = await session.journal.conclude(
-                        inbound.id, "command", text=answer, **times(inbound, entry.queued_at)
-                    )
+                    came = times(inbound, entry.queued_at)
+                    known = await session.journal.conclude(inbound.id, "command", text=answer, **came)
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
-                return await self._runs.run(attempt, answer, payer)
+                return await self._runs.run(attempt, answer, agent, payer)
             await self._idle.before(entry, session)
-            request = outcomes.request(inbound, payer, queued_at=entry.queued_at)
-            return await self._runs.run(attempt, request, payer)
+            request = outcomes.request(inbound, payer, queued_at=entry.queued_at, typed=entry.typed)
+            return await self._runs.run(attempt, request, agent, payer)
         finally:
             attempt.leave_place()
 
-    async def _ordered(self, entry: Entry, session: Session, command: commands.Command) -> str | Request:
+    async def _ordered(
+        self, entry: Entry, session: Session, command: commands.Command, agent: Answers
+    ) -> str | Request:
         """Run a command whose turn it is."""
         inbound = entry.inbound
         if command.name in commands.DECIDING and self._approvals is not None:
             return await self._approvals.words(inbound, session)
-        return await self._commands.run(session, command, outcomes.request(inbound), stop=entry.stop)
+        if command.name == "agent":
+            return await self._agents.said(session, inbound, command)
+        return await agent.commands.run(session, command, outcomes.request(inbound), stop=entry.stop)

@@ -15,6 +15,7 @@ from session.store.fence import Wait
 from session.store.store import Session, Store, Writers
 from session.store.view import View
 from session.store.writer import again
+from session.transcript.agent import AGENT
 from session.transcript.key import SessionKey, source_of
 from session.transcript.line import encode, naive, read_time
 from session.transcript.transcript import HEAD_FIELDS, Transcript
@@ -80,8 +81,10 @@ def _end_of(conversation: Conversation, now: datetime) -> str | None:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-async def adopt(store: Store, key: SessionKey, conversation: Conversation, *, session_id: str) -> bool:
-    """Let ``key`` go on with ``conversation``, under the ULID ``session_id``.
+async def adopt(
+    store: Store, key: SessionKey, conversation: Conversation, *, session_id: str, agent: str = ""
+) -> bool:
+    """Let ``key`` go on with ``conversation``, under the ULID ``session_id``, as a session of ``agent``.
 
     A turn of the key that runs begins again, on the lines that stand there now.
 
@@ -93,8 +96,10 @@ async def adopt(store: Store, key: SessionKey, conversation: Conversation, *, se
     """
     pairs: list[Pair] = [(encode(line), line) for line in conversation.lines]
     inner = {**conversation.inner, **source_of(key), "session_id": session_id}
-    for name in ("ended_at", "previous_session", "imported"):
+    for name in ("ended_at", "previous_session", "imported", AGENT):
         inner.pop(name, None)
+    if agent:
+        inner[AGENT] = agent
     if (ended_at := _end_of(conversation, store.clock())) is not None:
         inner["imported"] = {"messages": len(pairs), "ended_at": ended_at}
 

@@ -21,6 +21,7 @@ import structlog
 from durable import BoundedDict, first_of
 from session.background.fact_timers import FactTimers
 from session.background.job_files import BackgroundJob, JobFiles
+from session.background.report import Report, sizes
 from session.disk.threads import start_thread
 from session.errors import ModelAway, NewerFormat, NotNow, SessionError
 from session.memory.consolidation import MemoryNotes
@@ -29,6 +30,7 @@ from session.memory.notes import Notes
 from session.memory.titles import SessionTitles
 from session.store.store import Store
 from session.store.view import View
+from session.transcript.agent import agent_in
 from session.transcript.line import is_ulid
 
 log = structlog.get_logger("jobs")
@@ -38,21 +40,10 @@ AT_ONCE = 4
 # How often to look for jobs that another process left.
 LOOK_S = 300.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 600.0
+# What no model can do, since its agent has none, is looked at again.
+PLAIN_S = 3600.0
 # Sessions of which is remembered that a name was asked for.
 NAMED_MAX = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was done for one key at once; sizes are those of its scope's two files."""
-
-    messages: int
-    raw: int
-    calls: int
-    memory_bytes_before: int
-    memory_bytes: int
-    history_bytes_before: int
-    history_bytes: int
 
 
 @dataclass(slots=True)
@@ -109,7 +100,8 @@ class Background:
 
     def turn_ended(self, session: View) -> None:
         """See whether enough messages wait, and whether a name is missing; what is due stays so."""
-        if len(session) - session.last_consolidated >= self._memory.rules.window:
+        rules = self._memory.of(agent_in(session.metadata)).rules
+        if len(session) - session.last_consolidated >= rules.window:
             self._put(BackgroundJob(session.key))
         unnamed = not session.metadata.get("name") and session.session_id not in self._named
         if unnamed and session.finals():
@@ -214,15 +206,18 @@ class Background:
             StoreError: the disk refused.
         """
         notes = Notes((await self._memory.scope_of(key)).memory)
-        before = await asyncio.to_thread(_sizes, notes)
+        before = await asyncio.to_thread(sizes, notes)
         left = await asyncio.to_thread(self._files.left)
         ended = [job for job in left if job.key == key and job.kind == "consolidate"]
         messages = raw = calls = 0
         for job in [*ended, BackgroundJob(key)]:
+            # That of an agent without a language model waits until it has one.
+            if job in ended and (await self._memory.of_session(key, job.session_id)).model.plain:
+                continue
             done = await self._memory.consolidate(key, session_id=job.session_id, asked=True)
             await start_thread(partial(self._files.strike, job), name="job")
             messages, raw, calls = messages + done.messages, raw + done.raw, calls + done.calls
-        after = await asyncio.to_thread(_sizes, notes)
+        after = await asyncio.to_thread(sizes, notes)
         return Report(messages, raw, calls, before[0], after[0], before[1], after[1])
 
     async def settled(self) -> None:
@@ -281,7 +276,7 @@ class Background:
     async def _has_scope_alone(self, job: BackgroundJob, due: _Due) -> bool:
         """Say whether no other job writes where this one will; if one does, it gives up its place."""
         due.scope = ""
-        scope = (await self._memory.scope_of(job.key)).name
+        scope = (await self._memory.scope_of(job.key, job.session_id)).name
         # From here to the return nothing else runs, so that two cannot both find it free.
         due.scope = scope
         return scope not in self._busy(but=job)
@@ -347,6 +342,9 @@ class Background:
             self._changed.set()
 
     async def _work(self, job: BackgroundJob) -> None:
+        if (await self._memory.of_session(job.key, job.session_id)).model.plain:
+            until = self._clock() + timedelta(seconds=PLAIN_S)
+            raise NotNow("its agent has no language model", reason="plain", until=until)
         if job.kind == "consolidate" or job.session_id is None:
             await self._memory.consolidate(job.key, session_id=job.session_id)
         elif job.kind == "summary":
@@ -389,7 +387,3 @@ class Background:
 
     def _wait_s(self, tries: int) -> float:
         return min(FIRST_WAIT_S * 2.0 ** min(tries, 16), LONGEST_WAIT_S)
-
-
-def _sizes(notes: Notes) -> tuple[int, int]:
-    return len(notes.memory()), len(notes.history())

@@ -17,6 +17,7 @@ from session.disk.layout import Layout, read_file
 from session.disk.state import replace_file
 from session.disk.threads import start_thread
 from session.errors import StoreError
+from session.store import places
 from session.store.change import SessionChange, changing
 from session.store.fence import Held, Wait
 from session.store.recall_file import forget_index
@@ -25,12 +26,14 @@ from session.store.store import Store, Writers
 from session.store.vectors import forget
 from session.store.writer import Changed, TranscriptWriter, again, merged
 from session.transcript import archive
+from session.transcript.agent import home_of, parted
 from session.transcript.journal import ANY
 from session.transcript.journal_lines import Entry
 from session.transcript.key import SessionKey
 from session.transcript.line import naive
 from session.transcript.transcript import Transcript, decode, dump
 
+CHATS = "chats"
 _JOINED = ("MEMORY.md", "HISTORY.md", "USER.md", "facts.jsonl")
 
 
@@ -140,9 +143,11 @@ def _ended(change: SessionChange) -> Entry:
 def _move_folders(layout: Layout, old_stem: str, new_stem: str, new_key: str) -> None:
     try:
         _move_archives(layout, old_stem, new_stem, new_key)
-        for name in ("memory", "files"):
-            chats = layout.workspace / name / "chats"
-            _move_tree(chats / old_stem, chats / new_stem, join=name == "memory")
+        for scope in places.with_agents(layout, [CHATS]):
+            agent, own = parted(scope)
+            for name in ("memory", "files"):
+                chats = home_of(layout.workspace, agent) / name / own
+                _move_tree(chats / old_stem, chats / new_stem, join=name == "memory")
     except OSError as error:
         raise StoreError(
             f"a conversation could not be moved: {error.strerror}", hint="look at the disk; it is tried again"

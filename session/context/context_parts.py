@@ -41,8 +41,12 @@ class ContextParts:
         zone_name: str,
         clock: Callable[[], datetime],
         look_around: LookAround | None = None,
+        persona: str = "",
+        personas: Sequence[Path] = (),
     ) -> None:
-        self._workspace = workspace
+        """``persona`` stands for that of the workspace; else the first of ``personas`` that has one."""
+        self._persona_given = persona
+        self._persona_folders = (*personas, workspace)
         self._library = library
         self._recent = recent
         self._zone = zone
@@ -88,7 +92,7 @@ class ContextParts:
                 context.memory(notes),
                 context.date_and_time(now.astimezone(zone), zone_name),
                 self._chat(request, scope),
-                context.recent_sessions(self._ended(request.key, stem, active, now, others)),
+                context.recent_sessions(self._ended(request.key, stem, active, now, others, scope.agent)),
                 *context.working(self._working(surroundings), now.astimezone(zone)),
                 context.playbooks(
                     [(found.name, found.body) for found in self._library.matched(request.text)]
@@ -139,14 +143,15 @@ class ContextParts:
         self._library.close()
 
     def _persona(self) -> str:
-        texts = (self._texts.get(self._workspace / name) or "" for name in PERSONA_FILES)
-        return next((found for found in texts if found.strip()), "")
+        files = (folder / name for folder in self._persona_folders for name in PERSONA_FILES)
+        texts = (self._texts.get(path) or "" for path in files)
+        return self._persona_given or next((found for found in texts if found.strip()), "")
 
     def _ended(
-        self, key: str, stem: str, active: str, now: datetime, others: Collection[str]
+        self, key: str, stem: str, active: str, now: datetime, others: Collection[str], agent: str
     ) -> list[Recent]:
         try:
-            return self._recent.of(key, stem, active=active, now=now, others=others)
+            return self._recent.of(key, stem, active=active, now=now, others=others, agent=agent)
         except (StoreError, OSError) as error:
             # A turn goes on without the files that cannot be read.
             log.warning("recent.unread", key=key, error=str(error))

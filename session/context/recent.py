@@ -17,6 +17,7 @@ from session.context.scopes import Reader, counts_as_group
 from session.disk.layout import Layout, Seen, seen
 from session.library.file_cache import YOUNG_NS, FileCache
 from session.transcript import archive
+from session.transcript.agent import agent_in
 from session.transcript.archive import Archived
 from session.transcript.key import marked_stem, plain_stem
 
@@ -26,11 +27,12 @@ FOLDERS_KEPT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What line 1 of an ended session says: its key, whether others read along, and what it was about."""
+    """What line 1 of an ended session says: key, agent, whether others read along, what it was about."""
 
     key: str = ""
     group: bool = True
     summary: str = ""
+    agent: str = ""
 
 
 class RecentSessions:
@@ -51,23 +53,31 @@ class RecentSessions:
         self._lock = threading.Lock()
 
     def of(
-        self, key: str, stem: str, *, active: str, now: datetime, others: Collection[str] = ()
+        self,
+        key: str,
+        stem: str,
+        *,
+        active: str,
+        now: datetime,
+        others: Collection[str] = (),
+        agent: str = "",
     ) -> list[Recent]:
         """Return the summaries of the sessions of ``key`` that ended last, the newest first.
 
         One that has no summary, like one that a compaction ended, is passed over; so is the copy of the
         ``active`` session, whose ending was interrupted.
 
-        ``others`` are keys of the same person, whose sessions count as well, but those of groups.
+        ``others`` are keys of the same person, whose sessions count as well, but those of groups. Sessions of
+        other agents than ``agent`` never do.
         """
-        found = self._of_one(key, stem, active=active, now=now)
+        found = self._of_one(key, stem, agent, active=active, now=now)
         for other in others:
             for name in (plain_stem(other), marked_stem(other)):
-                found += self._of_one(other, name, active="", now=now, direct=True)
+                found += self._of_one(other, name, agent, active="", now=now, direct=True)
         return sorted(found, key=lambda recent: recent.ended_at, reverse=True)[: self._most]
 
     def _of_one(
-        self, key: str, stem: str, *, active: str, now: datetime, direct: bool = False
+        self, key: str, stem: str, agent: str, *, active: str, now: datetime, direct: bool = False
     ) -> list[Recent]:
         found: list[Recent] = []
         for ended in reversed(self._ended(stem)):
@@ -76,7 +86,8 @@ class RecentSessions:
             if ended.session_id == active:
                 continue
             head = self._heads.get(ended.path) or Head()
-            if head.key == key and head.summary and not (direct and head.group):
+            ours = head.key == key and head.agent == agent
+            if ours and head.summary and not (direct and head.group):
                 found.append(Recent(ended.ended_at, head.summary))
         return found
 
@@ -110,4 +121,4 @@ def read_head(path: Path, data: bytes) -> Head:
     owner = head.get("key") if isinstance(head, dict) else None
     key = owner if isinstance(owner, str) else ""
     group = counts_as_group(Reader(key, as_chat(inner.get(CHAT))))
-    return Head(key, group, summary.strip() if isinstance(summary, str) else "")
+    return Head(key, group, summary.strip() if isinstance(summary, str) else "", agent_in(inner))

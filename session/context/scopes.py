@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from session.context.agents import Agents
+from session.transcript.agent import home_of, parted, within
 from session.transcript.key import split
 
 WORKSPACE = "workspace"
@@ -24,6 +26,9 @@ class Scope:
     ``name`` is unique within the workspace and names the scope's files in ``state/``; ``memory`` is the
     folder of MEMORY.md, HISTORY.md and USER.md, ``files`` that of what tools read and write. ``group`` says
     that more than one person may read along: its tools are those of groups.
+
+    The scopes of the default agent are ``workspace``, ``chats/<stem>`` and ``people/<name>``; those of
+    another one are the same behind ``agents/<agent>/``, and its folders lie below a folder of that name.
     """
 
     name: str
@@ -32,9 +37,19 @@ class Scope:
     group: bool = False
 
     @property
+    def agent(self) -> str:
+        """The agent whose scope it is; empty: the default one."""
+        return parted(self.name)[0]
+
+    @property
+    def own(self) -> str:
+        """Its name among the scopes of its agent."""
+        return parted(self.name)[1]
+
+    @property
     def person(self) -> str | None:
         """The person of ``[people]`` whose scope it is."""
-        return self.name.removeprefix(PEOPLE) if self.name.startswith(PEOPLE) else None
+        return self.own.removeprefix(PEOPLE) if self.own.startswith(PEOPLE) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +73,16 @@ class Scopes:
         *,
         kind: Literal["chat", "workspace"],
         people: Mapping[str, Sequence[str]] | None = None,
+        agents: Agents | None = None,
     ) -> None:
+        """Draw them for the default agent by ``kind``, for the other ones by what ``agents`` says."""
         self.workspace = workspace
-        self._kind = kind
+        self.agents = agents or Agents()
+        self._kinds = {"": kind, **self.agents.kinds}
         self._people = {name: tuple(keys) for name, keys in (people or {}).items()}
         self._person = {key: name for name, keys in self._people.items() for key in keys}
 
-    def of(self, *readers: Reader, stem: str) -> Scope:
+    def of(self, *readers: Reader, stem: str, agent: str = "") -> Scope:
         """Return the scope of a conversation: one that everybody shares who reads it, else the chat's own.
 
         A job has that of the chats which it answers, where these have one in common.
@@ -72,23 +90,25 @@ class Scopes:
         Args:
             readers: the conversation first, then the chats that its answers go to besides.
             stem: the name of its transcript, suffix included.
+            agent: whose session it is: no two agents ever share a scope.
         """
         conversation, *others = readers
         group = any(counts_as_group(reader) for reader in readers)
         if others and is_job(conversation.key):
-            names = {self._shared(other) or CHATS + other.stem for other in others}
+            names = {self._shared(other, agent) or CHATS + other.stem for other in others}
             # What a group reads in one place never draws on what is shared elsewhere.
             fits = len(names) == 1 and group == counts_as_group(others[0])
             name = names.pop() if fits else None
         else:
-            shared = {self._shared(reader) for reader in readers}
+            shared = {self._shared(reader, agent) for reader in readers}
             name = shared.pop() if len(shared) == 1 else None
-        return self.named(name or CHATS + stem, group=group)
+        return self.named(within(agent, name or CHATS + stem), group=group)
 
     def named(self, name: str, *, group: bool = False) -> Scope:
         """Return the scope that has this name."""
-        below = "" if name == WORKSPACE else name
-        return Scope(name, self.workspace / "memory" / below, self.workspace / "files" / below, group)
+        agent, own = parted(name)
+        home, below = home_of(self.workspace, agent), "" if own == WORKSPACE else own
+        return Scope(name, home / "memory" / below, home / "files" / below, group)
 
     def person(self, key: str) -> str | None:
         """Return the name under which ``[people]`` lists a key, whatever may be read there; None: nobody."""
@@ -102,11 +122,12 @@ class Scopes:
         """List the other keys of the person whose scope it is; those of groups share nothing all the same."""
         return [other for other in self.keys_of_person(scope.person or "") if other != key]
 
-    def _shared(self, reader: Reader) -> str | None:
-        """Name the scope that a chat shares with others; None: it has its own."""
+    def _shared(self, reader: Reader, agent: str) -> str | None:
+        """Name the scope of an agent that a chat shares with others; None: it has its own."""
         if counts_as_group(reader):
             return None
-        if self._kind == WORKSPACE:
+        # One that the configuration no longer has shares nothing.
+        if self._kinds.get(agent) == WORKSPACE:
             return WORKSPACE
         person = self.person(reader.key)
         return None if person is None else PEOPLE + person

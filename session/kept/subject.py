@@ -134,7 +134,7 @@ class Subjects:
         """
         keys = list(self._scopes.keys_of_person(name))
         scope = self._scopes.named(PEOPLE + name)
-        if not keys and not (_is_name(name) and (scope.memory.is_dir() or scope.files.is_dir())):
+        if not keys and not (_is_name(name) and await start_thread(lambda: self._is_kept(name), name="look")):
             raise Nobody(f"[people] lists nobody called {name!r}", hint="chat-gateway config show")
         chats: dict[str, Chat | None] = {key: await self._circles.chat(key) for key in keys}
         groups = [key for key, chat in chats.items() if chat == "group"]
@@ -144,6 +144,10 @@ class Subjects:
             stays.append("memory/ and files/ of the scope workspace: they are of all direct chats")
         own = [key for key in keys if key not in groups]
         return await self._gathered(name, own, answering, stays=stays, person=scope.name)
+
+    def _is_kept(self, name: str) -> bool:
+        scopes = map(self._scopes.named, places.with_agents(self._store.layout, [PEOPLE + name]))
+        return any(scope.memory.is_dir() or scope.files.is_dir() for scope in scopes)
 
     async def _gathered(
         self,
@@ -167,7 +171,8 @@ class Subjects:
             every = tuple(found)
             records = SubagentFiles(layout.workspace / "state")
             below = tuple(sub.key for each in every for sub in records.of(each.key))
-            scopes = tuple(CHATS + each.stem for each in every) + ((person,) if person else ())
+            named = [*(CHATS + each.stem for each in every), *([person] if person else [])]
+            scopes = tuple(places.with_agents(layout, named))
             ids = tuple(split(key)[1] for key in jobs)
             lines = [path for each in every for path in _lines_of(layout, each)]
             typed = any(split(each.key)[0] == TERMINAL for each in every) or any(map(_was_typed, lines))

@@ -10,13 +10,24 @@ from durable import BoundedDict
 from session.context.audience import ANSWERS, CHAT, MAX_ANSWERS, answers_in, as_chat, newer
 from session.context.recent import MAX_LINE_BYTES, Head, read_head
 from session.context.request import Request
-from session.context.scopes import CHATS, OWN_CHANNELS, WORKSPACE, Chat, Reader, Scope, Scopes, is_job
+from session.context.scopes import (
+    CHATS,
+    OWN_CHANNELS,
+    WORKSPACE,
+    Chat,
+    Reader,
+    Scope,
+    Scopes,
+    is_job,
+)
 from session.disk.layout import seen
 from session.library.file_cache import FileCache
 from session.memory.unconsolidated import Unconsolidated, known_answers, known_chat, stems_on_disk
-from session.store.store import Session, Store
+from session.store import archived
+from session.store.store import Session, Store, View
 from session.subagents.records import SubagentFiles
 from session.transcript import archive
+from session.transcript.agent import agent_in, parted, within
 from session.transcript.key import SessionKey, is_subagent, marked_stem, plain_stem, split
 
 MAX_NAMES = 10_000
@@ -44,7 +55,7 @@ class Circles:
         self.scopes = scopes
         self._store = store
         self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
-        self._names: BoundedDict[str, tuple[object, str]] = BoundedDict(MAX_NAMES)
+        self._names: BoundedDict[tuple[str, str], tuple[object, str]] = BoundedDict(MAX_NAMES)
         self._subagents = SubagentFiles(store.layout.workspace / "state")
 
     async def of(self, session: Session, request: Request) -> Scope:
@@ -67,7 +78,8 @@ class Circles:
         if is_job(session.key) and len(known) < MAX_ANSWERS and not {*answered} <= {*known}:
             # Background work draws the scope later, when no message says any more who was answered.
             await session.remember({ANSWERS: [*known, *answered]})
-        return self.scopes.of(Reader(session.key, own, session.stem), *readers, stem=session.stem)
+        reader = Reader(session.key, own, session.stem)
+        return self.scopes.of(reader, *readers, stem=session.stem, agent=agent_in(session.metadata))
 
     async def _of_subagent(self, session: Session) -> Scope:
         """Return the scope of the conversation that started a subagent, as is on record of it.
@@ -77,36 +89,68 @@ class Circles:
         parent = str(session.metadata.get(PARENT) or "")
         found = await asyncio.to_thread(self._subagents.find, parent, session.key) if parent else None
         if found is None:
-            return self.scopes.named(CHATS + session.stem, group=True)
+            name = within(agent_in(session.metadata), CHATS + session.stem)
+            return self.scopes.named(name, group=True)
         answered = found.origin.get("answer_to")
-        scope = await self.of_key(parent, *([answered] if isinstance(answered, str) and answered else []))
+        others = [answered] if isinstance(answered, str) and answered else []
+        # The agent that started it, whoever answers in that chat by now.
+        scope = await self.of_key(parent, *others, agent=agent_in(found.origin))
         # Who was in a group when it was started reads the result, whatever became of that chat since.
         is_group = scope.group or found.origin.get("several") is not False
         return self.scopes.named(scope.name, group=is_group)
 
-    async def of_key(self, key: str, *others: str) -> Scope:
-        """Return what a conversation may see whose answers go to ``others`` as well."""
+    async def of_key(self, key: str, *others: str, agent: str | None = None) -> Scope:
+        """Return what a conversation may see whose answers go to ``others`` as well.
+
+        ``agent``: with whom; None: with the one that has its active session, or will have its next one.
+        """
         view = await self._store.look(SessionKey(key))
 
-        def look() -> tuple[Chat | None, tuple[str, ...]]:
+        def look() -> tuple[Chat | None, tuple[str, ...], str]:
             layout = self._store.layout
-            return known_chat(view, layout), known_answers(view, layout) if is_job(key) else ()
+            answers = known_answers(view, layout) if is_job(key) else ()
+            return known_chat(view, layout), answers, self._agent_now(view) if agent is None else agent
 
-        chat, answered = await asyncio.to_thread(look)
-        return await self._drawn(Reader(key, chat, view.stem), [*others, *answered])
+        chat, answered, whose = await asyncio.to_thread(look)
+        return await self._drawn(Reader(key, chat, view.stem), [*others, *answered], whose)
+
+    def _agent_now(self, view: View) -> str:
+        if view.path.exists():
+            return agent_in(view.metadata)
+        return self.scopes.agents.of(view.key, view.journal_state.agent)
+
+    async def of_session(self, key: str, session_id: str | None) -> Scope:
+        """Return what a session of a conversation may see, active (None) or ended, by its own agent."""
+        return await self.of_key(key, agent=await self.agent_of(key, session_id))
+
+    async def agent_of(self, key: str, session_id: str | None = None) -> str:
+        """Return whose session it is, active (None) or ended; empty: the default agent's, or nobody's."""
+        view = await self._store.look(SessionKey(key))
+        if session_id is None or view.session_id == session_id:
+            return agent_in(view.metadata)
+        return await asyncio.to_thread(self._agent_of_ended, view, session_id)
+
+    def _agent_of_ended(self, view: View, session_id: str) -> str:
+        found = archive.find(self._store.layout, session_id, stem=view.stem)
+        head = archived.read_beginning(found.path, view.stem) if found is not None else None
+        return agent_in(head.inner) if head is not None and head.key == view.key else ""
+
+    async def all_of_key(self, key: str, *others: str, agents: Iterable[str]) -> list[Scope]:
+        """Return what a conversation may see with each of these agents."""
+        return [await self.of_key(key, *others, agent=agent) for agent in agents]
 
     async def of_past(self, unconsolidated: Unconsolidated) -> Scope:
         """Return whose memory the messages of a session go into, by what that session itself knows."""
         reader = Reader(unconsolidated.key, unconsolidated.chat, unconsolidated.stem)
-        return await self._drawn(reader, unconsolidated.answers)
+        return await self._drawn(reader, unconsolidated.answers, unconsolidated.agent)
 
-    async def _scope_name(self, key: str) -> str:
-        """Return the scope of a conversation, found out anew only where a file of it has changed."""
+    async def _scope_name(self, key: str, agent: str) -> str:
+        """Return the scope of a conversation with an agent, found out anew where its files changed."""
         layout, stem = self._store.layout, await self._store.stem(SessionKey(key))
         now = await asyncio.to_thread(lambda: (seen(layout.transcript(stem)), seen(layout.archive(stem))))
-        known = self._names.get(key)
+        known = self._names.get((key, agent))
         if known is None or known[0] != now:
-            known = self._names[key] = (now, (await self.of_key(key)).name)
+            known = self._names[key, agent] = (now, (await self.of_key(key, agent=agent)).name)
         return known[1]
 
     async def chat(self, key: str) -> Chat | None:
@@ -116,19 +160,21 @@ class Circles:
     async def keys_of(self, scope: Scope) -> list[str]:
         """List the keys whose conversations a scope holds: those for which it is drawn.
 
-        They are those of its chats, and those of the jobs that answer there.
+        They are those of its chats, and those of the jobs that answer there. Of their sessions only those are
+        the scope's that its agent had.
         """
+        agent, name = parted(scope.name)
 
         def look() -> list[str]:
             layout = self._store.layout
-            if scope.name == WORKSPACE:
+            if name == WORKSPACE:
                 return list(stems_on_disk(layout))
-            own = scope.name.removeprefix(CHATS)
+            own = name.removeprefix(CHATS)
             near = stems_on_disk(layout, lambda stem: stem == own or stem.startswith(JOB_STEMS))
             return [*self.scopes.keys_of_person(scope.person or ""), *near]
 
         maybe = await asyncio.to_thread(look)
-        return [key for key in dict.fromkeys(maybe) if await self._scope_name(key) == scope.name]
+        return [key for key in dict.fromkeys(maybe) if await self._scope_name(key, agent) == scope.name]
 
     async def alike(self, scope: Scope, key: str) -> list[str]:
         """List the other direct chats of the person whose scope it is; it is asked for each message."""
@@ -150,9 +196,11 @@ class Circles:
                     return not head.group
         return False
 
-    async def _drawn(self, reader: Reader, others: Iterable[str]) -> Scope:
+    async def _drawn(self, reader: Reader, others: Iterable[str], agent: str) -> Scope:
         keys = dict.fromkeys(key for key in others if key != reader.key)
-        return self.scopes.of(reader, *[await self._reader(key) for key in keys], stem=reader.stem)
+        return self.scopes.of(
+            reader, *[await self._reader(key) for key in keys], stem=reader.stem, agent=agent
+        )
 
     async def _reader(self, key: str) -> Reader:
         view = await self._store.look(SessionKey(key))

@@ -11,8 +11,9 @@ by its mark, MEMORY.md by what it was before and shall be. The model is not aske
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from session.memory.circles import Circles
 from session.memory.memory_rules import MemoryRules
 from session.memory.note_taking import NoteTaking
 from session.memory.notes import MEMORY, Mark, Notes
-from session.memory.scope_state import Failure, ScopeState, ScopeStates, Stored, content_digest
+from session.memory.scope_state import Done, Failure, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
 from session.models.model import Answer, CostMeter, Model, Prompt
 from session.store.store import Store
@@ -52,16 +53,6 @@ EDITED_S = 30.0
 # With less conversation than this no smaller request is tried.
 MIN_CHARS = 2_000
 CACHED = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a consolidation did: messages moved, those of them kept raw, calls of the model, its scope."""
-
-    messages: int = 0
-    raw: int = 0
-    calls: int = 0
-    scope: Scope | None = None
 
 
 class MemoryNotes:
@@ -89,12 +80,9 @@ class MemoryNotes:
         self.rules = rules
         self.clock = clock
         self.unconsolidated = UnconsolidatedReader(store)
+        hour, day = rules.calls_per_hour, rules.calls_per_day
         self.budget = Budget(
-            state / "budget.json",
-            per_hour=rules.calls_per_hour,
-            per_day=rules.calls_per_day,
-            clock=clock,
-            cost_meter=cost_meter,
+            state / "budget.json", per_hour=hour, per_day=day, clock=clock, cost_meter=cost_meter
         )
         self._cost_meter = cost_meter
         counted = ("messages", "raw", "failures", "merged", "unmerged", "headings_lost")
@@ -102,6 +90,21 @@ class MemoryNotes:
         self.zone = zone
         self.scope_states = ScopeStates(state / "memory", clock=clock)
         self._cache: BoundedDict[Path, tuple[Seen | None, str]] = BoundedDict(CACHED)
+        self._agents: dict[str, MemoryNotes] = {}
+
+    def add(self, agent: str, model: Model, rules: MemoryRules) -> MemoryNotes:
+        """Let another agent's notes be taken by a model and figures of its own; all else is shared."""
+        notes = self._agents[agent] = copy(self)
+        notes.model, notes.rules = model, rules
+        return notes
+
+    def of(self, agent: str) -> MemoryNotes:
+        """Return what takes the notes of an agent; of one that is not configured, what does the default's."""
+        return self._agents.get(agent, self)
+
+    async def of_session(self, key: str, session_id: str | None) -> MemoryNotes:
+        """Return what takes the notes of a session of a conversation, None: the active one."""
+        return self.of(await self.circles.agent_of(key, session_id)) if self._agents else self
 
     def notes(self, scope: Scope) -> Notes:
         """Return the files of a scope, for threads."""
@@ -136,9 +139,9 @@ class MemoryNotes:
             log.warning("memory.unreadable", scope=scope.name, error=str(error), hint=error.hint)
             return ""
 
-    async def scope_of(self, key: str) -> Scope:
-        """Return the scope of a conversation, by what its sessions know of the chat."""
-        return await self.circles.of_key(key)
+    async def scope_of(self, key: str, session_id: str | None = None) -> Scope:
+        """Return the scope of a session of a conversation, by what its sessions know of the chat."""
+        return await self.circles.of_session(key, session_id)
 
     async def consolidate(self, key: str, *, session_id: str | None = None, asked: bool = False) -> Done:
         """Move what is due of one session into memory; on return it is in the files, or nothing was due.
@@ -154,14 +157,15 @@ class MemoryNotes:
             ModelAway: the model cannot be reached.
             StoreError: the disk refused; what was answered is kept and goes on from there.
         """
-        if self.model.plain:
+        notes = await self.of_session(key, session_id)
+        if notes.model.plain:
             raise SessionError("no language model is configured", hint="set model.name in the configuration")
         first = await self.unconsolidated.load(key, session_id)
         if first is None:
             return Done()
         scope = await self.circles.of_past(first)
         async with self.scope_states.open(scope.name) as scope_state:
-            work = _Work(self, scope_state, scope, asked)
+            work = _Work(notes, scope_state, scope, asked)
             await work.put_through()
             return replace(await work.run(key, session_id), scope=scope)
 
@@ -255,7 +259,7 @@ class _Work:
     async def _told_apart(self, key: str) -> str:
         """Return the chat that a paragraph has to name: it does where the scope is not that chat's own."""
         own = CHATS + await self._memory.unconsolidated.stem(key)
-        return "" if self._scope.name == own else key
+        return "" if self._scope.own == own else key
 
     def _to_files(self, answer: Stored, mark: Mark) -> bool:
         """Write HISTORY.md, then MEMORY.md; False where somebody edited that since the answer was made."""
@@ -281,7 +285,9 @@ class _Work:
         while True:
             mark = recorded
             if mark is None:
-                mark = await asyncio.to_thread(self._cut, unconsolidated, lines, limit)
+                zone = self._memory.zone
+                end = await asyncio.to_thread(wording.chunk_end, lines, zone=zone, max_chars=limit)
+                mark = await asyncio.to_thread(unconsolidated.mark, end)
             try:
                 answer = await self._answer(unconsolidated, mark)
             except ContextTooLong as error:
@@ -292,9 +298,6 @@ class _Work:
             except (BadAnswer, ModelRefused) as error:
                 answer = await self._failed(unconsolidated, mark, error)
             return await self._store(answer)
-
-    def _cut(self, unconsolidated: Unconsolidated, lines: Sequence[wording.Line], limit: int) -> Mark:
-        return unconsolidated.mark(wording.chunk_end(lines, zone=self._memory.zone, max_chars=limit))
 
     async def _recorded(self, unconsolidated: Unconsolidated) -> Mark | None:
         """Find a paragraph of HISTORY.md that stands for these messages, from their first on."""
@@ -350,10 +353,8 @@ class _Work:
         )
 
     def _edited(self) -> NotNow:
-        until = self._memory.clock() + timedelta(seconds=EDITED_S)
-        return NotNow(
-            "MEMORY.md is being edited", reason="edited", until=until, hint="close it and try again"
-        )
+        until, hint = self._memory.clock() + timedelta(seconds=EDITED_S), "close it and try again"
+        return NotNow("MEMORY.md is being edited", reason="edited", until=until, hint=hint)
 
     async def _failed(self, unconsolidated: Unconsolidated, mark: Mark, error: ModelError) -> Stored:
         """Count a failure; after the third in a row return what is kept of the messages themselves.

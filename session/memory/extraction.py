@@ -84,7 +84,7 @@ class FactExtraction:
         memory: asks the model within the budget, and has the locks of the scopes.
         known: the facts that there are.
         store: the conversations.
-        scope_of: returns what a conversation may see.
+        scope_of: returns what a session of a conversation may see.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FactExtraction:
         known: KnownFacts,
         *,
         store: Store,
-        scope_of: Callable[[str], Awaitable[Scope]],
+        scope_of: Callable[[str, str], Awaitable[Scope]],
         rules: FactRules,
         limit_s: float = LIMIT_S,
     ) -> None:
@@ -122,7 +122,7 @@ class FactExtraction:
                 if counted is None or counted[1] in but or counted[2] < facts_prompt.MIN_MESSAGES:
                     continue
                 key, session_id, count = counted
-                scope = await self._scope_of(key)
+                scope = await self._scope_of(key, session_id)
                 if await self._memory.scope_states.looked_at(scope.name, session_id) < count:
                     found.append((key, session_id, await self.idle_at(key, session_id) or clock()))
             except (SessionError, OSError) as error:
@@ -157,7 +157,7 @@ class FactExtraction:
         later = await self.idle_at(key, session_id)
         if later is not None:
             return later
-        scope = await self._scope_of(key)
+        scope = await self._scope_of(key, session_id)
         async with self._memory.scope_states.open(scope.name) as scope_state:
             # Read under the scope's lock: another process may have looked at it meanwhile.
             end = await self._end(key, session_id)
@@ -207,7 +207,7 @@ class FactExtraction:
         subject: str,
     ) -> tuple[list[facts_prompt.Found], list[Fact]]:
         """Ask for new facts; none where the model failed for the third time."""
-        memory = self._memory
+        memory = self._memory.of(scope.agent)
         failure = scope_state.failure(subject, upto)
         if failure.until > memory.clock().timestamp():
             until = datetime.fromtimestamp(failure.until, UTC)

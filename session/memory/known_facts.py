@@ -149,7 +149,7 @@ class KnownFacts:
     ) -> Fact | None:
         layout, owner = self._store.layout, self._store.owner
         stem = await self._store.stem(SessionKey(key))
-        one_chat = scope.name == f"chats/{stem}"
+        one_chat = scope.own == f"chats/{stem}"
 
         def work() -> Fact | None:
             # Under the key's lock no clearing comes in between, whose file would be there again.

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from session.context.scopes import Scope
 from session.disk.state import let_go, read_state, try_lock, write_state
 from session.disk.threads import start_thread
 from session.errors import NotNow
@@ -58,6 +59,16 @@ class Stored:
     def mark(self) -> Mark:
         """What its paragraph in HISTORY.md is known by."""
         return Mark(self.session_id, self.start, self.stop, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a consolidation did: messages moved, those of them kept raw, calls of the model, its scope."""
+
+    messages: int = 0
+    raw: int = 0
+    calls: int = 0
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)

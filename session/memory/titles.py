@@ -26,6 +26,7 @@ from session.store.journal_file import JournalFile
 from session.store.store import Store
 from session.store.writer import TranscriptWriter, again, merged
 from session.transcript import archive
+from session.transcript.agent import agent_in
 from session.transcript.key import SessionKey
 from session.transcript.transcript import Transcript, decode, read_time
 
@@ -58,14 +59,15 @@ class SessionTitles:
         view = await self._store.look(SessionKey(key))
         if view.session_id == session_id:
             return
-        scope = await self._memory.scope_of(key)
+        scope = await self._memory.scope_of(key, session_id)
         async with self._memory.scope_states.open(scope.name) as scope_state:
             transcript = await asyncio.to_thread(self._to_summarise, key, view.stem, session_id)
             if transcript is None:
                 return
-            prompt = await asyncio.to_thread(self._question, transcript)
+            memory = self._memory.of(agent_in(transcript.inner))
+            prompt = await asyncio.to_thread(self._question, transcript, memory)
             text = await self._asked(
-                scope_state, f"summary:{session_id}", prompt, title_prompt.read_summary, key=key
+                scope_state, f"summary:{session_id}", prompt, title_prompt.read_summary, of=(key, memory)
             )
             if not text:
                 return
@@ -89,13 +91,15 @@ class SessionTitles:
             lines = [] if view.metadata.get("name") else view.lines(0, FIRST_LINES)
         if not lines:
             return
-        async with self._memory.scope_states.open((await self._memory.scope_of(key)).name) as scope_state:
+        scope = await self._memory.scope_of(key, session_id)
+        memory = self._memory.of(scope.agent)
+        async with self._memory.scope_states.open(scope.name) as scope_state:
 
             def prompt(_: int) -> Prompt | None:
-                return title_prompt.name_prompt(lines, model=self._memory.rules.small_model)
+                return title_prompt.name_prompt(lines, model=memory.rules.small_model)
 
             name = await self._asked(
-                scope_state, f"name:{session_id}", prompt, title_prompt.read_name, key=key
+                scope_state, f"name:{session_id}", prompt, title_prompt.read_name, of=(key, memory)
             )
         if name and await self._give_name(key, view.stem, session_id, name):
             self.totals["names"] += 1
@@ -104,10 +108,13 @@ class SessionTitles:
     # -- asking ----------------------------------------------------------------------------------------------
 
     async def _asked(
-        self, scope_state: ScopeState, subject: str, prompt: Ask, read: Read, *, key: str
+        self, scope_state: ScopeState, subject: str, prompt: Ask, read: Read, *, of: tuple[str, MemoryNotes]
     ) -> str:
-        """Ask until the answer can be used; empty where there is nothing to ask, or it was asked in vain."""
-        memory = self._memory
+        """Ask until the answer can be used; empty where there is nothing to ask, or it was asked in vain.
+
+        ``of`` are the conversation, and what asks the model of its agent.
+        """
+        key, memory = of
         failure = scope_state.failure(subject, 0)
         if failure.count >= TRIES:
             return ""
@@ -168,8 +175,8 @@ class SessionTitles:
             return ()
         return [decode(raw) for raw in head.messages[:FIRST_LINES]]
 
-    def _question(self, transcript: Transcript) -> Ask:
-        rules, zone = self._memory.rules, self._memory.zone
+    def _question(self, transcript: Transcript, memory: MemoryNotes) -> Ask:
+        rules, zone = memory.rules, memory.zone
         records = [decode(transcript.messages[at]) for at in transcript.index.records]
         start, earlier = title_prompt.beginning(records, len(transcript.messages))
         lines = [decode(raw) for raw in transcript.messages[start:]]

@@ -20,6 +20,7 @@ from session.store.fence import Fence, Wait
 from session.store.listing import transcripts
 from session.store.store import Store, View
 from session.transcript import archive
+from session.transcript.agent import agent_in
 from session.transcript.archive import Archived
 from session.transcript.key import SessionKey
 from session.transcript.line import is_ulid
@@ -34,7 +35,8 @@ class Unconsolidated:
     """The messages of a session from ``start`` (its ``last_consolidated``) to its end, at one moment.
 
     ``ended`` says that no more will come; ``chat`` what is known of the chat; ``before`` names the session
-    whose compaction opened this one; ``answers`` the chats that a job has answered in it.
+    whose compaction opened this one; ``answers`` the chats that a job has answered in it; ``agent`` whose
+    session it is.
     """
 
     key: str
@@ -46,6 +48,7 @@ class Unconsolidated:
     lines: Sequence[Mapping[str, Any]]
     before: str | None = None
     answers: tuple[str, ...] = ()
+    agent: str = ""
 
     def mark(self, count: int) -> Mark:
         """Name the first ``count`` messages of it."""
@@ -153,6 +156,7 @@ class UnconsolidatedReader:
             lines=[decode(raw) for raw in transcript.messages[start:]],
             before=_before(transcript),
             answers=answers_in(transcript.inner),
+            agent=agent_in(transcript.inner),
         )
 
     def _renew(self, stem: str, mark: Mark) -> None:

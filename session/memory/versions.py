@@ -30,6 +30,8 @@ WRITTEN: Final = "written"
 FILES: Final = ("MEMORY.md", PROFILE_FILE, "facts.jsonl")
 BY_HAND: Final = "edited by hand"
 _PLACES: Final = (FOLDER, f"chats/*/{FOLDER}", f"people/*/{FOLDER}")
+# Where the memory of other agents lies, from that of the default one on.
+_OTHERS: Final = "agents/*/memory"
 _NAME = re.compile(
     r"(\d{8}T\d{6}Z)-([0-7][0-9A-HJKMNP-TV-Z]{25})-([a-z][a-z-]*)-(MEMORY\.md|USER\.md|facts\.jsonl)"
 )
@@ -239,7 +241,8 @@ def prune_all(memory: Path, rules: VersionRules, *, clock: Callable[[], datetime
     Raises:
         StoreError: the disk refused.
     """
-    found = (path for pattern in _PLACES for path in sorted(memory.glob(pattern)) if path.is_dir())
+    tops = (memory, *sorted(memory.parent.glob(_OTHERS)))
+    found = (path for top in tops for each in _PLACES for path in sorted(top.glob(each)) if path.is_dir())
     return sum(Versions(path.parent, rules, clock=clock).prune() for path in found)
 
 

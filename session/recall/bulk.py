@@ -67,6 +67,7 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
         "workspace": str(files.layout.workspace),
         "memory": str(files.memory),
         "conversations": list(files.conversations),
+        "agent": files.agent,
         "within_s": within_s,
     }
     try:
@@ -107,4 +108,5 @@ def files_of(asked: dict[str, object]) -> ScopeFiles:
         Layout(Path(str(asked["workspace"]))),
         Path(str(asked["memory"])),
         [(str(key), str(stem)) for key, stem in conversations],
+        str(asked["agent"]),
     )

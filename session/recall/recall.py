@@ -252,7 +252,7 @@ class Recall:
 
         def files() -> ScopeFiles:
             named = [(each, _stem(layout, SessionKey(each))) for each in keys]
-            return ScopeFiles(layout, scope.memory, named)
+            return ScopeFiles(layout, scope.memory, named, scope.agent)
 
         return files
 

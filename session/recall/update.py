@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 from pathlib import Path
@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from session.disk.layout import Layout, read_file, seen
+from session.disk.layout import Layout, Seen, read_file, seen
 from session.errors import StoreError
+from session.library.file_cache import FileCache
 from session.recall.index import Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
-from session.store.archived import read_beginning
+from session.store.archived import BEGINNING_BYTES, read_beginning
 from session.transcript import archive
+from session.transcript.agent import agent_in
 from session.transcript.line import decode
 from session.transcript.lines import pread, walk
 from session.transcript.loading import load
 from session.transcript.survey import blocks, sound
+from session.transcript.transcript import parse
 
 if TYPE_CHECKING:
     from session.transcript.transcript import Transcript
@@ -43,6 +46,14 @@ COMPARED_BYTES = 2**22
 _TRIES = 3
 
 
+def _agent_at(path: Path, data: bytes) -> str:
+    return agent_in(parse(data[: data.rfind(b"\n") + 1], stem=path.stem).inner)
+
+
+# Whose sessions the files are that are in no index of their chat's.
+_AGENTS: FileCache[str] = FileCache(_agent_at, max_bytes=BEGINNING_BYTES)
+
+
 class Overtaken(Exception):
     """Another process, or thread, has changed the index meanwhile."""
 
@@ -57,11 +68,15 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScopeFiles:
-    """What a scope's index is made of: its notes, and each of its conversations as ``(key, stem)``."""
+    """What a scope's index is made of: its notes, and each of its conversations as ``(key, stem)``.
+
+    Of these only the sessions of ``agent`` are the scope's.
+    """
 
     layout: Layout
     memory: Path
     conversations: Sequence[tuple[str, str]]
+    agent: str = ""
 
 
 class _File(NamedTuple):
@@ -131,15 +146,16 @@ class Update:
 
     def is_done(self) -> bool:
         """Say whether there is nothing to read."""
-        known = {source.path: source.seen for source in self._index.sources() or ()}
-        return {file.path: file.seen for file in self._there()} == known
+        known = {source.path: source for source in self._index.sources() or ()}
+        there = {file.path: file.seen for file in self._there(known)}
+        return there == {path: source.seen for path, source in known.items()}
 
     def _pass(self) -> bool:
         sources = self._index.sources()
         if sources is None:
             return False
         known = {source.path: source for source in sources}
-        files = [self._named(file, known.get(file.path)) for file in self._there()]
+        files = [self._named(file, known.get(file.path)) for file in self._there(known)]
         wanted = {file.name for file in files if file.kind != "message" or file.session}
         gone = [source for source in sources if source.name not in wanted]
         if gone:
@@ -180,7 +196,7 @@ class Update:
 
     # -- the files ---------------------------------------------------------------------------------
 
-    def _there(self) -> Iterator[_File]:
+    def _there(self, known: Mapping[str, Source]) -> Iterator[_File]:
         layout, memory = self._files.layout, self._files.memory
         notes: tuple[tuple[Kind, str], ...] = (
             ("memory", "MEMORY.md"),
@@ -192,13 +208,20 @@ class Update:
                 yield _File(kind, "", "", str(memory / name), found)
         for key, stem in self._files.conversations:
             path = str(layout.transcript(stem))
-            if (found := seen(path)) is not None:
+            if (found := seen(path)) is not None and self._is_ours(path, found, known):
                 yield _File("message", key, stem, path, found)
             folder = str(layout.archive(stem))
             for name, session in archive.names_of(layout, stem):
                 path = f"{folder}/{name}"
-                if (found := seen(path)) is not None:
+                if (found := seen(path)) is not None and self._is_ours(path, found, known):
                     yield _File("message", key, stem, path, found, session)
+
+    def _is_ours(self, path: str, now: Seen, known: Mapping[str, Source]) -> bool:
+        """Say whether a session is that of the scope's agent, by line 1 where the index has no such file."""
+        source = known.get(path)
+        if source is not None and source.seen == now:
+            return True
+        return _AGENTS.get(Path(path)) == self._files.agent
 
     def _named(self, file: _File, known: Source | None) -> _File:
         """Find out which session an active transcript holds."""

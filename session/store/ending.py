@@ -139,8 +139,10 @@ def media_of(writer: TranscriptWriter) -> Named:
 
 def _remove_the_rest(writer: TranscriptWriter, journal_file: JournalFile) -> None:
     """Delete all else of a chat but its lines; who renews an ended session waits for our lock."""
-    layout, stem, scope = writer.layout, writer.stem, f"chats/{writer.stem}"
-    own = chain(places.of_key(layout, writer.key, stem), places.of_scope(layout, scope))
+    layout, stem = writer.layout, writer.stem
+    scopes = places.with_agents(layout, [f"chats/{stem}"])
+    own = chain(places.of_key(layout, writer.key, stem), *(places.of_scope(layout, each) for each in scopes))
     places.remove(found for found in own if found.place.kind not in _REMOVED_APART)
-    places.remove_trees(layout, stem=stem, scope=scope)
+    for scope in scopes:
+        places.remove_trees(layout, stem=stem, scope=scope)
     journal_file.discard()

@@ -13,6 +13,7 @@ from session.disk.layout import Layout, Seen, seen
 from session.errors import StoreError
 from session.models.model import Totals
 from session.transcript import archive
+from session.transcript.agent import DEFAULT, agent_in, shown
 from session.transcript.archive import MAX_HEAD_BYTES
 from session.transcript.key import SessionKey
 from session.transcript.loading import load
@@ -41,6 +42,7 @@ class SessionRow:
     source: str
     cron_job_id: str | None
     active: bool
+    agent: str = DEFAULT
     totals: Totals = field(default_factory=Totals)
     # The beginning of the newest message, for a list of chats, and who said it.
     last_text: str = ""
@@ -61,6 +63,7 @@ class SessionRow:
             "source": self.source,
             "cron_job_id": self.cron_job_id,
             "active": self.active,
+            "agent": self.agent,
             "metrics": {
                 "prompt_tokens": self.totals.prompt_tokens,
                 "completion_tokens": self.totals.completion_tokens,
@@ -151,6 +154,7 @@ def make_row(
         source=_text(inner.get("source")) or ("cron" if channel == "cron" else "interactive"),
         cron_job_id=_text(inner.get("cron_job_id")),
         active=active,
+        agent=shown(agent_in(inner)),
         totals=transcript.index.totals(),
         last_text=" ".join(plain_text(newest.get("content"))[:PREVIEW_READ_CHARS].split())[:PREVIEW_CHARS],
         last_role=str(newest.get("role") or ""),

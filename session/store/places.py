@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -22,6 +22,7 @@ from session.disk.layout import Layout
 from session.errors import StoreError
 from session.store.fence import temp_mark
 from session.store.recall_file import index_path
+from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem
 
 # ``kept`` is exported and erased; ``derived`` is erased, and made anew of what is kept; ``guard`` is a lock
@@ -34,6 +35,8 @@ _AS_IT_IS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_DIRECTORY
 @dataclass(frozen=True, slots=True)
 class Place:
     """One kind of files: of a key by ``{stem}`` or ``{mark}``, of a scope by ``{top}/{own}``.
+
+    ``{home}`` is the folder of the agent whose scope it is, with its slash; the default one has none.
 
     ``*`` stands for any part of a name, ``**`` at the end for all files below. Where ``says_key`` names a
     field a file is the key's whose JSON has it there.
@@ -72,14 +75,14 @@ OF_SUBAGENTS: Final = (
     Place("subagent", "state/subagents/state/index/{stem}.*", "derived"),
 )
 OF_SCOPES: Final = (
-    Place("memory", "memory/{top}/{own}/**"),
-    Place("file", "files/{top}/{own}/**"),
-    Place("memory state", "state/memory/{top}/{own}.json"),
-    Place("lock", "state/memory/{top}/{own}.lock", "guard"),
-    Place("lock", "state/facts/{top}/{own}.lock", "guard"),
-    Place("recall", "state/recall/{top}/{index}.db", "derived"),
-    Place("recall", "state/recall/{top}/{index}.db-*", "derived"),
-    Place("lock", "state/recall/{top}/{index}.lock", "guard"),
+    Place("memory", "{home}memory/{top}/{own}/**"),
+    Place("file", "{home}files/{top}/{own}/**"),
+    Place("memory state", "state/memory/{home}{top}/{own}.json"),
+    Place("lock", "state/memory/{home}{top}/{own}.lock", "guard"),
+    Place("lock", "state/facts/{home}{top}/{own}.lock", "guard"),
+    Place("recall", "state/recall/{home}{top}/{index}.db", "derived"),
+    Place("recall", "state/recall/{home}{top}/{index}.db-*", "derived"),
+    Place("lock", "state/recall/{home}{top}/{index}.lock", "guard"),
 )
 # Files of all, with rows of each: who erases and exports those is named in ``session.kept.rows`` and
 # ``gateway.app.kept_rows``.
@@ -106,6 +109,10 @@ ELSEWHERE: Final = (
     # The scope ``workspace`` is of all direct chats.
     *("memory/*.md", "memory/facts.jsonl", "memory/versions/**", "files/*", "state/memory/workspace.*"),
     *("state/facts/workspace.lock", "state/recall/workspace.*"),
+    # The same of another agent.
+    *("agents/*/AGENTS.md", "agents/*/instructions.md", "agents/*/memory/*.md", "agents/*/files/*"),
+    *("agents/*/memory/facts.jsonl", "agents/*/memory/versions/**", "state/memory/agents/*/workspace.*"),
+    *("state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*"),
     # Processes, locks, leases, platforms, times and counts.
     *("state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/budget.json"),
     *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
@@ -130,6 +137,7 @@ _ANY: Final = {
     "fence": "[0-9a-f]{16}",
     "stem": "[^/]+",
     "mark": "[0-9a-f]{8}",
+    "home": "(?:agents/[^/]+/)?",
     "top": "(?:chats|people)",
     "own": "[^/]+",
     "index": "[0-9a-f]{32}",
@@ -171,12 +179,22 @@ def of_subagent(layout: Layout, key: str) -> Iterator[Found]:
 
 
 def of_scope(layout: Layout, scope: str) -> Iterator[Found]:
-    """List the files of the scope that has this name, ``chats/<stem>`` or ``people/<name>``."""
-    top, _, own = scope.partition("/")
+    """List the files of the scope that has this name: ``chats/<stem>``, ``people/<name>``, or an agent's."""
+    agent, within_agent = parted(scope)
+    top, _, own = within_agent.partition("/")
     index = index_path(layout.workspace, scope).stem
-    names = {"top": top, "own": re.escape(own), "index": index}
+    home = re.escape(f"{AGENTS}/{agent}/") if agent else ""
+    names = {"home": home, "top": top, "own": re.escape(own), "index": index}
     for place in OF_SCOPES:
         yield from (Found(place, path) for path in _matching(layout.workspace, place.pattern, names))
+
+
+def with_agents(layout: Layout, scopes: Iterable[str]) -> list[str]:
+    """List these scopes of the default agent, and those that every other agent has in their place on disk."""
+    top = layout.workspace
+    homes = (top, *(top / "state" / name for name in ("memory", "facts", "recall")))
+    agents = {path.name for home in homes for path in (home / AGENTS).glob("*") if is_name(path.name)}
+    return [within(agent, scope) for scope in scopes for agent in ("", *sorted(agents))]
 
 
 def remove(found: Iterator[Found]) -> None:
@@ -210,7 +228,9 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
     """
     top = layout.workspace
     trees = [layout.archive(stem)] if stem else []
-    trees += [top / "memory" / scope, top / "files" / scope] if scope else []
+    agent, own = parted(scope)
+    home = home_of(top, agent)
+    trees += [home / "memory" / own, home / "files" / own] if scope else []
     for tree in trees:
         try:
             if tree.is_symlink():

@@ -17,10 +17,12 @@ FORGET_S = 2.0
 
 def index_path(workspace: Path, scope: str) -> Path:
     """Return the index of the scope that has this name."""
-    head, _, tail = scope.partition("/")
+    # Those of an agent lie in a folder of its own.
+    within = "/".join(scope.split("/")[:2]) if scope.startswith("agents/") else ""
+    head, _, tail = scope[len(within) :].lstrip("/").partition("/")
     # A stem may fill a file name to its last byte, and SQLite puts its own suffixes behind it.
-    name = Path(head) / hashlib.sha256(tail.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return workspace / "state" / FOLDER / (f"{name}.db" if tail else f"{head}.db")
+    name = Path(within, head) / hashlib.sha256(tail.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return workspace / "state" / FOLDER / (f"{name}.db" if tail else Path(within, f"{head}.db"))
 
 
 def forget_index(layout: Layout, stem: str) -> None:
@@ -61,8 +63,10 @@ def discard_index(layout: Layout, scope: str) -> None:
 
 def _of(layout: Layout, stem: str) -> Iterator[Path]:
     own = index_path(layout.workspace, f"chats/{stem}")
-    shared = (layout.workspace / "state" / FOLDER).glob("*.db"), (own.parent.parent / "people").glob("*.db")
-    yield from (path for path in (own, *shared[0], *shared[1]) if path.exists())
+    top = layout.workspace / "state" / FOLDER
+    for folder in (top, *top.glob("agents/*")):
+        shared = (*folder.glob("*.db"), *(folder / "people").glob("*.db"))
+        yield from (path for path in (folder / "chats" / own.name, *shared) if path.exists())
 
 
 def _holds(file: Connection, stem: str) -> bool:

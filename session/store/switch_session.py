@@ -21,6 +21,7 @@ from session.store.line1_fields import for_the_next, for_the_reopened
 from session.store.split import Parted, ended_before
 from session.store.writer import Line, TranscriptWriter, again, merged
 from session.transcript import archive
+from session.transcript.agent import AGENT, agent_in
 from session.transcript.history import is_record
 from session.transcript.journal_lines import Entry
 from session.transcript.loading import load
@@ -115,6 +116,43 @@ def split_after_idle(
             change.journal(change.ended(path, stop=stop, following=new))
             inner = for_the_next(old.inner) | {"session_id": new, "previous_session": old.session_id}
             inner |= {"parted_from": path.name, "parted_by": by}
+            change.begin_anew(fresh(writer.stem, writer.key, now=now, inner=inner))
+            return True
+
+    return again(once)
+
+
+def turn_to(
+    writer: TranscriptWriter,
+    journal_file: JournalFile,
+    epoch: int,
+    wait: Wait | None,
+    *,
+    agent: str,
+    by: str,
+) -> bool:
+    """End the session of another agent for the message ``by``, and begin one of ``agent`` (empty: default).
+
+    All lines stay in the archive: none of them goes over into the session of another agent. The new one knows
+    by which message it came to be.
+
+    Returns:
+        Whether a session ended; False where it is ``agent``'s already, or had no message.
+
+    Raises:
+        Busy, Fenced, StoreError.
+    """
+
+    def once() -> bool:
+        with changing(writer, journal_file, epoch, wait) as change:
+            old, now = change.transcript, change.now
+            if agent_in(old.inner) == agent or change.fd is None or not old.messages:
+                return False
+            path = change.archive(len(old.messages))
+            new = str(ULID.from_datetime(now))
+            change.journal(change.ended(path, stop=len(old.messages), following=new))
+            inner = for_the_next(old.inner) | {"session_id": new, "previous_session": old.session_id}
+            inner = merged(inner, {AGENT: agent or None, "turned_by": by})
             change.begin_anew(fresh(writer.stem, writer.key, now=now, inner=inner))
             return True
 

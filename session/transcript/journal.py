@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
+from session.transcript.agent import AGENT, agent_in
 from session.transcript.journal_lines import Entry
 from session.transcript.tries import Tries
 
@@ -87,6 +88,9 @@ class JournalState:
         # Reason and subject of the notices that ended an id.
         self._said: dict[tuple[str, str], datetime] = {}
         self._reopened: dict[str, Reopening] = {}
+        # The agent that was chosen for the chat, empty for the default one; None: nobody chose.
+        self.agent: str | None = None
+        self._chosen: Entry = {}
         # The highest number that any entry names.
         self._top = 0
         self._ages: deque[tuple[datetime, int]] = deque()
@@ -117,6 +121,9 @@ class JournalState:
                 self._bases[str(entry.get("session"))] = base
             case "reopen", str():
                 self._reopened[id_] = Reopening(str(entry.get("session", "")), str(entry.get("left", "")))
+            case "agent", str():
+                self._chosen = entry
+                self.agent = agent_in({AGENT: entry.get("agent")})
             case "ended", _:
                 self._take_ended(entry, at)
             case _:
@@ -239,7 +246,9 @@ class JournalState:
             {"at": now.isoformat(), "do": "base", "session": session, "seq": seq, "finals": finals}
             for session, seq, finals in ((place.session, base.seq, base.finals), (ANY, self.seq(place), 0))
         ]
-        return [*heads, *kept]
+        # What was chosen holds however long ago that was.
+        chosen = [self._chosen] if self._chosen and self._chosen not in kept else []
+        return [*heads, *chosen, *kept]
 
 
 Build = Callable[[JournalState, SessionPlace], Entry | list[Entry] | None]
@@ -333,6 +342,16 @@ class Journal:
     def said(self, reason: str, about: str) -> datetime | None:
         """Return when ``conclude`` last ended an id in a notice with this reason and ``about``."""
         return self._look().said(reason, about)
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that was chosen for the chat, empty for the default one; None where nobody chose."""
+        return self._look().agent
+
+    async def choose(self, id: str, agent: str) -> None:
+        """Record that the message of this id chose an agent; empty is the default one."""
+        entry = self._entry("agent", id, agent=agent)
+        await self._record(lambda state, _place: None if state.agent == agent else entry)
 
     async def unpark(self, id: str) -> None:
         """Forget outcome and attempts of a parked letter that is put back by hand."""

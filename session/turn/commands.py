@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,32 +17,20 @@ from session.disk.threads import start_thread
 from session.errors import NoSession, NotCompacted
 from session.models.spending import COST_SAID
 from session.store import switch_session
+from session.store.archived import read_beginning
 from session.store.listing import message_count
 from session.store.store import Session
 from session.transcript import archive, withdrawal
+from session.transcript.agent import agent_in, shown
 from session.transcript.attachments import attachments_of
 from session.transcript.line import is_ulid, make_line
+from session.turn.command_names import ALIASES, DESCRIPTIONS
 from session.turn.stop import StopSwitch, TurnStopped
 from session.turn.tool_calls import named
 from session.turn.turn import Request
 
 _FORM = re.compile(r"/([A-Za-z][A-Za-z0-9_]*)(?:@[A-Za-z0-9_]+)?(?:\s+(.*))?", re.DOTALL)
 
-DESCRIPTIONS = {
-    "new": "ends this conversation and begins a fresh one",
-    "stop": "stops the answer that is being written; waiting messages stay",
-    "status": "shows the model, this conversation and what waits",
-    "resume": "goes back to the conversation before this one, or to an older one by its number",
-    "undo": "withdraws your last message and its answer",
-    "retry": "asks your last message again",
-    "compact": "sums up what was said so far, to make room; add what matters most",
-    "memory": "shows what is remembered about this chat, its facts numbered",
-    "forget": "takes a fact out, by its number in /memory",
-    "approve": "allows what the assistant asks for, once",
-    "deny": "refuses what the assistant asks for",
-    "help": "shows these commands",
-}
-_ALIASES = {"start": "help"}
 _FORGETS = re.compile(r"forget(?!\S)", re.IGNORECASE)
 # What a turn waits for.
 DECIDING = frozenset({"approve", "deny"})
@@ -58,6 +46,7 @@ BEGUN_EMPTY = "A new conversation begins."
 NOTHING_OLDER = "There is no older conversation to go back to."
 NO_SUCH_NUMBER = "There are {} older conversations: give a number from 1, the newest, to {}."
 NO_SUCH_ONE = "There is no such older conversation here."
+ANOTHERS = "That conversation is with {}: /agent {} first, then /resume."
 REOPENED = "The conversation goes on{}: {} messages."
 WITHDRAWN = "Your last message and its answer are withdrawn; the model no longer sees them."
 NOTHING_TO_WITHDRAW = (
@@ -108,7 +97,7 @@ def parse(text: str) -> Command | None:
     if forgets is not None:
         # The same command: who may not give the one may not give the other.
         name, rest = "forget", rest[forgets.end() :].strip()
-    return Command(_ALIASES.get(name, name), rest)
+    return Command(ALIASES.get(name, name), rest)
 
 
 class Commands:
@@ -125,6 +114,7 @@ class Commands:
         limits: lines that say what is left of them to whoever sent the message; None: there are none.
         end_subagents: ends those of a chat; None: there are none.
         now: the timestamp of a line that is written now.
+        more: commands that are somebody else's, with what ``/help`` says of them.
     """
 
     def __init__(
@@ -140,6 +130,7 @@ class Commands:
         end_subagents: EndSubagents | None = None,
         answers: Answers | None = None,
         now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
+        more: Mapping[str, str] | None = None,
     ) -> None:
         self._status = status
         self._memory = memory
@@ -151,6 +142,7 @@ class Commands:
         self._end_subagents = end_subagents
         self.answers = answers
         self._now = now
+        self._named = {**DESCRIPTIONS, **(more or {})}
 
     async def run(
         self, session: Session, command: Command, request: Request, *, stop: StopSwitch | None = None
@@ -196,9 +188,9 @@ class Commands:
             case "deny":
                 return await self._decide("deny", command.rest, request)
             case "help":
-                return "\n".join(f"/{name} {what}" for name, what in DESCRIPTIONS.items())
+                return "\n".join(f"/{name} {what}" for name, what in self._named.items())
             case _:
-                return _unknown(command.name)
+                return _unknown(command.name, self._named)
 
     async def _subagents_ended(self, session: Session, id_: str, *, results: bool = False) -> int:
         if self._end_subagents is None:
@@ -275,12 +267,17 @@ async def _choose(session: Session, rest: str) -> str:
     Raises:
         NotChosen: it means none; its text tells the chat why.
     """
+    layout, stem, agent = Layout(session.path.parents[1]), session.stem, agent_in(session.metadata)
     if is_ulid(rest.upper()):
+        found = await start_thread(lambda: archive.find(layout, rest.upper(), stem=stem), name="disk-look")
+        whose = await start_thread(lambda: _agent_of(found), name="disk-look") if found is not None else agent
+        if whose != agent:
+            raise NotChosen(ANOTHERS.format(shown(whose or ""), shown(whose or "")))
         return rest.upper()
-    layout, stem = Layout(session.path.parents[1]), session.stem
 
     def conversations() -> list[archive.Archived]:
-        return [found for found in archive.of_stem(layout, stem) if not archive.goes_on(found)]
+        found = (each for each in archive.of_stem(layout, stem) if not archive.goes_on(each))
+        return [each for each in found if _agent_of(each) == agent]
 
     ended = await start_thread(conversations, name="disk-look")
     older = list(dict.fromkeys(archived.session_id for archived in reversed(ended)))
@@ -291,6 +288,11 @@ async def _choose(session: Session, rest: str) -> str:
     if not 1 <= number <= len(older):
         raise NotChosen(NO_SUCH_NUMBER.format(len(older), len(older)))
     return older[number - 1]
+
+
+def _agent_of(found: archive.Archived) -> str | None:
+    head = read_beginning(found.path, found.stem)
+    return agent_in(head.inner) if head is not None else None
 
 
 def _and_now(session: Session, words: str) -> str:
@@ -315,6 +317,6 @@ def _of_session(session: Session) -> list[str]:
     return lines
 
 
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, DESCRIPTIONS, n=1, cutoff=0.4)
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     return f"There is no command /{name}. Did you mean /{near[0] if near else 'help'}?"

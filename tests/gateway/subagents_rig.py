@@ -42,7 +42,6 @@ class SubagentRig(Rig):
             self.spawning,
             store=self.own_store,
             parents=self.store,
-            turns=self._turns(),
             mailbox=self.mailbox,
             clock=self.clock,
         )
@@ -52,6 +51,9 @@ class SubagentRig(Rig):
 
     def turns(self) -> Turns:
         return self._turns(Spawn(self.spawning))
+
+    def subagent_turns(self) -> Turns:
+        return self._turns()
 
     def _turns(self, *tools: Spawn) -> Turns:
         return Turns(

@@ -14,6 +14,7 @@ from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
+from gateway.turns.agents import Agent, AgentSet
 from gateway.turns.events import Events
 from gateway.turns.worker import LetterRules, Worker
 from session.compaction.compactions import Compactions
@@ -72,8 +73,7 @@ class Rig:
             self.worker = Worker(
                 mailbox=self.mailbox,
                 store=self.store,
-                turns=self.turns(),
-                chat_commands=self.chat_commands(),
+                agents=self.agents(),
                 events=events,
                 rules=self.rules,
                 group=group,
@@ -93,6 +93,14 @@ class Rig:
                 for task in tasks:
                     task.cancel()
         await self.store.aclose()
+
+    def agents(self) -> AgentSet:
+        """Build the agents that answer: one."""
+        return AgentSet({"": Agent(self.turns(), self.chat_commands(), self.subagent_turns())})
+
+    def subagent_turns(self) -> Turns:
+        """Build the turns of subagents."""
+        return self.turns()
 
     def chat_commands(self) -> Commands:
         """Build the commands that the worker runs."""

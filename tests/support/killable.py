@@ -50,6 +50,7 @@ POINTS: dict[str, list[str]] = {
         "gateway.queue.rabbitmq.mailbox:RabbitMailbox.settle",
     ],
     "journal": ["session.transcript.journal:Journal.conclude"],
+    "choose": ["session.transcript.journal:Journal.choose"],
     "fdatasync": ["os:fdatasync"],
     "rename": ["os:rename", "os:replace"],
     "publish": ["gateway.queue.rabbitmq.publish:Outbox.send"],

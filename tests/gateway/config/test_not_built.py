@@ -23,18 +23,11 @@ from tests.gateway.cli_place import Ran
 from tests.gateway.config_reading import EVERY_DEFAULT
 
 WRITTEN = """
-bindings = [{channel = "telegram", agent = "cat"}]
 [limits]
 workers = 0
-[agents.cat]
-persona = "a cat"
 [state]
 local_dir = "/var/lib/x"
 """
-
-
-# Of these tables, whose keys a person names, the warning is for the whole.
-WHOLE = ("agents",)
 
 
 def read(folder: Path, text: str, **environ: str) -> Settings:
@@ -46,7 +39,7 @@ def named(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
     """Name each key that a document sets, as warnings do."""
     for name, value in table.items():
         path = f"{above}{name}"
-        if isinstance(value, dict) and path not in WHOLE:
+        if isinstance(value, dict):
             yield from named(value, f"{path}.")
         else:
             yield path
@@ -118,7 +111,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     document = json.loads(as_json.out)
     assert document["problems"] == []
     assert "state.local_dir: not built yet, it changes nothing" in document["warnings"]
-    assert ("warn", "agents: not built yet, it changes nothing") in checks
+    assert ("warn", "state.local_dir: not built yet, it changes nothing") in checks
     assert len(checks) == 1 + len(not_built(settings)) == 1 + len(document["warnings"])
 
 
@@ -145,7 +138,6 @@ def test_what_is_shown_can_be_read_again_and_hides_secrets(tmp_path: Path) -> No
     assert "sesame-open" not in shown.out
     again = load(_file(tmp_path, shown.out), None, {}, tables={})
     assert not_built(again) == not_built(read(tmp_path, WRITTEN))
-    assert again.bindings == ({"channel": "telegram", "agent": "cat"},)
 
 
 def _file(folder: Path, text: str) -> Path:

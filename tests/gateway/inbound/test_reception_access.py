@@ -133,7 +133,7 @@ async def test_a_mention_in_an_unlisted_group_is_answered_with_a_code_for_the_gr
 
 @pytest.mark.parametrize(
     "text",
-    ["/new", "/new@the_bot", "/RESUME 2", "/undo", "/compact the plot", "/forget 2"],
+    ["/new", "/new@the_bot", "/RESUME 2", "/undo", "/compact the plot", "/forget 2", "/agent x", "/code it"],
 )
 async def test_in_a_group_some_commands_are_refused_to_most(tmp_path: Path, text: str) -> None:
     asked: list[tuple[str, str]] = []
@@ -142,7 +142,7 @@ async def test_in_a_group_some_commands_are_refused_to_most(tmp_path: Path, text
         asked.append((chat_id, person_id))
         return False
 
-    async with front(tmp_path, is_admin=is_admin) as place:
+    async with front(tmp_path, is_admin=is_admin, restricted={"code"}) as place:
         await place.accept(in_group(BOB, text=text))
 
         [notice] = await place.told()
@@ -192,6 +192,7 @@ async def _yes(chat_id: str, person_id: str) -> bool:
         (BOB, "/status", None),
         (BOB, "/stop", None),
         (BOB, "/newest", None),
+        (BOB, "/agent", None),
     ],
 )
 async def test_in_a_group_others_and_other_commands_pass(

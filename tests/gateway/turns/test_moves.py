@@ -11,8 +11,12 @@ from channels.cron.job import new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import Every
 from gateway.turns import chat_migration
+from gateway.turns.agents import AgentSet
+from gateway.turns.worker import LetterRules
 from session.background.job_files import file_name, move_jobs
+from session.context.agents import Agents, Binding
 from session.disk.state import read_state, write_state
+from session.testing import Script
 from session.transcript.key import SessionKey
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, letter, rig
@@ -181,3 +185,39 @@ def test_only_an_action_that_names_another_chat_of_the_channel_moves_it(
 
 def test_its_target_is_the_new_key() -> None:
     assert chat_migration.target(letter("", "m", OLD, kind="action", meta={"moved_to": NEW})) == NEW
+
+
+class TwoAgents(Rig):
+    """A worker with a second agent, to which the group was bound by its old key."""
+
+    def agents(self) -> AgentSet:
+        every = super().agents().every
+        rules = Agents({"coder": "chat"}, [Binding("chat", OLD, "coder")])
+        return AgentSet({**every, "coder": every[""]}, rules)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+async def test_lines_of_two_agents_are_not_put_together(tmp_path: Path, *, runs: bool) -> None:
+    """What another agent was told under the new key ends as a session of its own, its turn answered first."""
+    built = TwoAgents(tmp_path, Script(), LetterRules())
+    async with built.open() as r:
+        await r.put("first", "m1", key=OLD)
+        await r.replies(1)
+        if runs:
+            r.model.release.clear()
+            r.model.held.clear()
+        await r.put("second", "m2", key=NEW)
+        if runs:
+            await r.model.held.wait()
+        else:
+            await r.replies(1)
+        await moved(r)
+        if runs:
+            r.model.release.set()
+            await r.replies(1)
+        await until(lambda: r.worker.lanes.get(OLD) is None)
+        await r.settled()
+
+        assert await texts(r) in (["first", "script: first"], ["second", "script: second"])
+        rows = {row.agent: row.message_count for row in await r.store.rows() if row.key == NEW}
+        assert rows == {"coder": 2, "default": 2}

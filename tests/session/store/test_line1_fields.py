@@ -18,6 +18,7 @@ from session.store import switch_session
 from session.store.end_for_compaction import roll_over
 from session.store.line1_fields import FIELDS, for_the_compacted, for_the_next, for_the_reopened
 from session.store.store import Session, Store
+from session.transcript.agent import AGENT
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.rollover_victim import compact
@@ -25,7 +26,7 @@ from tests.session.rollover_victim import compact
 KEY = SessionKey("telegram:1")
 ROOT = Path(__file__).parents[3]
 # What no literal names: a chat's audience by its constant, a name and instructions by the body of a request.
-NAMED_ELSEWHERE = {ANSWERS, CHAT, *PatchIn.model_fields}
+NAMED_ELSEWHERE = {AGENT, ANSWERS, CHAT, *PatchIn.model_fields}
 
 
 def seen_in(store: Store) -> set[str]:

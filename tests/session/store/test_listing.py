@@ -94,6 +94,7 @@ async def test_rows_tell_what_is_in_the_files(make: Make) -> None:
             "source": "cron",
             "cron_job_id": "job",
             "active": True,
+            "agent": "default",
             "metrics": {"prompt_tokens": 11, "completion_tokens": 6, "cost_usd": 0.75, "turns": 2},
         }
         assert (view := await store.look_up(row.id)) is not None

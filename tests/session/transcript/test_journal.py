@@ -130,6 +130,26 @@ async def test_outcomes_are_known_for_48_hours(make: Make, clock: Clock) -> None
         assert session.journal.known("a") is None
 
 
+async def test_what_was_chosen_holds_for_good(make: Make, clock: Clock, tmp_path: Path) -> None:
+    """Over restarts, beyond 48 hours and a journal that is written anew; the same again writes nothing."""
+    async with make().open(ADA) as session:
+        assert session.journal.agent is None
+        await session.journal.choose("a", "coder")
+        size = path_of(tmp_path).stat().st_size
+        await session.journal.choose("b", "coder")
+        assert path_of(tmp_path).stat().st_size == size
+        await session.journal.conclude("c", "command", text="x" * REWRITE_BYTES)
+
+    clock.later(hours=49)
+    async with make().open(ADA) as session:
+        await session.journal.conclude("d", "command", text="x")
+        assert path_of(tmp_path).stat().st_size < REWRITE_BYTES
+        assert session.journal.agent == "coder"
+        await session.journal.choose("e", "")
+    async with make().open(ADA) as session:
+        assert session.journal.agent == ""
+
+
 async def test_unparked_letter_starts_afresh(make: Make) -> None:
     """A letter that is put back by hand has neither outcome nor attempts."""
     async with make().open(ADA) as session:

@@ -1,0 +1,135 @@
+"""Several agents: what of the configuration holds for which, who is bound to whom, and what is wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeVar, get_args
+
+from pydantic import BaseModel
+
+from gateway.config.settings import Settings
+from gateway.config.settings_agents import BY
+from session.context.agents import TOPIC, Agents, By
+from session.context.agents import Binding as Bound
+from session.transcript.agent import DEFAULT, is_name
+from session.transcript.key import split
+from session.turn.command_names import ALIASES, DESCRIPTIONS
+
+T = TypeVar("T", bound=BaseModel)
+KeyPath = tuple[str, ...]
+
+
+def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield what is wrong with agents and bindings: the key, and words with what was probably meant."""
+    for name, table in settings.agents.items():
+        if not is_name(name):
+            why = f"is that of the other sections: [agents.{DEFAULT}] is not needed"
+            form = "expected a name of up to 32 small letters, digits, '_' and '-', beginning with a letter"
+            yield ("agents", name), f"{name!r} {why}" if name == DEFAULT else form
+        if "embedding" in table.model.model_fields_set:
+            yield ("agents", name, "model", "embedding"), "one model compares for all: set it in [model]"
+    seen: dict[tuple[str, str], int] = {}
+    for number, binding in enumerate(settings.bindings):
+        here = ("bindings", str(number))
+        if binding.agent not in (known := [DEFAULT, *settings.agents]):
+            yield (*here, "agent"), f"no agent {binding.agent!r}{_nearest(binding.agent, known)}"
+        by = next(name for name in BY if getattr(binding, name))
+        value = getattr(binding, by)
+        if words := _wrong(settings, by, value):
+            yield (*here, by), words
+        first = seen.setdefault((by, value), number)
+        if first != number:
+            yield (*here, by), f"{value!r} is bound by bindings[{first}] already; keep one of them"
+
+
+def _wrong(settings: Settings, by: str, value: str) -> str:
+    """Say what is wrong with what a binding names; empty: nothing."""
+    channels = [*type(settings.channels).model_fields, "cli", "cron"]
+    if by == "channel" and value not in channels:
+        return f"no channel {value!r}{_nearest(value, channels)}"
+    if by == "person" and value not in settings.people:
+        return f"[people] has no {value!r}{_nearest(value, settings.people)}"
+    if by == "command" and value in {*DESCRIPTIONS, *ALIASES}:
+        return f"/{value} is a command of the gateway's own"
+    if by in ("chat", "topic"):
+        if not all(split(value)):
+            return f"{value!r}: expected a key, such as telegram:-100; chat-gateway sessions list shows them"
+        if (by == "topic") != (TOPIC in value):
+            example = f"telegram:-100123{TOPIC}7"
+            return f"{value!r} is no topic: expected {example}" if by == "topic" else f"{value!r} is a topic"
+    return ""
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    return f"; nearest: {near[0]!r}" if near else f"; there are: {', '.join(known)}" if known else ""
+
+
+def agents_of(settings: Settings) -> Agents:
+    """Read which agents there are, and what is bound to them; commands are apart."""
+    bindings: list[Bound] = []
+    for each in settings.bindings:
+        agent = "" if each.agent == DEFAULT else each.agent
+        for by in get_args(By):
+            if value := getattr(each, by):
+                keys = settings.people.get(value, ()) if by == "person" else (value,)
+                bindings += [Bound(by, key, agent, each.fixed) for key in keys]
+    kinds = {name: settings_of(settings, name).memory.scope for name in settings.agents}
+    closed = frozenset(name for name, table in settings.agents.items() if not table.choosable)
+    return Agents(kinds, bindings, closed)
+
+
+def commands_of(settings: Settings) -> dict[str, str]:
+    """Map each command that is bound to the name of its agent."""
+    return {each.command: each.agent for each in settings.bindings if each.command}
+
+
+def described(settings: Settings) -> dict[str, str]:
+    """Map each command that is bound to what menus and ``/help`` say of it."""
+    return {command: f"asks the agent {agent}" for command, agent in commands_of(settings).items()}
+
+
+def settings_of(settings: Settings, agent: str) -> Settings:
+    """Return the configuration as it holds for an agent, empty for the default one.
+
+    What its tables leave out is as in the sections of the same name, with two exceptions: the numbers of
+    ``[compaction]`` where it has another preset, and what belongs to the provider where it has another model.
+    """
+    table = settings.agents.get(agent)
+    if table is None:
+        return settings
+    model = settings.model
+    if (name := table.model.name) != model.name and "name" in table.model.model_fields_set:
+        update: dict[str, object] = {"context_window": 0, "fallbacks": (), "small": ""}
+        if name.partition("/")[0] != model.name.partition("/")[0]:
+            # The key of one provider is nothing that another one shall see.
+            update |= {"api_base": "", "api_key": type(model).model_fields["api_key"].default}
+        model = model.model_copy(update=update)
+    if table.model.api_base and table.model.api_base != model.api_base:
+        model = model.model_copy(update={"api_key": type(model).model_fields["api_key"].default})
+    compaction = settings.compaction
+    if "preset" in table.compaction.model_fields_set and table.compaction.preset != compaction.preset:
+        compaction = type(compaction)()
+    return settings.model_copy(
+        update={
+            "model": _over(model, table.model),
+            "tools": _over(settings.tools, table.tools),
+            "memory": _over(settings.memory, table.memory),
+            "compaction": _over(compaction, table.compaction),
+        }
+    )
+
+
+def _over(base: T, own: BaseModel) -> T:
+    """Lay what a table sets over another one of its kind, tables within it as well."""
+    update: dict[str, object] = {}
+    for name in own.model_fields_set:
+        mine, theirs = getattr(own, name), getattr(base, name, None)
+        if isinstance(mine, BaseModel) and isinstance(theirs, BaseModel):
+            update[name] = _over(theirs, mine)
+        elif isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            update[name] = {**theirs, **mine}
+        else:
+            update[name] = mine
+    return base.model_copy(update=update)
