@@ -231,7 +231,10 @@ def typed(box: Box, commands: str) -> None:
 
 def listing(box: Box) -> list[str]:
     """All files that came or changed since, but for the package manager's own books."""
-    places = ("/etc", "/usr", "/var", "/opt")
-    found = box.run("find", *places, "-xdev", "-cnewer", "/run/before", "!", "-type", "d", check=True).stdout
-    named = box.run("find", *places, "-xdev", "-type", "d", "-path", "*chat-gateway*", check=True).stdout
-    return [path for path in (found + named).splitlines() if not path.startswith(BOOKS)]
+    found = box.run("find", "/run/changed", "!", "-type", "d", "-cnewer", "/run/before", check=True).stdout
+    named = box.run("find", "/run/changed", "-type", "d", "-path", "*chat-gateway*", check=True).stdout
+    paths = [line.removeprefix("/run/changed") for line in (found + named).splitlines()]
+    # What was removed of this machine's own leaves a mark there, which is a device.
+    return [
+        path for path in paths if not path.startswith(BOOKS) and box.run("test", "-e", path).returncode == 0
+    ]

@@ -32,6 +32,9 @@ mount -t tmpfs run run
 mount -t tmpfs tmp tmp
 mkdir run/share
 mount --bind "$SHARE" run/share
+# What was changed, and nothing else.
+mkdir run/changed
+mount --bind "$BOX/upper" run/changed
 mount --rbind /dev dev
 mount -t sysfs sysfs sys -o ro
 mount -t cgroup2 cgroup2 sys/fs/cgroup
