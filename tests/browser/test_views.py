@@ -91,6 +91,8 @@ async def test_a_phone_shows_one_of_list_and_conversation_and_a_menu(console: Co
     await page.locator(".chat-row", has_text="Operations").get_by_role("link").click()
     await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
     await expect(page.locator(".chat-list")).to_be_hidden()
+    await expect(page.get_by_role("button", name="Details")).to_be_visible()
+    assert await axe(page) == []
     await page.get_by_role("link", name="Back to the chats").click()
     await expect(page.locator(".chat-list")).to_be_visible()
     await page.get_by_role("button", name="Menu").click()

@@ -113,10 +113,10 @@ export class ChatPane {
     const said = chat.last_role === "assistant" ? chat.last_text : chat.last_text && chat.last_role === "user" ? S.chats.they(chat.last_text) : chat.last_text;
     return h("div.chat-row", { role: "listitem", class: current ? "current" : isNew(chat) ? "unread" : null },
       h("a", { href: href("chats", [chat.key]), tabindex: this.tabbable(chat) ? "0" : "-1", "aria-current": current ? "page" : null },
-        h("span.chat-title", { dir: "auto" }, titleOf(chat), isNew(chat) && !current && h("span.sr", {}, ` (${S.chats.unread})`)),
-        h("span.chat-time", { title: chat.last_message_at }, brief(chat.last_message_at)),
-        h("span.chat-last", { dir: "auto" }, said || S.chats.silent),
-        h("span.chat-marks", {}, this.state(chat, lane), badge(channel || chat.source, "channel"))));
+        h("span.chat-line", {}, h("span.chat-title", { dir: "auto" }, titleOf(chat), isNew(chat) && !current && h("span.sr", {}, ` (${S.chats.unread})`)),
+          h("span.chat-time", { title: chat.last_message_at }, brief(chat.last_message_at))),
+        h("span.chat-line", {}, h("span.chat-last", { dir: "auto" }, said || S.chats.silent),
+          h("span.chat-marks", {}, this.state(chat, lane), badge(channel || chat.source, "channel")))));
   }
 
   tabbable(chat) {

@@ -168,8 +168,7 @@ export class Conversation {
     if (now !== this.headMark) {
       this.headMark = now;
       replace(this.header, h("a.quiet.only-icon.button.to-list", { href: href("chats"), "aria-label": S.talk.back, title: S.talk.back }, icon("back")),
-        h("div.talk-title", {}, h("h1", { dir: "auto" }, titleOf(chat)), h("p.about", { dir: "auto" }, badge(splitKey(this.key).channel || S.chats.kept, "channel"), h("span.key", {}, this.key))),
-        this.stateSpot = h("span.lane"), button(S.talk.details, () => this.details(), { symbol: "info", kind: "quiet" }));
+        h("div.talk-title", {}, h("h1", { dir: "auto" }, titleOf(chat)), h("p.about", { dir: "auto" }, badge(splitKey(this.key).channel || S.chats.kept, "channel"), this.stateSpot = h("span.lane"), h("span.key", {}, this.key))), button(S.talk.details, () => this.details(), { symbol: "info", kind: "quiet details" }));
     }
     replace(this.stateSpot, state);
   }
