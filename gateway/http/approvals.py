@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response
-from gateway.http.shape import Shape, needs
+from gateway.http.shape import OPERATOR, Shape, caller_of, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from session.approvals.answers import Answers, words_of
 from session.disk.threads import start_thread
 
-BY = "the operator (over HTTP)"
+BY = "{} (over HTTP)"
 
 Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="of the chat that is asked")]
 Id = Annotated[str, Path(min_length=1, max_length=64, description="as the list names it")]
@@ -76,8 +76,10 @@ def routes(chats: ChatService) -> APIRouter:
     @router.post(
         "/{id}", summary="Allow or deny one, once", response_model=ApprovalOut, **needs("admin", 404, 409)
     )
-    async def post(id: Id, body: Decision) -> Response:
-        done = await answers().decide(body.decision, id, by=BY)
+    async def post(request: Request, id: Id, body: Decision) -> Response:
+        name = caller_of(request.scope).name
+        by = BY.format("the operator" if name in ("", OPERATOR) else name)
+        done = await answers().decide(body.decision, id, by=by)
         if done.refusal == "unknown" or done.approval is None:
             raise HttpError(404, f"there is no approval {id}", hint="GET /v1/approvals lists them")
         if done.refusal is not None:

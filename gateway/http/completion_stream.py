@@ -13,10 +13,9 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.events import SLOW_S
 from gateway.http.leaving import ClientLeft, while_there
 from gateway.http.openai_errors import error_body
-from gateway.service.chats import Closing
+from gateway.service.chats import SLOW_S, Closing
 from gateway.service.completion import Completion
 from gateway.service.outcome import Outcome
 from gateway.turns.event import Event

@@ -70,11 +70,14 @@ def _known(chats: ChatService, name: str) -> dict[str, Any]:
 
 
 def _add_completions(router: APIRouter, chats: ChatService) -> None:
+    terms = needs("write", 404, 409, 422, form=OpenAIErrorOut)
+    terms["responses"][200] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+
     @router.post(
         "/chat/completions",
         summary="Ask in a chat, as with OpenAI's API; with stream as server-sent events",
         response_model=CompletionOut,
-        **needs("write", 404, 409, 422, form=OpenAIErrorOut),
+        **terms,
     )
     async def post_completion(
         request: Request,
@@ -89,7 +92,7 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
         _known(chats, body.model)
         check_words(request.scope, body.text)
         own = caller_of(request.scope).name
-        chat = body.user or x_chat_id or x_openwebui_chat_id or f"openai{'-' + own if own else ''}"
+        chat = body.user or x_chat_id or x_openwebui_chat_id or f"openai-{own}".removesuffix("-")
         message = _message(chat, body.text, idempotency_key)
         completion = Completion(chats, message, goes_on=idempotency_key is not None)
         model = chats.application.settings.model.name

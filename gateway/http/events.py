@@ -15,12 +15,10 @@ from starlette.types import Message, Send
 
 from gateway.http.errors import HttpError
 from gateway.http.shape import needs, still_let_in
-from gateway.service.chats import ChatService
+from gateway.service.chats import SLOW_S, ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 
 log = structlog.get_logger("http")
-
-SLOW_S = 20.0
 
 
 class EventStream(StreamingResponse):

@@ -18,7 +18,7 @@ from gateway.http.connections import LET_IN
 from gateway.http.errors import error_response
 from gateway.http.guesses import Guesses
 from gateway.http.rates import Rates
-from gateway.http.shape import CALLER, EVERYBODY, STILL
+from gateway.http.shape import CALLER, EVERYBODY, OPERATOR, STILL
 from gateway.service.tokens import Caller, Tokens, cookie_of
 
 log = structlog.get_logger("http")
@@ -31,7 +31,7 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/"})
 OPEN_PREFIX = "/page/"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - names that are refused, not bound
-OPERATOR = Caller("http.token", "admin")
+HOLDER = Caller(OPERATOR, "admin")
 _WHICH = "it is http.token of the configuration, or one that `chat-gateway tokens add` made"
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -90,12 +90,12 @@ class Gate:
         """Return whose token it is; compared in a time that tells nothing, its length neither."""
         given = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         if hmac.compare_digest(given, hashlib.sha256(self._token.encode()).digest()):
-            return OPERATOR
+            return HOLDER
         return self._tokens.of_token(token) if self._tokens is not None else None
 
     def _knows_cookie(self, cookie: str) -> Caller | None:
         if hmac.compare_digest(cookie.encode(), cookie_of(self._token).encode()):
-            return OPERATOR
+            return HOLDER
         return self._tokens.of_cookie(cookie) if self._tokens is not None else None
 
     def log_in(self, address: str, token: str) -> Caller | Refusal:
@@ -173,7 +173,7 @@ class Gate:
             if isinstance(found, Refusal):
                 return found
             scope[CALLER] = found
-            if found is not OPERATOR and (tokens := self._tokens) is not None:
+            if found is not HOLDER and (tokens := self._tokens) is not None:
                 scope[STILL] = lambda: tokens.holds(found)
         return self._too_many(scope[CALLER].name if self._token else "")
 
@@ -189,9 +189,9 @@ class Gate:
             for caller in callers:
                 if caller is not None:
                     return caller
-            # A browser sends the cookie of a former token again and again: that is one guess, not many.
-            mark = hashlib.sha256(cookies[-1].encode()).digest() if cookies and not bearers else b""
-            self._guesses.note(address, once=mark)
+            # A browser or a program shows a former token again and again: that is one guess, not many.
+            shown = (bearers or cookies)[-1]
+            self._guesses.note(address, once=hashlib.sha256(shown.encode("utf-8", "replace")).digest())
         return self._wait(address) or Refusal(
             401,
             "the token is missing or wrong",

@@ -16,6 +16,8 @@ from gateway.http.errors import HttpError
 from gateway.service.tokens import RIGHTS, Caller, Right
 
 CALLER: Final = "chat_gateway.caller"
+# The name of ``http.token``, which no other token can have.
+OPERATOR: Final = "http.token"
 STILL: Final = "chat_gateway.still"
 # The page, its programs and everybody on this machine, where no token is set.
 EVERYBODY: Final = Caller("", "admin")

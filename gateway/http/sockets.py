@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import aclosing
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from gateway.errors import GatewayError
 from gateway.http.errors import HttpError, error_response
-from gateway.http.events import SLOW_S, read_last
+from gateway.http.events import read_last
 from gateway.http.shape import check_right, still_let_in
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
@@ -21,6 +22,7 @@ from session.errors import SessionError
 log = structlog.get_logger("http")
 
 # Codes of RFC 6455: the daemon ends; the client sends what nobody reads; it may not, or cannot, go on.
+CLOSE_S = 1.0
 RESTART, UNREAD, TOO_SLOW, REVOKED = 1012, 1003, 1008, 1008
 
 
@@ -69,8 +71,10 @@ async def _show(
             task.cancel()
         await asyncio.gather(showing, leaving, return_exceptions=True)
     if code:
-        async with asyncio.timeout(SLOW_S):
-            await websocket.close(code, reason)
+        # One that takes nothing does not take this either: its connection is cut behind it.
+        with contextlib.suppress(TimeoutError, WebSocketDisconnect):
+            async with asyncio.timeout(CLOSE_S):
+                await websocket.close(code, reason)
 
 
 async def _send_events(
@@ -84,10 +88,10 @@ async def _send_events(
             if event is None:
                 continue
             try:
-                async with asyncio.timeout(SLOW_S):
+                async with asyncio.timeout(chats.slow_s):
                     await websocket.send_text(event.to_bytes().decode())
             except TimeoutError:
-                log.info("events.client_cut", after_s=SLOW_S)
+                log.info("events.client_cut", after_s=chats.slow_s)
                 return TOO_SLOW, "too slow"
             except WebSocketDisconnect:
                 return 0, ""

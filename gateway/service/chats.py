@@ -27,6 +27,8 @@ Shown = tuple[Event | None, int | None]
 ACCEPT_WITHIN_S = 5.0
 WATCH_S = 60.0
 HEARTBEAT_S = 15.0
+# A client that takes nothing for so long is cut.
+SLOW_S = 20.0
 # An event may be lost on its way, so that the record is asked again after these times.
 LOOK_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 EMITTED_MAX = 1_000
@@ -48,6 +50,7 @@ class ChatService:
         self.closing = asyncio.Event()
         self.accept_within_s = ACCEPT_WITHIN_S
         self.heartbeat_s = HEARTBEAT_S
+        self.slow_s = SLOW_S
 
     @property
     def store(self) -> Store:

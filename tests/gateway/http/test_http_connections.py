@@ -138,11 +138,12 @@ async def test_guessing_ends_after_ten(tmp_path: Path, path: str) -> None:
     assert elsewhere.status_code == alive.status_code == 200
 
 
-async def test_a_former_cookie_is_one_guess(tmp_path: Path) -> None:
-    """A page that was left open over a change of the token does not lock its own address out."""
+@pytest.mark.parametrize("shown", [{"Cookie": "chat_gateway=abcdef"}, {"Authorization": "Bearer revoked"}])
+async def test_a_former_token_is_one_guess(tmp_path: Path, shown: dict[str, str]) -> None:
+    """A page or a program that goes on with a revoked token does not lock its own address out."""
     async with open_place(tmp_path, http={"token": TOKEN}) as place:
         for _ in range(MAX_OF_ADDRESS * 2):
-            stale = await place.http.get("/v1/status", headers={"Cookie": "chat_gateway=abcdef"})
+            stale = await place.http.get("/v1/status", headers=shown)
         right = await place.http.get("/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
 
     assert (stale.status_code, right.status_code) == (401, 200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,10 @@ from tests.gateway.http_place import Place, open_place
 from tests.support.until import until
 
 TOKEN = "correct-horse-battery-staple"
+UPGRADE = (
+    b"GET /v1/ws?key=web:ada HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 @pytest.fixture
@@ -139,10 +144,7 @@ async def test_nothing_is_read(place: Place) -> None:
 async def test_who_takes_nothing_holds_no_turn(place: Place) -> None:
     """A client that stops reading fills its own line alone: turns and other clients go on."""
     reading = socket.create_connection(("127.0.0.1", int(place.server.url.rsplit(":", 1)[1].rstrip("/"))))
-    reading.sendall(
-        b"GET /v1/ws?key=web:ada HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    )
+    reading.sendall(UPGRADE)
     async with opened(place) as client:
         for number in range(12):
             await place.post(f"{number} " + "x" * 100_000, wait=30)
@@ -205,3 +207,27 @@ async def test_a_revoked_token_sees_nothing_more(tmp_path: Path) -> None:
 
     assert client.close_code == 1008
     assert "secret" not in streamed
+
+
+async def test_who_takes_nothing_is_cut(tmp_path: Path) -> None:
+    """A client that takes nothing for too long loses its connection."""
+
+    def hasty(server: Any) -> None:
+        server.chats.slow_s = 0.2
+
+    async with open_place(tmp_path, prepare=hasty) as place:
+        silent, loop = socket.socket(), asyncio.get_running_loop()
+        silent.setblocking(False)
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await loop.sock_connect(silent, ("127.0.0.1", int(place.server.url.rsplit(":", 1)[1].rstrip("/"))))
+        await loop.sock_sendall(silent, UPGRADE)
+        # More than the kernel keeps for it.
+        for number in range(40):
+            await place.post(f"{number} " + "x" * 200_000, wait=30)
+
+        # What had left before the cut is read, then the line is broken; else there would be more to wait for.
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                while await loop.sock_recv(silent, 2**20):
+                    pass
+        silent.close()

@@ -1,0 +1,181 @@
+"""What a stream of OpenAI's API is made of, and how its errors look; the client itself is in tests/system."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from io import StringIO
+from pathlib import Path
+
+import orjson
+import pytest
+
+from gateway.app import log as logs
+from gateway.http.completion_stream import Written
+from gateway.service.tokens import Tokens
+from tests.gateway.http_place import Place, open_place
+from tests.support.until import until
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with open_place(tmp_path, http={"token": TOKEN}) as place:
+        place.http.headers["Authorization"] = f"Bearer {TOKEN}"
+        yield place
+
+
+def asked(text: str, **more: object) -> dict[str, object]:
+    return {"model": "chat-gateway", "messages": [{"role": "user", "content": text}], **more}
+
+
+def test_pieces_end_as_the_answer_does() -> None:
+    """Pieces that were lost are made up for; a text before a tool call stands apart; nothing comes twice."""
+    plain = Written()
+    assert [
+        plain.more("Good "),
+        plain.more("mor"),
+        plain.whole("Good morning"),
+        plain.whole("Good morning"),
+    ] == [
+        "Good ",
+        "mor",
+        "ning",
+        "",
+    ]
+    tools = Written()
+    assert tools.more("I look.") == "I look."
+    tools.other()
+    assert tools.whole("Found it.") == "\n\nFound it."
+    lost = Written()
+    assert [lost.more("mor"), lost.whole("Good morning")] == ["mor", "\n\nGood morning"]
+    silent = Written()
+    silent.other()
+    assert silent.whole("all") == "all"
+
+
+async def test_a_stream(place: Place) -> None:
+    """Chunks of one id: the role, the pieces, the reason to end; then the usage and the end."""
+    model = place.gate()
+    model.let.set()
+    body = asked("hello", stream=True, stream_options={"include_usage": True}, user="ada")
+    answer = await place.http.post("/v1/chat/completions", json=body)
+    frames = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    chunks = [orjson.loads(frame) for frame in frames[:-1]]
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert frames[-1] == "[DONE]"
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert "".join(delta.get("content", "") for delta in deltas) == "got hello"
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["total_tokens"] == 0
+
+
+async def test_what_gets_no_answer(place: Place) -> None:
+    """A message that is stopped is an error that says so, plain and in a stream."""
+    model = place.gate()
+    for stream in (False, True):
+        model.begun.clear()
+        asking = asyncio.create_task(
+            place.http.post("/v1/chat/completions", json=asked("hello", stream=stream, user="ada"))
+        )
+        await model.begun.wait()
+        await place.http.post("/v1/stop", json={"key": "web:ada"})
+        answer = await asking
+        if stream:
+            error = orjson.loads(answer.text.split("\n\n")[-2].removeprefix("data: "))["error"]
+        else:
+            assert answer.status_code == 422
+            error = answer.json()["error"]
+        assert error["code"] == "no_answer"
+        assert error["message"].startswith("Stopped.")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"model": "chat-gateway", "messages": []}, "messages"),
+        ({"model": "chat-gateway", "messages": [{"role": "system", "content": "x"}]}, "role user"),
+        (asked("  "), "role user"),
+        (asked("hi", n=2), "n:"),
+        (
+            {
+                "model": "chat-gateway",
+                "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            },
+            "image_url",
+        ),
+    ],
+)
+async def test_what_cannot_be_asked(place: Place, body: dict[str, object], words: str) -> None:
+    """400 in OpenAI's form, naming what is wrong."""
+    answer = await place.http.post("/v1/chat/completions", json=body)
+
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_parts_of_a_text(place: Place) -> None:
+    """A content of several texts is one message."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    body = {"model": "echo", "messages": [{"role": "user", "content": parts}], "user": "ada"}
+    answer = (await place.http.post("/v1/chat/completions", json=body)).json()
+
+    assert answer["choices"][0]["message"]["content"] == "echo: a\nb"
+
+
+async def test_errors_of_the_server_have_the_form_too(place: Place) -> None:
+    """What is refused before a route sees it is said as OpenAI says it: token, right, size, and the hint."""
+    reader = Tokens(place.application.settings.state).add("reader", "read")
+    path = "/v1/chat/completions"
+    answers = [
+        await place.http.post(path, json=asked("x"), headers={"Authorization": "Bearer wrong"}),
+        await place.http.post(path, json=asked("x"), headers={"Authorization": f"Bearer {reader}"}),
+        await place.http.post(path, json=asked("x" * 2**21)),
+        await place.http.post(path, content=b"{"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [401, 403, 413, 400]
+    assert [answer.json()["error"]["type"] for answer in answers] == [
+        "authentication_error",
+        "permission_error",
+        "invalid_request_error",
+        "invalid_request_error",
+    ]
+    assert all(answer.json()["error"]["hint"] for answer in answers)
+    assert all("x-request-id" in answer.headers for answer in answers)
+
+
+async def test_the_chat_without_a_name(place: Place) -> None:
+    """Without a name each token has a chat of its own; a header names another."""
+    bot = {"Authorization": f"Bearer {Tokens(place.application.settings.state).add('bot', 'write')}"}
+    await place.http.post("/v1/chat/completions", json=asked("one"), headers=bot)
+    await place.http.post("/v1/chat/completions", json=asked("two"))
+    await place.http.post("/v1/chat/completions", json=asked("three"), headers={"X-Chat-Id": "x"})
+
+    async def keys() -> set[str]:
+        rows = (await place.http.get("/v1/sessions")).json()["sessions"]
+        return {row["key"] for row in rows}
+
+    await until(lambda: keys(), 10)
+    assert await keys() == {"web:openai-bot", "web:openai-http.token", "web:x"}
+
+
+async def test_the_log_names_the_request(place: Place) -> None:
+    """A line that a request causes has its id."""
+    lines = StringIO()
+    logs.setup(place.application.settings.model_copy(), stream=lines, at_least="info")
+    try:
+        await place.http.get(
+            "/v1/status", headers={"Authorization": "Bearer no", "X-Request-Id": "find-me-7"}
+        )
+    finally:
+        logging.captureWarnings(capture=False)
+
+    assert "find-me-7" in lines.getvalue()
