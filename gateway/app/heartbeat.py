@@ -46,8 +46,8 @@ class Texts:
     async def _files(self, job: CronJob) -> Path:
         store = Store(self._settings.workspace, zone=self._settings.zone)
         try:
-            others = [job.answer_to] if job.answer_to and job.answer_to != job.key else []
-            return (await Circles(scopes_of(self._settings), store=store).of_key(job.key, *others)).files
+            other = job.answer_to if job.answer_to and job.answer_to != job.key else ""
+            return (await Circles(scopes_of(self._settings), store=store).of_next(job.key, other)).files
         except SessionError as error:
             # The file of the workspace is nobody's secret, that of a scope which cannot be drawn might be.
             log.warning("scope.unknown", job=job.id, error=str(error))

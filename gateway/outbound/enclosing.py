@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from session.memory.circles import Circles
 from session.store.store import Store
+from session.transcript.agent import AGENTS, is_name
 
 Folders = Callable[[Outbound], Awaitable[Sequence[Path]]]
 
@@ -28,7 +30,7 @@ def folders_by(settings: Settings) -> Folders:
         circles = Circles(scopes_of(settings), store=store)
         try:
             # What one agent sent may wait here while the chat goes to another.
-            agents = ("", *circles.scopes.agents.kinds)
+            agents = await asyncio.to_thread(_agents_of, workspace)
             found = [workspace / "media"]
             found += [each.files for each in await circles.all_of_key(out.key, agents=agents)]
             job = (out.in_reply_to or "").partition("@")[0]
@@ -39,6 +41,11 @@ def folders_by(settings: Settings) -> Folders:
         return found
 
     return folders
+
+
+def _agents_of(workspace: Path) -> list[str]:
+    """List all agents that have files here, whether they are configured or were."""
+    return ["", *(path.name for path in (workspace / AGENTS).glob("*") if is_name(path.name))]
 
 
 async def media_alone(out: Outbound) -> Sequence[Path]:

@@ -19,7 +19,6 @@ from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
 from gateway.turns.spawning import is_of_subagent
 from session.context.agents import Agents
-from session.context.scopes import is_job
 from session.store import switch_session
 from session.store.store import Session, Store, View
 from session.transcript.agent import AGENT, DEFAULT, agent_in, shown
@@ -185,12 +184,11 @@ class ChatAgents:
         return ANSWERS.format(name, self._about(_named(name)))
 
     async def _wanted(self, inbound: Inbound, session: Session) -> str:
-        key, answered = inbound.key, inbound.answer_to
-        if is_job(key) and answered and self._rules.bound(key) is None:
-            # A job has the agent of the chat that reads its answers.
-            view = await self._store.look(SessionKey(answered))
-            return self._rules.of(answered, view.journal_state.agent)
-        return self._rules.of(key, session.journal.agent)
+        key = self._rules.decided_in(inbound.key, inbound.answer_to or "")
+        if key == inbound.key:
+            return self._rules.of(key, session.journal.agent)
+        view = await self._store.look(SessionKey(key))
+        return self._rules.of(key, view.journal_state.agent)
 
     async def _turn_to(self, session: Session, agent: str, by: str) -> None:
         if len(session):

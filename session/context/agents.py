@@ -59,6 +59,11 @@ class Agents:
         met = [each for each in self.bindings if each.meets(key)]
         return min(met, key=lambda each: _RANKS.index(each.by), default=None)
 
+    def decided_in(self, key: str, answered: str) -> str:
+        """Return the conversation whose agent a letter has: a job has that of the chat that it answers."""
+        is_job = split(key)[0] == "cron"
+        return answered if is_job and answered and self.bound(key) is None else key
+
     def of(self, key: str, chosen: str | None) -> str:
         """Return who answers in a conversation in which ``chosen`` was chosen, None where nobody was."""
         bound = self.bound(key)

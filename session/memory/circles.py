@@ -119,6 +119,17 @@ class Circles:
             return agent_in(view.metadata)
         return self.scopes.agents.of(view.key, view.journal_state.agent)
 
+    async def of_next(self, key: str, answered: str = "") -> Scope:
+        """Return what the next message of a conversation may see, with whoever will answer it.
+
+        ``answered`` is the chat that reads the answer where that is another one; empty for none.
+        """
+        agents = self.scopes.agents
+        decides = agents.decided_in(key, answered)
+        chosen = (await self._store.look(SessionKey(decides))).journal_state.agent
+        others = [answered] if answered else []
+        return await self.of_key(key, *others, agent=agents.of(decides, chosen))
+
     async def of_session(self, key: str, session_id: str | None) -> Scope:
         """Return what a session of a conversation may see, active (None) or ended, by its own agent."""
         return await self.of_key(key, agent=await self.agent_of(key, session_id))

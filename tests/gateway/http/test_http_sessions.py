@@ -49,8 +49,8 @@ async def test_the_listing_is_true_after_each_turn(place: Place) -> None:
 
     assert [(row["key"], row["message_count"]) for row in listed] == [("web:ada", 4), ("web:bob", 2)]
     assert [row["metrics"]["turns"] for row in listed] == [2, 1]
-    fields = "id key name created_at last_message_at message_count model source cron_job_id active metrics"
-    assert list(listed[0]) == fields.split()
+    fields = "id key name created_at last_message_at message_count model source cron_job_id active agent"
+    assert list(listed[0]) == [*fields.split(), "metrics"]
     assert (await place.http.get(f"/v1/sessions/{listed[0]['id']}")).json().items() >= listed[0].items()
 
 
