@@ -10,7 +10,7 @@ from gateway.cli.parser import PROGRAM
 
 def completion(args: argparse.Namespace) -> int:
     """Print the script for one shell; it asks this program for the words."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    output.data(argcomplete.shellcode([PROGRAM], shell=args.shell).strip("\n"))
+    output.data(shellcode([PROGRAM], shell=args.shell).strip("\n"))
     return 0

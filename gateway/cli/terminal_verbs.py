@@ -44,6 +44,7 @@ def add_terminal(tree: Verbs, *, seconds: Callable[[str], float]) -> None:
     chat.add_argument(
         "--timeout", metavar="S", type=seconds, help="seconds to wait for the reply (default: no limit)"
     )
+    _add_onboard(tree)
     completion = tree.verb(
         "completion",
         "gateway.cli.completion:completion",
@@ -52,3 +53,35 @@ def add_terminal(tree: Verbs, *, seconds: Callable[[str], float]) -> None:
         "chat-gateway completion fish | source.",
     )
     completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+
+
+def _add_onboard(tree: Verbs) -> None:
+    onboard = tree.verb(
+        "onboard",
+        "gateway.cli.onboard:onboard",
+        "lead from nothing to the first answer in a real chat",
+        more="Asks for a model, its key, a platform and its token, tries each, writes the configuration, and "
+        "lets its owner in. It may be run again and goes on where it stopped.",
+    )
+    onboard.add_argument("--model", metavar="NAME", help="as LiteLLM names it, such as openai/gpt-4.1-mini")
+    onboard.add_argument(
+        "--api-base", metavar="URL", help="address of the model, where it is one of your own"
+    )
+    onboard.add_argument("--key-file", metavar="FILE", type=Path, help="holds the key of the model")
+    onboard.add_argument("--platform", choices=("telegram", "discord", "none"), help="where it is talked to")
+    onboard.add_argument("--token-file", metavar="FILE", type=Path, help="holds the token of the bot")
+    onboard.add_argument(
+        "--owner", metavar="ID", default="", help="numeric id that is let in unasked when it writes"
+    )
+    onboard.add_argument(
+        "--unit",
+        metavar="DIR",
+        type=Path,
+        help="write a systemd unit there (your own: ~/.config/systemd/user)",
+    )
+    onboard.add_argument(
+        "--yes", action="store_true", help="ask nothing: what no option says has its default"
+    )
+    onboard.add_argument(
+        "--dry-run", action="store_true", help="try everything, and only show what it would write"
+    )
