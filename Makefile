@@ -32,7 +32,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core curl bubblewrap openssl systemd
+	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core curl bubblewrap openssl systemd zsh fish
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples

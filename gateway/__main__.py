@@ -15,6 +15,11 @@ from gateway.cli import parser
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the command line, run its verb and return the exit code."""
+    if "_ARGCOMPLETE" in os.environ:
+        # A shell asks, and it does so at each press of a key.
+        from gateway.cli import completing
+
+        completing.answer(parser.build())
     return run(parser.parse(argv))
 
 

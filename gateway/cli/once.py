@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from ulid import ULID
 
+from channels.message import Attachment
 from gateway.cli import output
+from gateway.cli.json_lines import JsonLines
 from gateway.cli.looking import look_on, names
 from gateway.cli.talk import Talk
 from gateway.errors import GatewayError, Unreachable
@@ -21,10 +24,19 @@ MODEL_AWAY = "model_away"
 _KEPT = "the message is kept and will be answered; `chat-gateway sessions show {}` shows it then"
 
 
-async def ask_once(talk: Talk, key: str, text: str, *, within_s: float | None) -> int:
+async def ask_once(
+    talk: Talk,
+    key: str,
+    text: str,
+    *,
+    files: Sequence[Attachment] = (),
+    within_s: float | None,
+    lines: JsonLines | None = None,
+) -> int:
     """Send one message and print its reply; return 0, 1 where none came, 69 where the model is away.
 
-    A message that no model can answer while this daemon runs is not sent.
+    A message that no model can answer while this daemon runs is not sent. With ``lines`` what happens to it
+    is written there, in place of the bare reply.
     """
     standing = await _standing(talk)
     if standing.foreseen and asks_model(text):
@@ -32,7 +44,12 @@ async def ask_once(talk: Talk, key: str, text: str, *, within_s: float | None) -
     message_id = str(ULID())
     told_away = asyncio.Event()
 
+    if lines is not None:
+        lines.begin(("cli:" if key.startswith("cli:") or ":" not in key else "web:") + message_id, text)
+
     def see(event: Event) -> None:
+        if lines is not None:
+            lines.see(event)
         # Where files lie is said with the answer.
         if names(event, message_id) and event.kind == "notice" and not event.ends and event.reason != FILES:
             output.words(event.text)
@@ -42,7 +59,9 @@ async def ask_once(talk: Talk, key: str, text: str, *, within_s: float | None) -
     async with asyncio.TaskGroup() as group:
         looking = group.create_task(look_on(talk, key, see), name="look on")
         gone = group.create_task(_gone(talk, standing, told_away), name="model away")
-        asking = group.create_task(talk.ask(key, text, message_id, within_s=within_s, away=away), name="ask")
+        asking = group.create_task(
+            talk.ask(key, text, message_id, files=files, within_s=within_s, away=away), name="ask"
+        )
         await asyncio.wait((asking, gone), return_when=asyncio.FIRST_COMPLETED)
         for task in (looking, gone, asking):
             task.cancel()
@@ -50,10 +69,13 @@ async def ask_once(talk: Talk, key: str, text: str, *, within_s: float | None) -
         code = unreachable(gone.result())
         output.words(_KEPT.format(key))
         return code
-    return _ended(asking.result(), key, within_s)
+    return _ended(asking.result(), key, within_s, lines)
 
 
-def _ended(outcome: Outcome | None, key: str, within_s: float | None) -> int:
+def _ended(outcome: Outcome | None, key: str, within_s: float | None, lines: JsonLines | None) -> int:
+    if lines is not None and outcome is not None:
+        lines.end(outcome)
+        return 0 if outcome.kind == "reply" else 1
     if outcome is None:
         output.error(f"no reply within {within_s:g} s", _KEPT.format(key))
         return 1

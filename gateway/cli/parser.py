@@ -13,11 +13,11 @@ from typing import NoReturn
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
 from gateway.cli.systemd_verbs import add_systemd
+from gateway.cli.terminal_verbs import CHAT, add_terminal
 from gateway.cli.trace_verbs import add_trace
 
 PROGRAM = "chat-gateway"
 IMPORTED_ONLY = ("pi", "openclaw")
-_CHAT = "gateway.cli.chat:chat"
 DESCRIPTION = "Connects chat channels to language models through a durable queue."
 EPILOG = f"""\
 first steps:
@@ -61,7 +61,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options, rest = parser.parse_known_args(argv)
     if rest:
         message = f"unrecognized arguments: {' '.join(rest)}"
-        if options.handler == _CHAT and options.message is None and not rest[0].startswith("-"):
+        if options.handler == CHAT and options.message is None and not rest[0].startswith("-"):
             parser.exit(2, f"error: {message}\ntry: {PROGRAM} chat -m {shlex.quote(' '.join(rest))}\n")
         parser.error(message)
     return options
@@ -192,26 +192,7 @@ def _add_daemon(tree: _Tree) -> None:
         default="all",
         help="channels: the adapters; session: turns, memory and HTTP; either alone needs RabbitMQ",
     )
-    chat = tree.verb(
-        "chat",
-        _CHAT,
-        "talk to the gateway in this terminal",
-        more="Attaches to a running daemon of this workspace; without one, and with the embedded queue, "
-        "works in its own process.",
-    )
-    chat.add_argument(
-        "-m",
-        "--message",
-        metavar="TEXT",
-        help="send one message, print the reply to stdout and exit; what is piped in is added below it, "
-        "and - is that alone",
-    )
-    chat.add_argument(
-        "--key", default="cli:direct", help="conversation, as channel:chat_id (default: %(default)s)"
-    )
-    chat.add_argument(
-        "--timeout", metavar="S", type=_seconds, help="seconds to wait for the reply (default: no limit)"
-    )
+    add_terminal(tree, seconds=_seconds)
     status = tree.verb(
         "status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 
 from durable import BoundedDict
+from gateway.cli import output
+from gateway.cli.growing import GrowingAnswer
+from gateway.cli.markdown import MarkdownInk, clean
 from gateway.service.outcome import Outcome
 from gateway.turns.event import Event
 
@@ -13,15 +16,17 @@ QUESTIONS_MAX = 100
 
 
 class Screen:
-    """Writes one conversation to stdout; the turn of this terminal's own message is the running one."""
+    """Writes one conversation to stdout; the turn of this terminal's own message is the running one.
 
-    def __init__(self) -> None:
+    Args:
+        ink: draws answers in colour; None writes them as they came.
+    """
+
+    def __init__(self, ink: MarkdownInk | None = None) -> None:
+        self._ink = ink
         # The id of our own message, while its turn runs.
         self._running = ""
-        # What the screen shows of its answer.
-        self._shown = ""
-        # What came of its answer in the try that runs now, since after a crash the answer is written anew.
-        self._came = ""
+        self._answer = GrowingAnswer()
         self._mid_line = False
         self._ours: set[str] = set()
         # Texts of ours that are no longer waited for.
@@ -35,7 +40,8 @@ class Screen:
 
     def begin(self, message_id: str, text: str) -> None:
         """Expect the answer of a message that is about to be sent."""
-        self._running, self._text, self._shown, self._came = message_id, text, "", ""
+        self._running, self._text = message_id, text
+        self._answer.forget()
         self._ours.add(message_id)
 
     def see(self, event: Event) -> None:
@@ -46,52 +52,51 @@ class Screen:
             case "notice" if not event.ends or event.in_reply_to not in self._ours:
                 self._line(f"! {self._to(event)}{event.text}")
             case "reply" if event.in_reply_to not in self._ours:
-                self._line(f"{self._to(event)}{event.text}")
+                self._whole(self._to(event), event.text)
 
     def end(self, outcome: Outcome) -> None:
         """Show how our message ended, without what is on the screen already."""
-        shown, self._running, self._shown, self._came = self._shown, "", "", ""
+        shown, self._running = self._answer.shown, ""
+        self._answer.forget()
         if outcome.kind == "reply" and shown and outcome.text.startswith(shown):
-            self._write(f"{outcome.text[len(shown) :]}\n")
-            return
-        self._line(f"{'! ' if outcome.kind == 'notice' else ''}{outcome.text}")
+            self._more(outcome.text[len(shown) :])
+            self._end_answer()
+        elif outcome.kind == "reply":
+            self._whole("", outcome.text)
+        else:
+            self._line(f"! {outcome.text}")
 
     def give_up(self) -> None:
         """Wait no longer; a later answer is shown with the question that it answers."""
         self._ours.discard(self._running)
         self._given_up[self._running] = self._text
-        if self._mid_line:
-            self._write("\n")
-        self._running, self._shown, self._came = "", "", ""
+        self._break()
+        self._running = ""
+        self._answer.forget()
+
+    def fail(self, text: str, hint: str) -> None:
+        """Say why our message was not handed in, and wait no longer."""
+        self.give_up()
+        output.error(text, hint)
+
+    def late(self, within_s: float) -> None:
+        """Say that the time ran out, and wait no longer; the answer is shown when it comes."""
+        self.give_up()
+        output.words(f"no reply within {within_s:g} s; it is shown here when it comes")
 
     def say(self, text: str) -> None:
         """Show words of our own; an answer that is being written goes on below them."""
         self._line(text)
 
     def _see_running(self, event: Event) -> None:
-        match event.kind:
-            case "started":
-                self._came = ""
-            case "draft":
-                self._came = event.text
-                self._go_on()
-            case "delta":
-                self._came += event.text
-                self._go_on()
-            case "tool":
-                self._line(f"[{event.text}]")
-                self._shown = self._came = ""
-
-    def _go_on(self) -> None:
-        """Write what the screen lacks of the answer; another answer than the one begun is written whole."""
-        if self._shown.startswith(self._came):
+        if event.kind == "tool":
+            self._line(f"[{event.text}]")
+            self._answer.forget()
             return
-        if self._came.startswith(self._shown):
-            self._write(self._came[len(self._shown) :])
-        else:
+        anew, text = self._answer.see(event)
+        if anew:
             self._line("[begun anew]")
-            self._write(self._came)
-        self._shown = self._came
+        self._more(text)
 
     def _to(self, event: Event) -> str:
         """Name the question of an answer that does not stand below it."""
@@ -102,18 +107,47 @@ class Screen:
         own = event.in_reply_to in (None, self._running)
         return "(to another message) " if self.busy and not own else ""
 
+    def _whole(self, before: str, text: str) -> None:
+        """Write an answer of which nothing is shown yet."""
+        self._break()
+        if before:
+            self._write(f"{before}\n" if self._ink else before)
+        self._more(text)
+        self._end_answer()
+
+    def _more(self, text: str) -> None:
+        """Write more of an answer; in colour it may be held back until a block of it is whole."""
+        if self._ink is None:
+            self._write(text)
+        else:
+            self._put(self._ink.feed(text))
+
+    def _end_answer(self) -> None:
+        if self._ink is None:
+            self._write("\n")
+        else:
+            self._put(self._ink.end())
+
     def _line(self, text: str) -> None:
         """Write a line of its own; an answer that is being written goes on below it."""
+        self._break()
+        self._write(f"{text}\n")
+
+    def _break(self) -> None:
+        """Begin a line, behind what is held back."""
+        if self._ink is not None:
+            self._put(self._ink.end())
         if self._mid_line:
             self._write("\n")
-        self._write(f"{text}\n")
 
     def _write(self, text: str) -> None:
         """Write text of others: no control character reaches the terminal; what it cannot show is a ``?``."""
+        self._put(clean(text))
+
+    def _put(self, text: str) -> None:
         if not text:
             return
         self._mid_line = not text.endswith("\n")
         encoding = sys.stdout.encoding or "utf-8"
-        safe = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-        sys.stdout.write(safe.encode(encoding, "replace").decode(encoding))
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from channels.message import Attachment
 from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event
 from gateway.turns.model_standing import ModelStanding
@@ -14,11 +15,19 @@ class Talk(Protocol):
     """One conversation partner."""
 
     async def ask(
-        self, key: str, text: str, message_id: str, *, within_s: float | None = None, away: ToldAway = None
+        self,
+        key: str,
+        text: str,
+        message_id: str,
+        *,
+        files: Sequence[Attachment] = (),
+        within_s: float | None = None,
+        away: ToldAway = None,
     ) -> Outcome | None:
         """Send a message and wait for how it ends; None when the time ran out first.
 
-        ``away`` is told once why the message cannot be handed in just now; it is tried again.
+        ``files`` lie in ``media/`` already. ``away`` is told once why the message cannot be handed in just
+        now; it is tried again.
         """
         ...
 

@@ -29,26 +29,33 @@ class Typed(Protocol):
 
 
 @asynccontextmanager
-async def open_typed(state: Path) -> AsyncIterator[Typed]:
+async def open_typed(workspace: Path, *, prompts: bool = True) -> AsyncIterator[Typed]:
     """Read from this process's stdin, in the way that suits it.
 
     Args:
-        state: the folder in which a terminal's history is kept.
+        workspace: what Tab completes is found there; a terminal's history is kept in its ``state/``.
+        prompts: stdout may have a prompt, where it is a terminal.
     """
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    terminal = prompts and sys.stdin.isatty() and sys.stdout.isatty()
     if terminal and os.environ.get("TERM", "dumb") != "dumb":
-        yield _Edited(_history_file(state))
+        yield _Edited(_history_file(workspace / "state"), workspace)
     else:
         yield _Plain(asyncio.get_running_loop(), prompt=PROMPT if terminal else "")
 
 
 class _Edited:
-    def __init__(self, history: Path) -> None:
+    def __init__(self, history: Path, workspace: Path) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory
 
+        from gateway.cli.chat_words import ChatWords
+
         self._session: PromptSession[str] = PromptSession(
-            history=FileHistory(str(history)), key_bindings=_keys(), prompt_continuation="  "
+            history=FileHistory(str(history)),
+            key_bindings=_keys(),
+            prompt_continuation="  ",
+            completer=ChatWords(workspace),
+            complete_while_typing=False,
         )
 
     async def read(self) -> str | None:

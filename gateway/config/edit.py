@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from durable import like, make_folder, replacing, write_all
@@ -49,14 +49,31 @@ def put(file: Path, path: KeyPath, value: str) -> None:
     Raises:
         GatewayError: it cannot be written, or nothing can be put into that table; the file is as it was.
     """
+
+    def changed(text: str) -> str:
+        new = with_key(text, path, value)
+        if new is None:
+            raise GatewayError(
+                f"{'.'.join(path)} cannot be put into {file}",
+                hint=f"write {path[-1]} = {value} there by hand",
+            )
+        return new
+
+    rewrite(file, changed, cure=f"write {path[-1]} = {value} there by hand")
+
+
+def rewrite(file: Path, change: Callable[[str], str], *, cure: str) -> None:
+    """Put what ``change`` makes of a file's text in its place; it is given nothing where there is no file.
+
+    A crash leaves the old file or the new one; a link stays one.
+
+    Raises:
+        GatewayError: it cannot be written; the file is as it was.
+    """
     target = Path(os.path.realpath(file))
     old = read(target) if target.exists() else b""
     mark = _MARK if old.startswith(_MARK) else b""
-    new = with_key(old.removeprefix(_MARK).decode(), path, value)
-    if new is None:
-        raise GatewayError(
-            f"{'.'.join(path)} cannot be put into {file}", hint=f"write {path[-1]} = {value} there by hand"
-        )
+    new = change(old.removeprefix(_MARK).decode())
     temp = target.with_name(f".{target.name[:200]}.tmp")
 
     def unchanged() -> None:
@@ -70,6 +87,4 @@ def put(file: Path, path: KeyPath, value: str) -> None:
                 like(fd, target)
             write_all(fd, mark + new.encode())
     except OSError as error:
-        raise GatewayError(
-            f"{file} cannot be written: {error.strerror}", hint=f"write {path[-1]} = {value} there by hand"
-        ) from error
+        raise GatewayError(f"{file} cannot be written: {error.strerror}", hint=cure) from error

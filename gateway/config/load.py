@@ -15,6 +15,7 @@ from pydantic import ValidationError, create_model
 from channels import registry
 from channels.tables import ConfigTable
 from gateway.config.agents import faults
+from gateway.config.finding import DEFAULT_WORKSPACE, PREFIX, expand, find_file, usual_file
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.schema import Schema, expected, got, parse_text
 from gateway.config.settings import Channels, Settings
@@ -22,6 +23,7 @@ from gateway.config.toml_lines import KeyPath, lines_of
 from gateway.errors import ConfigError
 
 __all__ = [
+    "PREFIX",
     "Settings",
     "effective_compaction",
     "effective_history",
@@ -31,10 +33,8 @@ __all__ = [
     "with_tables",
 ]
 
-PREFIX = "CHAT_GATEWAY_"
 # These stand for no key of the file, or not for one alone.
 OWN_VARIABLES = ("CONFIG", "WORKSPACE", "DEBUG")
-DEFAULT_WORKSPACE = "~/.chat-gateway"
 MAX_SECRET_BYTES = 64 * 1024
 # In place of a secret that cannot be had, so that it is not called missing or too short as well.
 STAND_IN = "not-to-be-had-secret"
@@ -69,22 +69,6 @@ def load(
     return reading.settings()
 
 
-def find_file(config_file: Path | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
-    """Say which file is read: the one named, else the first of the usual places that is there."""
-    environ = os.environ if environ is None else environ
-    if config_file is not None:
-        return config_file
-    if named := environ.get(f"{PREFIX}CONFIG"):
-        return _expand(named, environ)
-    usual = (Path("chat-gateway.toml"), usual_file(environ))
-    return next((path for path in usual if os.path.lexists(path)), None)
-
-
-def usual_file(environ: Mapping[str, str] | None = None) -> Path:
-    """Say where a person's configuration is made when there is none yet."""
-    return _expand("~/.config/chat-gateway/config.toml", os.environ if environ is None else environ)
-
-
 def with_tables(tables: Mapping[str, type[ConfigTable]]) -> type[Settings]:
     """Return the Settings class in which ``[channels]`` has these tables, too."""
     if not tables:
@@ -92,17 +76,6 @@ def with_tables(tables: Mapping[str, type[ConfigTable]]) -> type[Settings]:
     extra = {name: (table, table()) for name, table in tables.items()}
     channels = create_model("Channels", __base__=Channels, **extra)  # type: ignore[call-overload]
     return cast(type[Settings], create_model("Settings", __base__=Settings, channels=(channels, channels())))
-
-
-def _expand(path: str, environ: Mapping[str, str]) -> Path:
-    home = environ.get("HOME")
-    if home and (path == "~" or path.startswith("~/")):
-        return Path(home + path[1:])
-    try:
-        return Path(path).expanduser()
-    # There is no such user, or nobody knows the home folder.
-    except RuntimeError:
-        return Path(path)
 
 
 class _Reading:
@@ -218,7 +191,7 @@ class _Reading:
         given = self._values.get("workspace", DEFAULT_WORKSPACE)
         named = str(workspace) if workspace is not None else self._environ.get(f"{PREFIX}WORKSPACE")
         if named:
-            self._values["workspace"] = Path(os.path.abspath(_expand(named, self._environ)))  # noqa: PTH100
+            self._values["workspace"] = Path(os.path.abspath(expand(named, self._environ)))  # noqa: PTH100
         elif isinstance(given, str) and given and "\0" not in given:
             self._values["workspace"] = self._beside(given, in_file="workspace" in self._values)
         else:
@@ -227,7 +200,7 @@ class _Reading:
 
     def _beside(self, name: str, *, in_file: bool) -> Path:
         base = self._file.parent if in_file and self._file is not None else Path()
-        return Path(os.path.abspath(base / _expand(name, self._environ)))  # noqa: PTH100
+        return Path(os.path.abspath(base / expand(name, self._environ)))  # noqa: PTH100
 
     def settings(self) -> Settings:
         """Check everything and return the settings, or raise all the problems."""

@@ -78,19 +78,20 @@ def _split(path: str) -> KeyPath:
 
 
 def with_key(text: str, path: KeyPath, value: str) -> str | None:
-    """Put a key of a top-level table, that is not there yet, into a sound document; all else keeps its bytes.
+    """Put a key of a table, that is not there yet, into a sound document; all else keeps its bytes.
 
     Args:
         text: the document.
-        path: table and key, both bare.
+        path: tables and key, all bare.
         value: as TOML writes it.
 
     Returns:
         The new document; None where the table is one that nothing can be put into from outside.
     """
-    table, key = path
+    *tables, key = path
+    table = ".".join(tables)
     newline = "\r\n" if "\r\n" in text else "\n"
-    at = lines_of(text).get((table,))
+    at = lines_of(text).get(tuple(tables))
     rows = re.findall(r"[^\n]*\n|[^\n]+", text)
     if at is None:
         gap = newline if text.strip() else ""
@@ -110,9 +111,11 @@ def with_key(text: str, path: KeyPath, value: str) -> str | None:
 
 def _adds(old: str, new: str, path: KeyPath, value: str) -> bool:
     """Check that the only difference between two documents is the new key."""
-    table, key = path
+    *tables, key = path
     wanted = tomllib.loads(old)
-    inner = wanted.setdefault(table, {})
+    inner: object = wanted
+    for table in tables:
+        inner = inner.setdefault(table, {}) if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or key in inner:
         return False
     inner[key] = tomllib.loads(f"x = {value}")["x"]

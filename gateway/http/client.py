@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
+from channels.message import Attachment
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event, read_event
@@ -69,11 +70,19 @@ class Client:
     # -- talking -----------------------------------------------------------------------------------
 
     async def ask(
-        self, key: str, text: str, message_id: str, *, within_s: float | None = None, away: ToldAway = None
+        self,
+        key: str,
+        text: str,
+        message_id: str,
+        *,
+        files: Sequence[Attachment] = (),
+        within_s: float | None = None,
+        away: ToldAway = None,
     ) -> Outcome | None:
         """Hand in a message and wait for how it ends, over restarts of the daemon too.
 
-        ``away`` is told once why the message cannot be handed in just now; it is tried again.
+        ``files`` lie in ``media/`` of its workspace. ``away`` is told once why the message cannot be handed
+        in just now; it is tried again.
 
         Returns:
             None when ``within_s`` seconds ran out first; the turn goes on.
@@ -88,7 +97,9 @@ class Client:
         since: float | None = None
         last: _Away | None = None
         cures = {503: "chat-gateway doctor"}
-        body = {"key": key, "text": text, "id": message_id}
+        body: dict[str, Any] = {"key": key, "text": text, "id": message_id}
+        if files:
+            body["attachments"] = [file.model_dump(include={"kind", "name", "mime", "ref"}) for file in files]
         while (left := until - now()) > 0:
             wait = min(WAIT_S, left)
             params = {"wait": f"{wait:.3f}"}
@@ -107,8 +118,8 @@ class Client:
             since = None
             if "reply" in found:
                 kind = "reply" if found.get("kind") == "reply" else "notice"
-                files = "\n".join(map(str, found.get("files") or ()))
-                return Outcome(cast(Literal["reply", "notice"], kind), str(found["reply"]), files)
+                sent = "\n".join(map(str, found.get("files") or ()))
+                return Outcome(cast(Literal["reply", "notice"], kind), str(found["reply"]), sent)
         if since is not None and last is not None:
             raise Unreachable(str(last), hint=last.hint)
         return None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -9,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 from starlette.types import Scope
 
-from channels.message import Inbound
+from channels.media import safe_name
+from channels.message import Attachment, Inbound
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.leaving import ClientLeft, while_there
@@ -17,9 +22,24 @@ from gateway.http.shape import Shape, check_right, needs
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound, is_kept
 from gateway.service.outcome import Outcome
+from session.transcript.attachments import open_beneath
 from session.turn.commands import DECIDING, parse
 
 MAX_WAIT_S = 3600.0
+MAX_FILES = 20
+
+
+class AttachmentIn(BaseModel):
+    """A file that lies in ``media/`` of the workspace, under the name by which people see it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ref: str = Field(
+        pattern=r"^media/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,10}$", description="its path there"
+    )
+    name: str = Field(default="", max_length=255)
+    kind: Literal["photo", "document", "voice", "audio", "video"] = "document"
+    mime: str = Field(default="", max_length=127)
 
 
 class MessageIn(BaseModel):
@@ -31,6 +51,7 @@ class MessageIn(BaseModel):
     key: str | None = Field(default=None, min_length=3, max_length=MAX_KEY_CHARS)
     text: str
     id: str | None = Field(default=None, min_length=1)
+    attachments: list[AttachmentIn] = Field(default=[], max_length=MAX_FILES)
 
     @model_validator(mode="after")
     def _one_address(self) -> MessageIn:
@@ -38,9 +59,13 @@ class MessageIn(BaseModel):
             raise ValueError("give chat_id or key, one of the two")
         if not self.text.strip():
             raise ValueError("text is empty")
-        if any(has_surrogate(value) for value in (self.chat_id, self.key, self.text, self.id) if value):
+        if any(has_surrogate(value) for value in self._texts() if value):
             raise ValueError("half of a surrogate pair is no text")
         return self
+
+    def _texts(self) -> list[str | None]:
+        files = [text for file in self.attachments for text in (file.name, file.mime)]
+        return [self.chat_id, self.key, self.text, self.id, *files]
 
 
 class KeyIn(BaseModel):
@@ -128,7 +153,8 @@ async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: f
     services = chats.application.services if ":" not in key else None
     try:
         kept = services is not None and await is_kept(services.store, key)
-        message = inbound(key, body.text, body.id, kept=kept)
+        enclosed = await asyncio.to_thread(_found, chats.application.settings.workspace, body.attachments)
+        message = inbound(key, body.text, body.id, kept=kept, files=enclosed)
     except NoAddress as error:
         raise HttpError(400, str(error), hint=error.hint) from None
     names: dict[str, Any] = {"id": message.id, "key": message.key}
@@ -161,6 +187,29 @@ def check_words(scope: Scope, text: str) -> None:
     command = parse(text)
     if command is not None and command.name in DECIDING:
         check_right(scope, "admin")
+
+
+def _found(workspace: Path, files: Sequence[AttachmentIn]) -> list[Attachment]:
+    """Look at the files that go along.
+
+    Raises:
+        HttpError: 400, one of them is not there.
+    """
+    found = []
+    for file in files:
+        try:
+            fd = open_beneath(workspace / "media", file.ref.removeprefix("media/"))
+        except OSError:
+            raise HttpError(
+                400, f"there is no file {file.ref}", hint="store it first: chat-gateway chat --file PATH"
+            ) from None
+        size = os.fstat(fd).st_size
+        os.close(fd)
+        # Invisible and control characters in a name would mislead whoever reads it.
+        found.append(
+            Attachment(kind=file.kind, name=safe_name(file.name), mime=file.mime, size=size, ref=file.ref)
+        )
+    return found
 
 
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ulid import ULID
 
 from channels.errors import Unreadable
-from channels.message import MAX_ID_BYTES, MAX_KEY_BYTES, Inbound, key_fault, now_text, read_inbound
+from channels.message import (
+    MAX_ID_BYTES,
+    MAX_KEY_BYTES,
+    Attachment,
+    Inbound,
+    key_fault,
+    now_text,
+    read_inbound,
+)
 from gateway.errors import GatewayError
 from session.transcript.key import SUBAGENTS, SessionKey, split
 
@@ -27,7 +36,14 @@ async def is_kept(store: Store, key: str) -> bool:
     return view is not None and view.path.exists()
 
 
-def inbound(key: str, text: str, message_id: str | None = None, *, kept: bool = False) -> Inbound:
+def inbound(
+    key: str,
+    text: str,
+    message_id: str | None = None,
+    *,
+    kept: bool = False,
+    files: Sequence[Attachment] = (),
+) -> Inbound:
     """Build the Inbound of a client's message; ``cli`` keys have ``cli:`` ids, all others ``web:`` ones.
 
     A text over 1 MiB is accepted: it is parked, and its chat is told, as on every channel.
@@ -37,6 +53,7 @@ def inbound(key: str, text: str, message_id: str | None = None, *, kept: bool = 
         text: what is asked.
         message_id: its id, with or without prefix; None takes a new one.
         kept: what ``is_kept`` says of the key.
+        files: what goes along, stored already.
 
     Raises:
         NoAddress: the key is not ``channel:chat_id``, or key or id is too long.
@@ -57,6 +74,7 @@ def inbound(key: str, text: str, message_id: str | None = None, *, kept: bool = 
         channel=channel,
         chat_id=chat_id,
         text=text,
+        attachments=list(files),
         received_at=now_text(),
     )
     hint = (

@@ -138,6 +138,22 @@ async def test_key_of_the_terminal(place: Place) -> None:
     assert other.json()["id"].startswith("web:")
 
 
+async def test_a_file_that_lies_there_goes_along(place: Place, tmp_path: Path) -> None:
+    """Its size is what the disk says; its name has nothing that misleads whoever reads it."""
+    ref = f"media/ab/{'ab' * 32}.png"
+    (tmp_path / ref).parent.mkdir(parents=True)
+    (tmp_path / ref).write_bytes(b"12345")
+    file = {"ref": ref, "name": "a\u202e/b.png", "kind": "photo", "mime": "image/png"}
+
+    answer = await place.http.post(
+        "/v1/messages", json={"chat_id": "ada", "text": "hi", "attachments": [file]}, params={"wait": "30"}
+    )
+
+    assert answer.json()["reply"] == "echo: hi"
+    (line,) = user_lines(tmp_path, "web_ada")
+    assert line["attachments"] == [{**file, "name": "b.png", "size": 5}]
+
+
 async def test_stop_ends_the_wait(place: Place) -> None:
     """Who waits for a message that is stopped gets a notice, now and when it asks again."""
     model = place.gate()
@@ -188,6 +204,10 @@ async def test_text_over_a_mebibyte(place: Place) -> None:
         b'{"key":"nocolon","text":"hi"}',
         b'{"key":"Web:a","text":"hi"}',
         b'{"chat_id":"a","text":"hi","id":""}',
+        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/../state/queue.db"}]}',
+        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png"}]}' % (b"ab" * 32),
+        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png","name":"\\ud800"}]}'
+        % (b"ab" * 32),
         b'{"chat_id":"a","text":"hi","id":"%s"}' % (b"x" * 200),
     ],
 )

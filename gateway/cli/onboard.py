@@ -1,0 +1,245 @@
+"""``onboard``: from nothing to the first answer in a real chat, by questions; it goes on where it stopped."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import SecretStr, ValidationError
+
+import durable
+from channels.tables import DiscordTable, TelegramTable
+from gateway.app.daemons import DaemonRegistry
+from gateway.cli import first_chat, onboard_checks, output, user_unit
+from gateway.cli.questions import Questions
+from gateway.config import edit
+from gateway.config.amend import amend, amended
+from gateway.config.load import find_file, load, usual_file
+from gateway.config.settings import Settings
+from gateway.config.toml_lines import KeyPath
+from gateway.errors import GatewayError
+
+PLATFORMS: dict[str, type[TelegramTable | DiscordTable]] = {
+    "telegram": TelegramTable,
+    "discord": DiscordTable,
+}
+_WHERE = {
+    "telegram": "from @BotFather: /newbot",
+    "discord": "from the developer portal: your application, Bot, Reset Token",
+}
+_MODEL = "openai/gpt-4.1-mini"
+
+
+@dataclass
+class _Plan:
+    """What is to be written; nothing is before it was tried."""
+
+    values: dict[KeyPath, str | bool] = field(default_factory=dict)
+    gone: list[KeyPath] = field(default_factory=list)
+    secrets: dict[Path, str] = field(default_factory=dict)
+
+    def keep_secret(self, path: KeyPath, value: str, file: Path) -> None:
+        """Put a secret into a file of its own, which the configuration names."""
+        self.secrets[file] = value
+        self.values[(*path[:-1], f"{path[-1]}_file")] = f"{file.parent.name}/{file.name}"
+        self.gone.append(path)
+
+
+def onboard(args: argparse.Namespace) -> int:
+    """Ask, try, write, and wait for the first answer."""
+    config = Path(os.path.abspath(find_file(args.config) or usual_file()))  # noqa: PTH100 - a link stays one
+    settings = load(config if config.exists() else None, args.workspace)
+    questions = Questions(yes=args.yes)
+    output.words(f"configuration: {config}{'' if config.exists() else ' (will be made)'}")
+    output.words(f"workspace: {settings.workspace}")
+    _model(args, settings, questions, config)
+    settings = _again(args, config, settings)
+    name = _platform(args, settings, questions, config)
+    settings = _again(args, config, settings)
+    _unit(args, settings, questions, config)
+    if args.dry_run:
+        output.words("nothing was written")
+        return 0
+    return _first_answer(args, settings, questions, config, name)
+
+
+def _again(args: argparse.Namespace, config: Path, settings: Settings) -> Settings:
+    return settings if args.dry_run or not config.exists() else load(config, args.workspace)
+
+
+def _model(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> None:
+    """Find a model that answers, and write it down."""
+    known = settings.model.name if settings.model.name != "echo" else ""
+    given = {"name": args.model, "api_base": args.api_base, "api_key": _read(args.key_file)}
+    while True:
+        changes = {name: value for name, value in given.items() if value}
+        if "name" not in changes:
+            changes["name"] = questions.text("model, as LiteLLM names it, or echo", known or _MODEL)
+        if changes["name"] == "echo":
+            output.words("echo repeats what it is told; run it again for a real model")
+            return
+        if "api_key" not in changes and not questions.yes:
+            where = (
+                "the one that is kept"
+                if settings.model.api_key.get_secret_value()
+                else "that of the environment"
+            )
+            changes["api_key"] = questions.secret(f"its key (Enter: {where})")
+        try:
+            tried = _with_model(settings, changes)
+            output.words("asks it one thing …")
+            output.words(onboard_checks.ask_model(tried))
+        except GatewayError as error:
+            if not questions.may_repeat:
+                raise
+            output.error(str(error), error.hint)
+            given = {"api_base": given["api_base"]}
+            known = changes["name"]
+            continue
+        plan = _Plan()
+        for name in ("name", "api_base"):
+            if changes.get(name) and changes[name] != getattr(settings.model, name):
+                plan.values["model", name] = str(changes[name])
+        if changes.get("api_key"):
+            file = first_chat.secret_file(config, "model.api_key")
+            plan.keep_secret(("model", "api_key"), str(changes["api_key"]), file)
+        _write(plan, config, dry=args.dry_run)
+        return
+
+
+def _with_model(settings: Settings, changes: dict[str, str]) -> Settings:
+    fields = {
+        name: SecretStr(value) if name == "api_key" else value for name, value in changes.items() if value
+    }
+    try:
+        model = type(settings.model).model_validate(settings.model.model_dump() | fields)
+    except ValidationError as error:
+        raise GatewayError(f"model: {error.errors()[0]['msg']}", hint="give another answer") from None
+    return settings.model_copy(update={"model": model})
+
+
+def _platform(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> str:
+    """Find a platform that takes its token, and write it down; return its name, or nothing."""
+    enabled = [name for name in PLATFORMS if getattr(settings.channels, name).enabled]
+    name = args.platform or (enabled[0] if enabled else "")
+    while not name:
+        name = questions.text("platform: telegram, discord or none", "none" if questions.yes else "telegram")
+        if name not in (*PLATFORMS, "none"):
+            output.error(f"{name!r} is none of them", "telegram, discord or none")
+            name = ""
+    if name == "none":
+        return ""
+    table, given = getattr(settings.channels, name), _read(args.token_file)
+    while True:
+        token = given or ("" if name in enabled else questions.secret(f"token of the bot ({_WHERE[name]})"))
+        try:
+            fields = {"enabled": True} | ({"token": SecretStr(token)} if token else {})
+            tried = PLATFORMS[name].model_validate(table.model_dump() | fields)
+            output.words(f"asks {name} …")
+            output.words(f"{name}: the bot is {onboard_checks.ask_platform(name, tried)}")
+        except (GatewayError, ValidationError) as error:
+            shown = error if isinstance(error, GatewayError) else _bad_token()
+            if not questions.may_repeat:
+                raise shown from None
+            output.error(str(shown), shown.hint)
+            given, enabled = "", []
+            continue
+        plan = _Plan()
+        if not table.enabled:
+            plan.values["channels", name, "enabled"] = True
+        if token:
+            file = first_chat.secret_file(config, f"channels.{name}.token")
+            plan.keep_secret(("channels", name, "token"), token, file)
+        _write(plan, config, dry=args.dry_run)
+        return name
+
+
+def _bad_token() -> GatewayError:
+    return GatewayError(
+        "that is no token: it has no spaces and no other than plain letters", hint="copy it again"
+    )
+
+
+def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> None:
+    """Write a unit of the person's own systemd, if wished."""
+    folder: Path | None = args.unit
+    if folder is None:
+        if not questions.agreed(
+            "write a systemd unit, so that it runs whenever you are logged in?", default=False
+        ):
+            return
+        folder = user_unit.FOLDER
+    unit = user_unit.text(config, settings.workspace)
+    if args.dry_run:
+        output.data(f"# {folder.expanduser() / user_unit.NAME}\n{unit}")
+        return
+    output.words(
+        f"{user_unit.write(folder, unit)} is written; it counts after: systemctl --user daemon-reload"
+    )
+    output.words(
+        "systemctl --user enable --now chat-gateway starts it; loginctl enable-linger keeps it running"
+    )
+
+
+def _first_answer(
+    args: argparse.Namespace, settings: Settings, questions: Questions, config: Path, name: str
+) -> int:
+    if not name or (args.yes and not args.owner):
+        output.words("next: chat-gateway run, and in another terminal: chat-gateway chat")
+        return 0
+    if running := DaemonRegistry(settings.workspace).running():
+        output.words(
+            f"the daemon with pid {running[0].pid} runs; what was written now counts after its restart"
+        )
+    chat = f"{name}:"
+    with first_chat.gateway(config, settings):
+        first_chat.until_up(settings, name)
+        table = getattr(settings.channels, name)
+        who = first_chat.paired(settings, name)
+        if table.direct == "pairing" and not who:
+            output.words(
+                "write to the bot now, from your own account (Ctrl-C leaves; run it again to go on) …"
+            )
+            chat += first_chat.pair_owner(settings, name, questions, args.owner).chat
+        elif who:
+            output.words(f"{who} is let in already")
+        output.words("write to it once more: this message is answered …")
+        key, text = first_chat.first_answer(settings, chat)
+    output.words(f"{key} was answered: {text[:200]}")
+    output.words("that is all. From now on: chat-gateway run")
+    return 0
+
+
+def _write(plan: _Plan, config: Path, *, dry: bool) -> None:
+    """Write secrets, each for its owner alone, then the configuration: nothing names what is not there."""
+    if not plan.values:
+        return
+    if dry:
+        old = edit.read(config).decode() if config.exists() else ""
+        new = amended(old, plan.values, plan.gone)
+        lines = difflib.unified_diff(
+            old.splitlines(), new.splitlines(), str(config), str(config), lineterm=""
+        )
+        output.data("\n".join([*lines, *(f"# {file}: the secret, mode 0600" for file in plan.secrets)]))
+        return
+    for file, secret in plan.secrets.items():
+        try:
+            durable.make_folder(file.parent)
+            with durable.replacing(file, temp=file.with_name(f".{file.name}.tmp")) as fd:
+                os.fchmod(fd, 0o600)
+                durable.write_all(fd, f"{secret}\n".encode())
+        except OSError as error:
+            raise GatewayError(
+                f"{file} cannot be written: {error.strerror}", hint="look at its folder"
+            ) from error
+    amend(config, plan.values, plan.gone)
+    output.words(f"{config}: {', '.join('.'.join(path) for path in plan.values)} written")
+
+
+def _read(file: Path | None) -> str:
+    if file is None:
+        return ""
+    return edit.read(file).decode("utf-8", "replace").strip()

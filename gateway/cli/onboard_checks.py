@@ -1,0 +1,90 @@
+"""One call to whoever a key or token is for, before it is written down."""
+
+from __future__ import annotations
+
+import asyncio
+
+from channels.errors import ChannelError
+from channels.tables import DiscordTable, Platform, TelegramTable
+from gateway.app.model import build_model
+from gateway.config.settings import Settings
+from gateway.errors import GatewayError
+from session.errors import SessionError
+from session.models.model import Prompt, Warms
+
+MODEL_S = 60.0
+PLATFORM_S = 30.0
+_GRACE_S = 5.0
+
+
+def ask_model(settings: Settings) -> str:
+    """Ask the model for a word; return what it said, with tokens and price.
+
+    Raises:
+        GatewayError: it does not answer, with the cure.
+    """
+    return asyncio.run(_ask_model(settings))
+
+
+async def _ask_model(settings: Settings) -> str:
+    model = build_model(settings)
+    if isinstance(model, Warms):
+        await model.warm()
+    try:
+        async with asyncio.timeout(MODEL_S):
+            answer = await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))
+    except SessionError as error:
+        raise GatewayError(str(error), hint=error.hint or "correct the name or the key") from error
+    except TimeoutError:
+        raise GatewayError(f"no answer in {MODEL_S:g} s", hint="look at the address of the model") from None
+    said = f"{settings.model.name} answers: {' '.join(answer.text.split())[:60]!r}"
+    usage = answer.usage
+    if usage is None:
+        return said
+    price = f"${usage.cost_usd:.6f}" if usage.cost_usd else "price unknown"
+    return f"{said} ({usage.prompt} + {usage.completion} tokens, {price})"
+
+
+def ask_platform(name: str, table: Platform) -> str:
+    """Ask a platform whose token this is; return the bot's name there.
+
+    Raises:
+        GatewayError: it refuses the token, or cannot be reached.
+    """
+    return asyncio.run(_ask_platform(name, table))
+
+
+async def _ask_platform(name: str, table: Platform) -> str:
+    try:
+        async with asyncio.timeout(PLATFORM_S):
+            if name == "telegram":
+                assert isinstance(table, TelegramTable)
+                return await _telegram(table)
+            assert isinstance(table, DiscordTable)
+            return await _discord(table)
+    except ChannelError as error:
+        raise GatewayError(str(error), hint=error.hint or f"docs/{name}.md") from error
+    except TimeoutError:
+        raise GatewayError(f"{name} does not answer in {PLATFORM_S:g} s", hint="try again") from None
+
+
+async def _telegram(table: TelegramTable) -> str:
+    # Only who asks this platform waits for the import of its client.
+    from channels.telegram.wire import Wire
+
+    wire = Wire(table, grace_s=_GRACE_S)
+    try:
+        return f"@{(await wire.call('getMe'))['username']}"
+    finally:
+        await wire.aclose()
+
+
+async def _discord(table: DiscordTable) -> str:
+    # As above.
+    from channels.discord.rest import Rest
+
+    rest = Rest(table)
+    try:
+        return str((await rest.me())["username"])
+    finally:
+        await rest.aclose()

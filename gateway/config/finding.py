@@ -1,0 +1,55 @@
+"""Where the configuration and the workspace lie, found in a few milliseconds: nothing is checked here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PREFIX = "CHAT_GATEWAY_"
+DEFAULT_WORKSPACE = "~/.chat-gateway"
+
+
+def find_file(config_file: Path | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
+    """Say which file is read: the one named, else the first of the usual places that is there."""
+    environ = os.environ if environ is None else environ
+    if config_file is not None:
+        return config_file
+    if named := environ.get(f"{PREFIX}CONFIG"):
+        return expand(named, environ)
+    usual = (Path("chat-gateway.toml"), usual_file(environ))
+    return next((path for path in usual if os.path.lexists(path)), None)
+
+
+def usual_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Say where a person's configuration is made when there is none yet."""
+    return expand("~/.config/chat-gateway/config.toml", os.environ if environ is None else environ)
+
+
+def glance(config_file: Path | None, workspace: Path | None) -> tuple[Path, dict[str, Any]]:
+    """Return the workspace and what the file holds, as far as both can be seen; of use for hints alone."""
+    file = find_file(config_file)
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        found = tomllib.loads(file.read_bytes().decode("utf-8-sig")) if file is not None else {}
+    named = os.environ.get(f"{PREFIX}WORKSPACE")
+    if workspace is not None or named:
+        return expand(str(workspace or named), os.environ), found
+    written = found.get("workspace")
+    base = file.parent if file is not None and isinstance(written, str) else Path()
+    return base / expand(written if isinstance(written, str) else DEFAULT_WORKSPACE, os.environ), found
+
+
+def expand(path: str, environ: Mapping[str, str]) -> Path:
+    """Put the home folder in the place of ``~``."""
+    home = environ.get("HOME")
+    if home and (path == "~" or path.startswith("~/")):
+        return Path(home + path[1:])
+    try:
+        return Path(path).expanduser()
+    # There is no such user, or nobody knows the home folder.
+    except RuntimeError:
+        return Path(path)

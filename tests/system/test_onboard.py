@@ -1,0 +1,258 @@
+"""`onboard` leads from nothing to the first answer in a real chat, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.discord_server import DiscordServer
+from tests.support.model_server import ModelServer, Reply
+from tests.support.telegram_server import TelegramServer
+from tests.system.terminal import WITHIN_S, Terminal, command, environment
+
+ADA = 12345678
+OTHER = 87654321
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def onboard(tmp_path: Path) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def start(*args: str) -> Terminal:
+        words = ("--config", str(tmp_path / "config.toml"), "onboard", *args)
+        opened.append(Terminal(command(tmp_path / "w", *words), tmp_path, environment(TERM="xterm")))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+class Person:
+    """Answers questions in a thread, so that the servers of the test go on."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    async def sees(self, text: str) -> None:
+        await asyncio.to_thread(self._terminal.until, text)
+
+    async def answers(self, question: str, answer: str) -> None:
+        await self.sees(question)
+        self._terminal.write(f"{answer}\r")
+
+    async def leaves(self) -> int:
+        return await asyncio.to_thread(self._terminal.process.wait, WITHIN_S)
+
+
+def written(tmp_path: Path, model: ModelServer, table: str) -> Path:
+    """Write a configuration with comments, as a person has it."""
+    file = tmp_path / "config.toml"
+    (tmp_path / "w").mkdir(exist_ok=True)
+    file.write_text(
+        f'# mine\n[model]\nname = "echo"  # for now\napi_base = "{model.url}"\n\n# the bot\n{table}\n'
+    )
+    return file
+
+
+def telegram(server: TelegramServer) -> str:
+    return (
+        f'[channels.telegram]\nbase_url = "{server.base_url}" # local\n'
+        f'base_file_url = "{server.base_file_url}"\npoll_timeout_s = 1\n'
+    )
+
+
+def read(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text())
+
+
+async def test_from_nothing_to_the_first_answer(
+    tmp_path: Path, onboard: Open, broker: Broker, broker_name: str
+) -> None:
+    """A wrong key and a wrong token are asked for again; strangers stay outside; the owner is answered."""
+    async with TelegramServer() as server, ModelServer() as model:
+        table = (
+            f'{telegram(server)}\n[broker]\nurl = "{broker.url}"\nname = "{broker_name}"\npartitions = 2\n'
+        )
+        file = written(tmp_path, model, table)
+        model.script.append(Reply(status=401))
+        person = Person(onboard())
+        await person.answers("model, as LiteLLM names it", "openai/stub")
+        await person.answers("its key", "wrong-key")
+        await person.sees("error:")
+        await person.answers("[openai/stub]", "")
+        await person.answers("its key", "right-key")
+        await person.sees("tokens")
+        await person.answers("platform", "telegram")
+        await person.answers("token of the bot", "1:wrong")
+        await person.sees("error:")
+        await person.answers("token of the bot", server.token)
+        await person.sees("@gate_test_bot")
+        await person.answers("systemd unit", "")
+        await person.sees("write to the bot now")
+        server.write(OTHER, "me!")
+        await person.answers(f"telegram:{OTHER}", "n")
+        await person.sees("stays outside")
+        server.write(ADA, "it is me")
+        await person.answers(f"telegram:{ADA}", "y")
+        await person.sees("write to it once more")
+        await server.said(ADA, lambda sent: "You are let in" in sent.text)
+        server.write(ADA, "hello")
+        await server.said(ADA, lambda sent: sent.text == "stub: hello")
+        await person.sees("was answered: stub: hello")
+        code = await person.leaves()
+
+    assert code == 0
+    text, found = file.read_text(), read(file)
+    assert all(
+        comment in text
+        for comment in ("# mine\n", "# for now\n", "# the bot\n[channels.telegram]", "# local\n")
+    )
+    assert (found["model"]["name"], found["channels"]["telegram"]["enabled"]) == ("openai/stub", True)
+    assert "right-key" not in text
+    assert server.token not in text
+    for name, secret in (
+        (found["model"]["api_key_file"], "right-key"),
+        (found["channels"]["telegram"]["token_file"], server.token),
+    ):
+        kept = tmp_path / name
+        assert kept.read_text() == f"{secret}\n"
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+async def test_it_goes_on_where_ctrl_c_stopped_it(tmp_path: Path, onboard: Open) -> None:
+    """What was written stays whole, what was tried and not written is not there, and the rest is asked."""
+    async with TelegramServer() as server, ModelServer() as model:
+        file = written(tmp_path, model, telegram(server))
+        before = file.read_bytes()
+        first = onboard()
+        person = Person(first)
+        await person.answers("model, as LiteLLM names it", "openai/stub")
+        await person.sees("its key")
+        first.write("\x03")
+        assert await person.leaves() == 130
+        assert file.read_bytes() == before
+        assert not (tmp_path / "secrets").exists()
+
+        second = onboard()
+        person = Person(second)
+        await person.answers("model, as LiteLLM names it", "openai/stub")
+        await person.answers("its key", "the-key")
+        await person.answers("platform", "telegram")
+        await person.answers("token of the bot", server.token)
+        await person.answers("systemd unit", "")
+        await person.sees("write to the bot now")
+        second.write("\x03")
+        assert await person.leaves() == 130
+
+        third = onboard()
+        person = Person(third)
+        await person.answers("[openai/stub]", "")
+        await person.answers("its key", "")
+        await person.sees("@gate_test_bot")
+        await person.answers("systemd unit", "")
+        await person.sees("write to the bot now")
+        server.write(ADA, "it is me")
+        await person.answers(f"telegram:{ADA}", "y")
+        await server.said(ADA, lambda sent: "You are let in" in sent.text)
+        server.write(ADA, "hello")
+        await person.sees("was answered: stub: hello")
+        assert await person.leaves() == 0
+
+    assert model.seen[-1].headers["authorization"] == "Bearer the-key"
+
+
+async def test_answers_by_options_over_a_pipe(tmp_path: Path) -> None:
+    """A script asks nothing; only the owner that it names is let in."""
+    async with DiscordServer() as server, ModelServer() as model:
+        table = f'[channels.discord]\napi_base_url = "{server.api_base_url}"\nsweep_s = 1\n'
+        file = written(tmp_path, model, table)
+        (tmp_path / "key").write_text("the-key\n")
+        (tmp_path / "token").write_text(f"{server.token}\n")
+        direct = server.dm("ada")
+        owner = str(direct.recipient.id)
+        words = (
+            "--yes",
+            "--model",
+            "openai/stub",
+            "--platform",
+            "discord",
+            "--owner",
+            owner,
+            "--unit",
+            str(tmp_path),
+        )
+        files = ("--key-file", str(tmp_path / "key"), "--token-file", str(tmp_path / "token"))
+        process = await _piped(tmp_path, *words, *files)
+        assert process.stderr is not None
+        while "write to the bot now" not in (await process.stderr.readline()).decode():
+            assert process.returncode is None
+        server.write(direct, "it is me", user="ada")
+        while "is let in" not in (await process.stderr.readline()).decode():
+            assert process.returncode is None
+        server.write(direct, "hello", user="ada")
+        rest = (await asyncio.wait_for(process.communicate(), WITHIN_S))[1].decode()
+
+    assert process.returncode == 0, rest
+    assert "stub: hello" in rest
+    assert read(file)["channels"]["discord"]["enabled"] is True
+    unit = (tmp_path / "chat-gateway.service").read_text()
+    assert f"--config {file} --workspace {tmp_path / 'w'} run\n" in unit
+
+
+async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    async with ModelServer() as model:
+        file = written(tmp_path, model, "")
+        (tmp_path / "key").write_text("the-key\n")
+        before = file.read_bytes()
+        words = (
+            "--yes",
+            "--dry-run",
+            "--model",
+            "openai/stub",
+            "--platform",
+            "none",
+            "--unit",
+            str(tmp_path),
+        )
+        process = await _piped(tmp_path, *words, "--key-file", str(tmp_path / "key"))
+        out, said = (part.decode() for part in await asyncio.wait_for(process.communicate(), WITHIN_S))
+
+    assert process.returncode == 0, said
+    assert '+name = "openai/stub"  # for now\n' in out
+    assert "ExecStart=" in out
+    assert "the-key" not in out + said
+    assert file.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "key", "w"]
+
+
+async def test_a_model_that_refuses_ends_a_script(tmp_path: Path) -> None:
+    async with ModelServer() as model:
+        file = written(tmp_path, model, "")
+        before = file.read_bytes()
+        model.script.append(Reply(status=401))
+        process = await _piped(tmp_path, "--yes", "--model", "openai/stub", "--platform", "none")
+        said = (await asyncio.wait_for(process.communicate(), WITHIN_S))[1].decode()
+
+    assert process.returncode == 1
+    assert "try:" in said
+    assert file.read_bytes() == before
+
+
+async def _piped(tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *command(tmp_path / "w", "--config", str(tmp_path / "config.toml"), "onboard", *words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
+        cwd=tmp_path,
+    )
