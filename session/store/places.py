@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -95,6 +96,7 @@ OF_ALL: Final = (
     Place("pairing", "state/pairing.json"),
     Place("typed", "state/chat_history"),
 )
+PLACES: Final = (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL)
 # What is of no chat, or of all together; why it stays is said where it could be doubted.
 ELSEWHERE: Final = (
     # The operator's own texts.
@@ -118,6 +120,10 @@ ELSEWHERE: Final = (
     *("state/mcp/**", "state/subagents/chats.lock"),
     # Ids of jobs, and which of them failed last.
     "state/failed_jobs.json",
+    # What a restore brought along of the configuration.
+    "config-of-backup/*",
+    # Files as they were before a start changed their form.
+    "state/before-*/**",
 )
 _ULID: Final = "[0-9A-Z]{26}"
 _ANY: Final = {
@@ -223,10 +229,19 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
 
 def kind_of(path: str) -> str | None:
     """Say of which kind a path below the workspace is; empty: of no chat, None: of none that is known."""
-    for place in (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL):
-        if _regex(place.pattern, _ANY).fullmatch(path):
-            return place.kind
-    return "" if any(_regex(pattern, _ANY).fullmatch(path) for pattern in ELSEWHERE) else None
+    found = pattern_of(path)
+    return None if found is None else next((each.kind for each in PLACES if each.pattern == found), "")
+
+
+def pattern_of(path: str) -> str | None:
+    """Return the first pattern of the whole table that a path fits; None: it fits none."""
+    return next((pattern for pattern, regex in _table() if regex.fullmatch(path)), None)
+
+
+@cache
+def _table() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    patterns = (*(place.pattern for place in PLACES), *ELSEWHERE)
+    return tuple((pattern, _regex(pattern, _ANY)) for pattern in patterns)
 
 
 def _matching(workspace: Path, pattern: str, names: dict[str, str]) -> Iterator[Path]:
