@@ -28,6 +28,7 @@ _TRIES: Final = 20
 _LINE_S: Final = 0.05
 _DATABASES: Final = (Stage.QUEUE, Stage.DELIVERIES)
 _ROOM: Final = 2**18
+_STALE_S: Final = 3600
 LEFT_OUT: Final = [
     "indexes and vectors: they are made anew of the rest",
     "locks, leases, and what running processes say of themselves",
@@ -79,10 +80,10 @@ def create(
 
     free()
     room = sum(row_bytes(CONFIG + each.name) for each in config) + _list(workspace).room
-    _sweep(target)
-    temp = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    _sweep(target.parent)
+    temp = target.with_name(f".{target.name}.backup-{os.getpid()}.tmp")
     with (
-        tempfile.TemporaryDirectory(prefix="chat-gateway-backup-") as scratch,
+        tempfile.TemporaryDirectory(prefix=temp.name, suffix=".d", dir=target.parent) as scratch,
         durable.replacing(target, temp=temp, check=free) as fd,
         TarWriter(fd, room=_ROOM + room * 5 // 4) as tar,
     ):
@@ -96,12 +97,12 @@ def create(
     return manifest
 
 
-def _sweep(target: Path) -> None:
-    """Remove what killed creators of a file of this name left beside it."""
-    for temp in target.parent.glob(f".{target.name}.*.tmp"):
-        pid = temp.name[len(target.name) + 2 : -4]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
-            durable.discard(temp)
+def _sweep(folder: Path) -> None:
+    """Remove what killed backups left in a folder; nothing that is written now, be it from another machine."""
+    for temp in folder.glob(".*.backup-*.tmp*"):
+        with contextlib.suppress(OSError):
+            if time.time() - temp.lstat().st_mtime > _STALE_S:
+                durable.discard(temp)
 
 
 class _Copy:
