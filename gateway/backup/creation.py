@@ -98,7 +98,7 @@ def create(
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed backups left in a folder; nothing that is written now, be it from another machine."""
+    """Remove what killed backups left in a folder, and nothing that is being written."""
     for temp in folder.glob(".*.backup-*.tmp*"):
         with contextlib.suppress(OSError):
             if time.time() - temp.lstat().st_mtime > _STALE_S:

@@ -61,7 +61,13 @@ STAGES: Final = (
     | _of(
         Stage.WORK, "state/subagents/chats/{marked}.json", "state/facts/{stem}.json", "state/erasing/*.json"
     )
-    | _of(Stage.WORK, "state/failed_jobs.json", "state/replied/*", "state/retention.json")
+    | _of(
+        Stage.WORK,
+        "state/failed_jobs.json",
+        "state/replied/*",
+        "state/retention.json",
+        "state/workspace.json",
+    )
     | _of(Stage.MEMORY_STATE, "state/memory/{top}/{own}.json", "state/memory/workspace.*")
     | _of(Stage.REST, "memory/{top}/{own}/**", "files/{top}/{own}/**", "memory/*.md", "memory/facts.jsonl")
     | _of(

@@ -105,7 +105,14 @@ ELSEWHERE: Final = (
     *("memory/*.md", "memory/facts.jsonl", "memory/versions/**", "files/*", "state/memory/workspace.*"),
     *("state/facts/workspace.lock", "state/recall/workspace.*"),
     # Processes, locks, leases, platforms, times and counts.
-    *("state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/budget.json"),
+    *(
+        "state/*.lock",
+        "state/*.lease",
+        "cron.lock",
+        "state/daemon.json",
+        "state/workspace.json",
+        "state/budget.json",
+    ),
     *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
     *("state/telegram.json", "state/replied/*", "state/*.ready"),
     # Numbers up to which channels were read: without them old messages would come again.

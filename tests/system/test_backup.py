@@ -113,7 +113,7 @@ async def test_under_load_embedded(tmp_path: Path) -> None:
 
             async def done() -> bool:
                 found = await status(daemon)
-                return found["lanes"] == [] and found["queues"]["inbound"]["letters"] == 0
+                return found["lanes"] == [] and found["queues"]["inbound"]["count"] == 0
 
             await until(done, 60)
             asked = len(model.seen)
