@@ -22,7 +22,7 @@ from gateway.queue.mailbox import outbound
 from session.transcript.line import make_line
 
 CONVERSATIONS, BYTES, MEDIA = 4000, 200_000, 200
-ROUNDS, CHATS, DELAY_S, TURNS = 5, 8, 0.2, 25
+ROUNDS, CHATS, DELAY_S, TURNS = 3, 8, 0.2, 20
 AT = "2026-01-01T10:00:00.000000+00:00"
 
 
@@ -91,17 +91,18 @@ def _write(workspace: Path) -> int:
     """Write conversations and attachments; return their bytes."""
     sessions, total = workspace / "sessions", 0
     sessions.mkdir(parents=True)
+    lines, size, number = [b""], 0, 0
+    while size < BYTES:
+        id_ = f"web:{number:06}"
+        lines.append(orjson.dumps(make_line("user", f"{number} {TEXT * 4}", AT, message_id=id_)))
+        told = make_line("assistant", f"{number} {TEXT * 12}", AT, message_id=id_, final=True)
+        lines.append(orjson.dumps(told))
+        size += len(lines[-1]) + len(lines[-2])
+        number += 1
     for chat in range(CONVERSATIONS):
         key = f"web:c{chat}"
         head = {"_type": "metadata", "key": key, "created_at": AT, "metadata": {}, "last_consolidated": 0}
-        lines, size, number = [orjson.dumps(head)], 0, 0
-        while size < BYTES:
-            id_ = f"web:{number:06}"
-            lines.append(orjson.dumps(make_line("user", f"{number} {TEXT * 4}", AT, message_id=id_)))
-            told = make_line("assistant", f"{number} {TEXT * 12}", AT, message_id=id_, final=True)
-            lines.append(orjson.dumps(told))
-            size += len(lines[-1]) + len(lines[-2])
-            number += 1
+        lines[0] = orjson.dumps(head)
         (sessions / f"web_c{chat}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
         total += size
     for number in range(MEDIA):

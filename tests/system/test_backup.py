@@ -17,7 +17,7 @@ from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, on, with_model
 from tests.support.until import until
 
-CHATS, ROUNDS = 100, 2
+CHATS, ROUNDS = 100, 1
 Told = dict[tuple[str, str], str]
 Put = Callable[[str, str, str], Awaitable[str | None]]
 
