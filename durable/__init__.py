@@ -7,13 +7,14 @@ from durable.append import append_whole, begin_sync
 from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
 from durable.bounded_dict import BoundedDict
-from durable.database import Database, Job, Schema
+from durable.database import Database, Job, Schema, settle_copy
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
 from durable.folders import make_below, make_folder, make_private, sync_folder
 from durable.group_commit import Asked, GroupCommit
 from durable.locks import locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
+from durable.snapshot import snapshot
 from durable.state import check_version, decode_state
 from durable.sync_times import SYNC_BOUNDS_S, sync_counts, sync_data, timed_sync
 from durable.waits import first_of
@@ -50,6 +51,8 @@ __all__ = [
     "replace_below",
     "replacing",
     "settle",
+    "settle_copy",
+    "snapshot",
     "sweep",
     "sync_counts",
     "sync_data",

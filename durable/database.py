@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from durable.errors import NewerVersion
+from durable.errors import Damaged, NewerVersion
 from durable.files import touch
 from durable.folders import make_folder, sync_folder
 from durable.state import check_version
@@ -231,3 +232,23 @@ def _run_one(job: Job, index: int) -> object:
         raise
     except Exception as error:
         raise _Refused(index) from error
+
+
+def settle_copy(path: Path) -> None:
+    """Bring the log of a copied file, which nobody else has, into the file, and see that it is sound.
+
+    Raises:
+        Damaged: it is not.
+        OSError: the disk refused.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
+            file.execute("PRAGMA locking_mode=EXCLUSIVE")
+            file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            found = file.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise OSError(errno.EIO, str(error), str(path)) from error
+        raise Damaged(f"{path.name} is damaged: {error}") from error
+    if found != "ok":
+        raise Damaged(f"{path.name} is damaged: {found}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from channels.message import Inbound
+from gateway.app import workspace_form
 from gateway.app.approvals import Deciders, warn_of_unknown
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
@@ -120,6 +121,7 @@ class Application:
         Args:
             serve: an HTTP server to run beside, from before ``ready`` until after the drain.
         """
+        workspace_form.check(self.settings.state)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.mailbox.serve(), name="mailbox")]
             if serve is not None:
@@ -132,6 +134,7 @@ class Application:
             control = Control(mailbox=self.mailbox, events=self.events, orders=orders)
             try:
                 await self.mailbox.ready()
+                await asyncio.to_thread(workspace_form.note, self.settings.state)
                 tasks.append(group.create_task(control.run(), name="control"))
                 if self.worker is not None:
                     await self._finish_erasures()

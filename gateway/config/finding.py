@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,24 @@ def find_file(config_file: Path | None = None, environ: Mapping[str, str] | None
         return expand(named, environ)
     usual = (Path("chat-gateway.toml"), usual_file(environ))
     return next((path for path in usual if os.path.lexists(path)), None)
+
+
+def named_files(config_file: Path | None = None, environ: Mapping[str, str] | None = None) -> list[Path]:
+    """List the configuration file and the files that its keys ``…_file`` name, of those that are there."""
+    environ = os.environ if environ is None else environ
+    found = find_file(config_file, environ)
+    if found is None or not found.is_file():
+        return []
+    named = _named_in(tomllib.loads(found.read_bytes().decode("utf-8-sig")), found.parent, environ)
+    return [found, *sorted({path for path in named if path.is_file()})]
+
+
+def _named_in(table: Mapping[str, object], base: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _named_in(value, base, environ)
+        elif name.endswith("_file") and isinstance(value, str):
+            yield base / expand(value, environ)
 
 
 def usual_file(environ: Mapping[str, str] | None = None) -> Path:

@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -102,6 +103,7 @@ OF_ALL: Final = (
     Place("pairing", "state/pairing.json"),
     Place("typed", "state/chat_history"),
 )
+PLACES: Final = (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL)
 # What is of no chat, or of all together; why it stays is said where it could be doubted.
 ELSEWHERE: Final = (
     # The operator's own texts.
@@ -114,7 +116,14 @@ ELSEWHERE: Final = (
     *("agents/*/memory/facts.jsonl", "agents/*/memory/versions/**", "state/memory/agents/*/workspace.*"),
     *("state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*"),
     # Processes, locks, leases, platforms, times and counts.
-    *("state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/budget.json"),
+    *(
+        "state/*.lock",
+        "state/*.lease",
+        "cron.lock",
+        "state/daemon.json",
+        "state/workspace.json",
+        "state/budget.json",
+    ),
     *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
     *("state/telegram.json", "state/replied/*", "state/*.ready", "state/tokens.json"),
     # Numbers up to which channels were read: without them old messages would come again.
@@ -129,6 +138,10 @@ ELSEWHERE: Final = (
     *("state/mcp/**", "state/subagents/chats.lock"),
     # Ids of jobs, and which of them failed last.
     "state/failed_jobs.json",
+    # What a restore brought along of the configuration.
+    "config-of-backup/*",
+    # Files as they were before a start changed their form.
+    "state/before-*/**",
 )
 _ULID: Final = "[0-9A-Z]{26}"
 _ANY: Final = {
@@ -273,10 +286,19 @@ def open_up(tree: Path) -> None:
 
 def kind_of(path: str) -> str | None:
     """Say of which kind a path below the workspace is; empty: of no chat, None: of none that is known."""
-    for place in (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL):
-        if _regex(place.pattern, _ANY).fullmatch(path):
-            return place.kind
-    return "" if any(_regex(pattern, _ANY).fullmatch(path) for pattern in ELSEWHERE) else None
+    found = pattern_of(path)
+    return None if found is None else next((each.kind for each in PLACES if each.pattern == found), "")
+
+
+def pattern_of(path: str) -> str | None:
+    """Return the first pattern of the whole table that a path fits; None: it fits none."""
+    return next((pattern for pattern, regex in _table() if regex.fullmatch(path)), None)
+
+
+@cache
+def _table() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    patterns = (*(place.pattern for place in PLACES), *ELSEWHERE)
+    return tuple((pattern, _regex(pattern, _ANY)) for pattern in patterns)
 
 
 def _matching(workspace: Path, pattern: str, names: dict[str, str]) -> Iterator[Path]:

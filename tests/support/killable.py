@@ -71,7 +71,7 @@ POINTS: dict[str, list[str]] = {
     "memory": ["session.memory.notes:Notes.write_memory", "session.memory.notes:Notes.add_history"],
 }
 # Written at every start: no point of what a message goes through.
-OF_THE_PROCESS = ("daemon.json", "retention.json")
+OF_THE_PROCESS = ("daemon.json", "retention.json", "workspace.json")
 
 
 class Countdown:

@@ -1,0 +1,269 @@
+"""Writes a backup beside running daemons; none of them waits for it, and a start goes on from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import durable
+from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, row_bytes
+from gateway.backup.stages import Stage, stage_of
+from gateway.backup.tar import TarWriter
+from gateway.errors import GatewayError
+from session.disk.layout import Layout
+from session.store.fence import Fence, Wait
+from session.store.store import new_owner
+
+_TRIES: Final = 20
+# One call writes a line: an end without its newline is one under way, or of a file that has none.
+_LINE_S: Final = 0.05
+_DATABASES: Final = (Stage.QUEUE, Stage.DELIVERIES)
+_ROOM: Final = 2**18
+_STALE_S: Final = 3600
+LEFT_OUT: Final = [
+    "indexes and vectors: they are made anew of the rest",
+    "locks, leases, and what running processes say of themselves",
+    "the logs of the terminal chat",
+]
+NO_QUEUE: Final = "letters that wait in RabbitMQ: the broker keeps them"
+NO_CONFIG: Final = "the configuration and the files of its secrets (--with-config puts them in)"
+
+
+@dataclass(slots=True)
+class Listed:
+    """The paths of a workspace by stage, below it; ``stems`` of each store are those of its conversations."""
+
+    by_stage: dict[Stage, list[str]] = field(default_factory=dict)
+    stems: dict[str, set[str]] = field(default_factory=dict)
+    count: int = 0
+    room: int = 0
+
+
+def create(
+    workspace: Path,
+    target: Path,
+    *,
+    embedded: bool,
+    config: Sequence[Path] = (),
+    clock: datetime | None = None,
+) -> Manifest:
+    """Write the backup of a workspace to ``target``, which is there whole once it has its name.
+
+    Args:
+        workspace: the folder; its daemons may run.
+        target: the file; nothing may stand there.
+        embedded: whether the queue is the workspace's own.
+        config: files of the configuration that are wanted, too.
+        clock: the time now, aware; None: what the clock says.
+
+    Raises:
+        GatewayError: there is a file of this name, or no workspace.
+        StoreError: a lock cannot be had.
+        OSError: the disk refused; nothing is there.
+    """
+    began = (clock or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
+    left_out = [*LEFT_OUT, *([] if embedded else [NO_QUEUE]), *([] if config else [NO_CONFIG])]
+    manifest = Manifest(version("chat-gateway"), began, "embedded" if embedded else "rabbitmq", left_out)
+
+    def free() -> None:
+        if os.path.lexists(target):
+            raise GatewayError(f"{target} is there already", hint="name another file")
+
+    free()
+    room = sum(row_bytes(CONFIG + each.name) for each in config) + _list(workspace).room
+    _sweep(target.parent)
+    temp = target.with_name(f".{target.name}.backup-{os.getpid()}.tmp")
+    with (
+        tempfile.TemporaryDirectory(prefix=temp.name, suffix=".d", dir=target.parent) as scratch,
+        durable.replacing(target, temp=temp, check=free) as fd,
+        TarWriter(fd, room=_ROOM + room * 5 // 4) as tar,
+    ):
+        copy = _Copy(workspace, tar, Path(scratch))
+        copy.run()
+        for each in config:
+            with each.open("rb") as file:
+                tar.add(CONFIG + each.name, file)
+        manifest.left_out += copy.passed_over
+        tar.finish(manifest)
+    return manifest
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed backups left in a folder, and nothing that is being written."""
+    for temp in folder.glob(".*.backup-*.tmp*"):
+        with contextlib.suppress(OSError):
+            if time.time() - temp.lstat().st_mtime > _STALE_S:
+                durable.discard(temp)
+
+
+class _Copy:
+    """One pass over a workspace, stage by stage."""
+
+    def __init__(self, workspace: Path, tar: TarWriter, scratch: Path) -> None:
+        self._workspace = workspace
+        self._tar = tar
+        self._scratch = scratch
+        self._owner = new_owner()
+        self.passed_over: list[str] = []
+
+    def run(self) -> None:
+        """Copy all stages, each as its files stand when it comes."""
+        for stage in list(Stage)[:-1]:
+            # Listed anew: what moved on since the last stage is found where it is now.
+            listed = _list(self._workspace)
+            if stage is Stage.CONVERSATIONS:
+                self._conversations(listed)
+            for path in listed.by_stage.get(stage, ()):
+                self._database(path) if stage in _DATABASES else self._file(path)
+
+    def _database(self, path: str) -> None:
+        copy = self._scratch / "copy.db"
+        with contextlib.suppress(FileNotFoundError):
+            durable.snapshot(self._workspace / path, copy)
+            with copy.open("rb") as file:
+                self._tar.add(WORKSPACE + path, file)
+            copy.unlink()
+
+    def _file(self, path: str) -> None:
+        source = self._workspace / path
+        try:
+            found = source.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                self._tar.add_link(WORKSPACE + path, source)
+                self.passed_over.append(f"what the link {path} leads to")
+                return
+            if not stat.S_ISREG(found.st_mode):
+                return
+            with source.open("rb") as file:
+                # Lines are appended to some of them; all others are replaced whole.
+                size = _whole(file) if path.endswith((".jsonl", ".log")) else None
+                self._tar.add(WORKSPACE + path, file, size)
+        except FileNotFoundError:
+            # Removed since it was listed.
+            return
+
+    def _conversations(self, listed: Listed) -> None:
+        """Copy those that are there, and those to which one of them moved meanwhile."""
+        done: set[tuple[str, str]] = set()
+        while more := [(top, stem) for top, stems in listed.stems.items() for stem in stems]:
+            more = sorted(set(more) - done)
+            if not more:
+                return
+            for top, stem in more:
+                self._conversation(top, stem)
+            done.update(more)
+            listed = _list(self._workspace)
+
+    def _conversation(self, top: str, stem: str) -> None:
+        """Copy a conversation as it stood at one moment between two writes."""
+        mark = self._tar.mark()
+        for _ in range(_TRIES):
+            try:
+                return self._as_it_stands(Layout(self._workspace / top), stem)
+            except FileNotFoundError:
+                # An ended session was opened again, or deleted, since its name was read.
+                self._tar.back_to(mark)
+        raise GatewayError(f"the conversation {stem} changes all the time", hint="call it again")
+
+    def _as_it_stands(self, layout: Layout, stem: str) -> None:
+        own = (layout.transcript(stem), layout.journal(stem), layout.lock(stem))
+        with contextlib.ExitStack() as opened:
+            files: list[tuple[Path, BinaryIO, int]] = []
+            # Only opened here: the turns of the chat wait for as long as this lock is held.
+            with Fence(layout, stem, owner=self._owner).hold(Wait()):
+                for path in own:
+                    with contextlib.suppress(FileNotFoundError):
+                        file: BinaryIO = opened.enter_context(path.open("rb"))
+                        files.append((path, file, os.fstat(file.fileno()).st_size))
+                ended = _archived(layout, stem)
+            for path, file, size in files:
+                self._tar.add(self._name(path), file, size)
+        for path in ended:
+            with path.open("rb") as file:
+                self._tar.add(self._name(path), file)
+
+    def _name(self, path: Path) -> str:
+        return WORKSPACE + path.relative_to(self._workspace).as_posix()
+
+
+def _archived(layout: Layout, stem: str) -> list[Path]:
+    folder = layout.archive(stem)
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - a lock is held meanwhile
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [folder / name for name in names if not name.endswith(".tmp")]
+
+
+def _whole(file: BinaryIO) -> int:
+    """Return how long a file is up to the end of its last line, unless that has no end at all."""
+    size = os.fstat(file.fileno()).st_size
+    if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
+        return size
+    time.sleep(_LINE_S)
+    if os.fstat(file.fileno()).st_size == size:
+        return size
+    at = size
+    while at > 0:
+        block = os.pread(file.fileno(), min(2**16, at), max(0, at - 2**16))
+        if (end := block.rfind(b"\n")) >= 0:
+            return max(0, at - 2**16) + end + 1
+        at = max(0, at - 2**16)
+    return 0
+
+
+# ── what is there ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _list(workspace: Path) -> Listed:
+    """List a workspace. Raises GatewayError where there is none."""
+    if not workspace.is_dir():
+        raise GatewayError(f"there is no workspace {workspace}", hint="--workspace DIR")
+    listed = Listed({stage: [] for stage in Stage}, {"": set(), "state/subagents": set()})
+    for path in _walk(os.fspath(workspace), ""):
+        listed.count += 1
+        listed.room += row_bytes(WORKSPACE + path)
+        found = _stem(path)
+        if found is not None:
+            listed.stems[found[0]].add(found[1])
+        else:
+            listed.by_stage[stage_of(path)].append(path)
+    return listed
+
+
+def _stem(path: str) -> tuple[str, str] | None:
+    """Return the store and stem of a conversation's file, of those that are copied together."""
+    top = "state/subagents" if path.startswith("state/subagents/") else ""
+    match path.removeprefix(f"{top}/" if top else "").split("/"):
+        case ["sessions", name] if name.endswith(".jsonl") and not name.startswith("."):
+            return top, name.removesuffix(".jsonl")
+        case ["sessions", "archive", stem, _]:
+            return top, stem
+        case ["state", "keys", name] if name.endswith((".log", ".lock")) and not name.startswith("."):
+            return top, name.rpartition(".")[0]
+        case _:
+            return None
+
+
+def _walk(folder: str, below: str) -> Iterator[str]:
+    """Yield what is no folder; a link to one is followed at the top alone."""
+    try:
+        with os.scandir(f"{folder}/{below}") as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        path = f"{below}{entry.name}"
+        if entry.is_dir(follow_symlinks=not below):
+            yield from _walk(folder, f"{path}/")
+        else:
+            yield path

@@ -1,0 +1,102 @@
+"""In which order the places of a workspace are copied while others write them; each place has its stage.
+
+What is copied later may know more than what was copied before it, never less. So what hands a message over
+is copied before what takes it: a message may then stand in both, which every start after a crash meets as
+well, and never in neither.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from session.store import places
+from session.store.places import pattern_of
+
+
+class Stage(IntEnum):
+    """When a place is copied."""
+
+    # How far platforms were read, and which runs of jobs were put: what came later is fetched or put again.
+    SOURCES = 1
+    # What waits, and the replies that were put. Whatever was settled by then has its outcome further below.
+    QUEUE = 2
+    # Transcript, journal and lock of a key are opened together under its lock, so that no session that is
+    # being ended or opened again is missed where it was and where it goes.
+    CONVERSATIONS = 3
+    # Decisions and work that conversations have left to be done; what was done since is in what follows.
+    WORK = 4
+    # An answer that is on its way into memory stands here until it is in its files.
+    MEMORY_STATE = 5
+    REST = 6
+    # What platforms accepted, as late as possible: nothing of it is sent again.
+    DELIVERIES = 7
+    # What is made anew, is of a process that runs, or is no part of the workspace's own content.
+    LEFT_OUT = 8
+
+
+def _of(stage: Stage, *patterns: str) -> dict[str, Stage]:
+    return dict.fromkeys(patterns, stage)
+
+
+# By the patterns of ``session.store.places``; a test holds that each of them stands here.
+STAGES: Final = (
+    _of(Stage.SOURCES, "cron/jobs.json", "cron/jobs.json.corrupt-*", "cron/action.jsonl")
+    | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*", "state/pairing.json", "state/*-commands.json")
+    | _of(Stage.SOURCES, "state/telegram.json", "state/discord.json", "state/limits-*.json")
+    | _of(Stage.QUEUE, "state/queue.db")
+    | _of(Stage.CONVERSATIONS, *(place.pattern for place in places.OF_KEYS[:2]))
+    | _of(
+        Stage.CONVERSATIONS, "sessions/archive/{stem}/**", "state/keys/{stem}.log", "state/keys/{stem}.lock"
+    )
+    | _of(
+        Stage.CONVERSATIONS,
+        "state/subagents/sessions/{stem}.jsonl",
+        "state/subagents/sessions/{stem}.jsonl.*",
+    )
+    | _of(
+        Stage.CONVERSATIONS, "state/subagents/state/keys/{stem}.log", "state/subagents/state/keys/{stem}.lock"
+    )
+    | _of(Stage.WORK, "state/jobs/*-{mark}.json", "state/jobs/*-{mark}.*.json", "state/approvals/**")
+    | _of(
+        Stage.WORK, "state/subagents/chats/{marked}.json", "state/facts/{stem}.json", "state/erasing/*.json"
+    )
+    | _of(
+        Stage.WORK,
+        "state/failed_jobs.json",
+        "state/replied/*",
+        "state/retention.json",
+        "state/workspace.json",
+    )
+    | _of(Stage.MEMORY_STATE, "state/memory/{top}/{own}.json", "state/memory/workspace.*")
+    | _of(Stage.REST, "memory/{top}/{own}/**", "files/{top}/{own}/**", "memory/*.md", "memory/facts.jsonl")
+    | _of(
+        Stage.REST, "memory/versions/**", "files/*", "media/*/*", "state/usage/*.jsonl", "state/budget.json"
+    )
+    | _of(Stage.REST, "AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**")
+    | _of(Stage.REST, "state/chat_history", "state/mcp/**")
+    | _of(Stage.DELIVERIES, "state/delivery-*.db")
+    | _of(Stage.LEFT_OUT, *(each.pattern for each in places.PLACES if each.use == "derived"))
+    | _of(Stage.LEFT_OUT, *(each.pattern for each in places.OF_SCOPES if each.use == "guard"))
+    # Their content is in the copy of the file itself.
+    | _of(Stage.LEFT_OUT, "state/queue.db-*", "state/delivery-*.db-*")
+    | _of(Stage.LEFT_OUT, "state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/*.ready")
+    | _of(Stage.LEFT_OUT, "state/channel-*.json", "state/facts/workspace.lock", "state/recall/workspace.*")
+    | _of(Stage.LEFT_OUT, "state/subagents/chats.lock", "state/chat.log", "state/chat.log.1", "media/.*")
+    # It may hold secrets, and is asked for by a word of its own.
+    | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")
+    # What a start put aside before it changed the form of files is for the way back on this machine alone.
+    | _of(Stage.LEFT_OUT, "state/before-*/**")
+)
+
+
+def stage_of(path: str) -> Stage:
+    """Say when a path below the workspace is copied; what no table knows is somebody's, and copied."""
+    name = path.rpartition("/")[2]
+    # What a writer has not ended, or a kill left by half.
+    if name.startswith(".") and name.endswith("tmp"):
+        return Stage.LEFT_OUT
+    if path.startswith("state/memory/") and name.endswith(".lock"):
+        return Stage.LEFT_OUT
+    found = pattern_of(path)
+    return Stage.REST if found is None else STAGES[found]

@@ -1,0 +1,172 @@
+"""Brings a backup back into a scratch folder and looks at all of it as a start would find it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import durable
+from channels.errors import Unreadable
+from channels.message import Outbound, read_outbound
+from gateway.backup.manifest import Manifest
+from gateway.backup.restoring import extract
+from gateway.queue.embedded.table import FILE, LetterRow, QueueTable
+from gateway.queue.mailbox import INBOUND
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import read_time
+
+
+@dataclass(slots=True)
+class Report:
+    """What a backup holds, and what is wrong with it.
+
+    Args:
+        messages: those that were asked, by the transcripts.
+        answered: those of them that have an answer.
+        waiting: those that wait in the queue, with those of them that no transcript has yet.
+        open: those that have neither: they came when the backup was being taken, or were broken off.
+        replies: those that wait for their platform.
+        problems: files and what is wrong with them, as ``sessions verify`` says it.
+    """
+
+    began_at: str
+    program: str
+    files: int
+    bytes: int
+    sessions: int = 0
+    messages: int = 0
+    answered: int = 0
+    waiting: int = 0
+    open: int = 0
+    replies: int = 0
+    parked: int = 0
+    left_out: list[str] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as one JSON object."""
+        return asdict(self)
+
+    def add(self, file: str, problem: str) -> None:
+        """Note what is wrong."""
+        self.problems.append({"file": file, "problem": problem})
+
+
+async def verify(backup: Path, *, scratch: Path | None = None) -> Report:
+    """Bring a backup back into a folder of its own, look at it, and remove that folder.
+
+    Args:
+        backup: the file.
+        scratch: where that folder is made; None: where temporary files are.
+
+    Raises:
+        NoBackup: it is none, not whole, or a file is not what the manifest says.
+        NewerVersion: a newer version wrote it, or a file in it.
+        OSError: it cannot be read, or the scratch folder is full.
+    """
+    with tempfile.TemporaryDirectory(prefix="chat-gateway-verify-", dir=scratch) as name:
+        workspace = Path(name)
+        manifest = await asyncio.to_thread(extract, backup, workspace)
+        return await _looked_at(workspace, manifest)
+
+
+async def _looked_at(workspace: Path, manifest: Manifest) -> Report:
+    report = Report(manifest.began_at, manifest.program, len(manifest.entries), manifest.size)
+    report.left_out = manifest.left_out
+    began = datetime.fromisoformat(manifest.began_at)
+    for path in sorted((workspace / "state").glob("*.db")):
+        try:
+            durable.settle_copy(path)
+        except durable.Damaged as error:
+            report.add(path.relative_to(workspace).as_posix(), str(error))
+            return report
+    async with aclosing(Store(workspace, zone=UTC, clock=lambda: began)) as store:
+        for found in await store.verify():
+            report.add(found["file"], found["problem"])
+        rows, parked = await asyncio.to_thread(_letters, workspace / "state")
+        report.parked = parked
+        asked, answered = await _messages(store, report)
+        await _count(store, report, rows, asked, answered)
+    return report
+
+
+async def _messages(store: Store, report: Report) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Return what was asked and what was answered, each as key and id."""
+    asked: set[tuple[str, str]] = set()
+    answered: set[tuple[str, str]] = set()
+    rows = await store.rows()
+    report.sessions = len(rows)
+    for row in rows:
+        view = await store.look(SessionKey(row.key)) if row.active else await store.look_up(row.id)
+        if view is None:
+            continue
+        ids = {line.get("message_id") for line in view.lines() if line.get("role") == "user"}
+        for id_ in ids:
+            if not isinstance(id_, str):
+                continue
+            asked.add((row.key, id_))
+            exchange = view.find(id_)
+            ended = exchange is not None and exchange.final is not None
+            if ended or view.journal.known(id_) is not None:
+                answered.add((row.key, id_))
+    return asked, answered
+
+
+async def _count(
+    store: Store,
+    report: Report,
+    rows: dict[str, list[LetterRow]],
+    asked: set[tuple[str, str]],
+    answered: set[tuple[str, str]],
+) -> None:
+    waiting = {(row.key, row.id) for row in rows.get(INBOUND, [])}
+    report.messages, report.answered = len(asked), len(answered)
+    report.waiting = len(waiting - answered)
+    report.open = len(asked - answered - waiting)
+    known = Counter(id_ for _, id_ in answered)
+    for box, letters in rows.items():
+        if box == INBOUND:
+            continue
+        report.replies += len(letters)
+        for letter in letters:
+            reply = _reply(letter)
+            if reply is not None and not known[reply.in_reply_to or ""] and await _is_lost(store, reply):
+                report.add(f"state/{FILE}", f"the reply {reply.id} waits, and its answer is in no transcript")
+
+
+async def _is_lost(store: Store, reply: Outbound) -> bool:
+    """Say whether the session to which a reply belongs is there, and does not know of it."""
+    view = await store.look(SessionKey(reply.key))
+    created, put = view.created_at, read_time(reply.created_at)
+    # One that began later took the place of a session that was deleted.
+    if not view.path.exists() or created is None or put is None or created > put:
+        return False
+    return view.journal.known(reply.in_reply_to or "") is None
+
+
+def _reply(letter: LetterRow) -> Outbound | None:
+    try:
+        reply = read_outbound(letter.body)
+    except Unreadable:
+        return None
+    return reply if reply.kind == "reply" and reply.in_reply_to else None
+
+
+def _letters(state: Path) -> tuple[dict[str, list[LetterRow]], int]:
+    """Read the queue: what waits by box, and how much is parked."""
+    if not (state / FILE).exists():
+        return {}, 0
+    table = QueueTable(state)
+    boxes = table.open()
+    try:
+        rows = {box: table.load(box, 0, limit=count, max_bytes=2**62)[0] for box, count in boxes.items()}
+        return rows, table.parked_depth()[0]
+    finally:
+        table.close()

@@ -1,0 +1,99 @@
+"""``backup create|verify|restore``: the whole workspace in one file, and back."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gateway.backup import creation, restoring, verifying
+from gateway.backup.manifest import CONFIG, Manifest
+from gateway.cli import attach, output
+from gateway.cli.config import settings_of
+from gateway.config.finding import named_files
+from gateway.errors import GatewayError
+
+# Turns go before it.
+NICE = 10
+
+
+def create(args: argparse.Namespace) -> int:
+    """Write a backup and print its path."""
+    settings = settings_of(args)
+    target = _target(args.path)
+    if target.resolve().is_relative_to(settings.workspace.resolve()):
+        raise GatewayError(f"{target} lies in the workspace itself", hint="name a place outside of it")
+    config = named_files(args.config) if args.with_config else []
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    with _words(target):
+        manifest = creation.create(
+            settings.workspace, target, embedded=settings.broker.embedded, config=config
+        )
+    _tell(manifest)
+    for line in manifest.left_out:
+        output.words(f"not in it: {line}")
+    output.data(str(target))
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Say what a backup holds; exit 1 where something in it is wrong."""
+    with _words(args.path):
+        report = attach.complete(verifying.verify(args.path, scratch=args.scratch))
+    if args.json:
+        output.document(report.as_dict())
+        return 1 if report.problems else 0
+    output.words(f"taken {report.began_at} by chat-gateway {report.program}")
+    output.words(f"{output.counted(report.files, 'file')}, {report.bytes} bytes: each is what was written")
+    asked = f"{output.counted(report.messages, 'message')} in {output.counted(report.sessions, 'session')}"
+    output.words(f"{asked}; {report.answered} answered, {report.open} without an answer")
+    waits = f"{report.waiting} to be answered, {report.replies} to be sent, {report.parked} parked"
+    output.words(f"in the queue: {waits}")
+    for line in report.left_out:
+        output.words(f"not in it: {line}")
+    output.rows(report.problems, ("file", "problem"))
+    if not report.problems:
+        output.words("it can be restored: every transcript can be read in full")
+    return 1 if report.problems else 0
+
+
+def restore(args: argparse.Namespace) -> int:
+    """Bring a backup back."""
+    workspace = settings_of(args).workspace
+    with _words(args.path):
+        manifest = restoring.restore(args.path, workspace)
+    _tell(manifest)
+    if any(entry.path.startswith(CONFIG) for entry in manifest.entries):
+        output.words(f"the configuration lies in {workspace / restoring.CONFIG_FOLDER}: put it in its place")
+    if manifest.broker != "embedded":
+        output.words(
+            "letters that wait are the broker's: they go on where this workspace knows nothing of them"
+        )
+    output.data(str(workspace))
+    return 0
+
+
+def _target(path: Path) -> Path:
+    """Name the file: a folder gets one that is named by the time."""
+    if not path.is_dir():
+        return path
+    return path / f"chat-gateway-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
+
+
+def _tell(manifest: Manifest) -> None:
+    words = f"{output.counted(len(manifest.entries), 'file')}, {manifest.size} bytes"
+    output.words(f"{words}, as of {manifest.began_at}")
+
+
+@contextlib.contextmanager
+def _words(path: Path) -> Iterator[None]:
+    """Say in words what the disk refused."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename or path
+        raise GatewayError(f"{name}: {error.strerror or error}", hint="look at the disk") from error

@@ -1,0 +1,79 @@
+"""Daemons and adapters are restarted one after the other while people write: nothing is lost or reordered."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.support.broker import Broker
+from tests.support.foreign import Steady, inbound
+from tests.support.harness import Daemon
+from tests.support.model_server import ModelServer
+from tests.support.place import on, with_model
+from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
+from tests.support.verdict import check
+from tests.system.platform_place import ADA, with_telegram
+
+CHATS = [f"c{number}" for number in range(8)]
+
+
+async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    """Two session daemons and the adapters over RabbitMQ; each message is asked, stored and told once."""
+    sent: dict[str, list[str]] = {f"foreign_{chat}": [] for chat in CHATS}
+    written: list[str] = []
+    async with (
+        ModelServer() as model,
+        TelegramServer() as telegram,
+        Steady(broker.url, name=broker_name) as client,
+    ):
+        model.delay_s = 0.03
+        telegram.add_chat(ADA)
+        config = with_model(
+            model,
+            **on(broker, broker_name, partitions=4),
+            **with_telegram(telegram, stream=False),
+            **{"facts.enabled": False},
+        )
+        sessions = [Daemon(tmp_path, role="session", config=config) for _ in range(2)]
+        channels = Daemon(tmp_path, role="channels", config=config)
+        async with sessions[0], sessions[1], channels:
+            enough = asyncio.Event()
+
+            async def write() -> None:
+                for number in range(10_000):
+                    if enough.is_set():
+                        return
+                    for chat in CHATS:
+                        id_ = f"{chat}-{number:04}"
+                        await client.put(inbound(f"foreign:{chat}", id_, f"say {id_}"))
+                        sent[f"foreign_{chat}"].append(id_)
+                    # A platform takes about one message a second of each chat.
+                    if number % 10 == 0:
+                        written.append(f"word {number:04}")
+                        telegram.write(ADA, written[-1])
+                    await asyncio.sleep(0.15)
+
+            writing = asyncio.create_task(write())
+            for daemon in (*sessions, channels):
+                before = len(client.replies)
+                await until(lambda before=before: len(client.replies) > before + 20, 60)  # type: ignore[misc]
+                assert await daemon.stop() == 0
+                await daemon.start()
+            before = len(client.replies)
+            await until(lambda: len(client.replies) > before + 20, 60)
+            enough.set()
+            await writing
+            ids = [id_ for of in sent.values() for id_ in of]
+            await client.answered(*ids)
+            await telegram.until(lambda: len(telegram.sent_to(ADA)) >= len(written))
+            asked = [seen.text.splitlines()[-1] for seen in model.seen]
+            for daemon in (*sessions, channels):
+                assert await daemon.stop() == 0
+
+    assert check(tmp_path, sent).sound
+    assert sorted(asked) == sorted([*(f"say {id_}" for id_ in ids), *written])
+    for chat in CHATS:
+        told = [reply["id"] for reply in client.replies if reply["key"] == f"foreign:{chat}"]
+        assert told == sent[f"foreign_{chat}"]
+    assert [sent.text for sent in telegram.sent_to(ADA)] == [f"stub: {word}" for word in written]
