@@ -142,6 +142,7 @@ async def test_a_conversation_is_named_ended_read_and_opened_again(console: Cons
     await console.say("and the second")
     await console.sees("stub: and the second")
     await expect(page.locator(".line-row.boundary", has_text="new conversation")).to_have_count(1)
+    await expect(console.entry("and the second")).to_have_count(2)
     await page.locator(".line-row.boundary.end").get_by_role("button", name="Open again").click()
 
     await expect(page.locator(".line-row.boundary.end")).to_have_count(1)

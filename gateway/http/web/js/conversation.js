@@ -208,7 +208,10 @@ export class Conversation {
     const chat = overview.chats.get(this.key);
     const stamp = chat && `${chat.id} ${chat.last_message_at} ${chat.message_count}`;
     // What changed without an event, as by another program, is read too.
-    if (stamp && this.stamp && stamp !== this.stamp && this.history.newest) this.catchUp();
+    if (stamp && this.stamp && stamp !== this.stamp && this.history.newest) {
+      this.history.stale ||= chat.id !== this.history.newest.session.id;
+      this.catchUp();
+    }
     this.stamp = stamp ?? this.stamp;
     // A turn that ended while nobody listened writes no more.
     if (this.live.size && !overview.lanes.get(this.key)?.id && ![...this.live.keys()].some((id) => this.outbox.find(id))) {
@@ -278,6 +281,11 @@ export class Conversation {
     if (APPROVAL.test(event.id)) overview.look({ approvals: true });
     try {
       await this.history.newer();
+      if (event.kind === "reply" && !this.history.ids.has(id)) {
+        // It may stand in a conversation that began meanwhile.
+        this.history.stale = true;
+        await this.history.newer();
+      }
     } catch (error) {
       if (error.status !== 0) told(error);
     }

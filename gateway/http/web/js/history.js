@@ -114,7 +114,8 @@ export class History {
         gone = true;
       }
     }
-    const active = gone || this.stale ? (await get("/v1/chats/sessions", { key: this.key })).sessions : null;
+    // Behind one that has ended another may have begun.
+    const active = gone || this.stale || !segment.session.active ? (await get("/v1/chats/sessions", { key: this.key })).sessions : null;
     this.stale = false;
     if (!active) return;
     const same = !gone && active[0]?.id === segment.session.id;
