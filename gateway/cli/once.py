@@ -77,6 +77,8 @@ def _ended(outcome: Outcome | None, key: str, within_s: float | None, lines: Jso
         lines.end(outcome)
         return 0 if outcome.kind == "reply" else 1
     if outcome is None:
+        if lines is not None and within_s is not None:
+            lines.late(within_s)
         output.error(f"no reply within {within_s:g} s", _KEPT.format(key))
         return 1
     if outcome.kind == "notice":

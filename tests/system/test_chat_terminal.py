@@ -274,4 +274,4 @@ def test_a_conversation_in_json(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
     assert objects(once.stdout)[-1]["text"] == "echo: from stdin"
     assert late.returncode == 1
-    assert [row["type"] for row in objects(late.stdout)] == ["sent"]
+    assert [row["type"] for row in objects(late.stdout)] == ["sent", "late"]

@@ -1,0 +1,75 @@
+"""A person's configuration is changed in the keys that are meant, and in nothing else."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gateway.config.amend import amend, amended
+from gateway.errors import GatewayError
+
+MINE = """\
+# mine
+[model]
+name = "echo"  # for now
+api_key = "inline"
+
+# the bot
+[channels.telegram]
+poll_timeout_s = 5 # seconds
+"""
+
+
+def test_values_change_and_comments_stay() -> None:
+    new = amended(
+        MINE,
+        {
+            ("model", "name"): "openai/x",
+            ("model", "api_key_file"): "secrets/key",
+            ("channels", "telegram", "enabled"): True,
+            ("channels", "discord", "enabled"): True,
+        },
+        [("model", "api_key"), ("channels", "telegram", "token")],
+    )
+
+    assert tomllib.loads(new) == {
+        "model": {"name": "openai/x", "api_key_file": "secrets/key"},
+        "channels": {"telegram": {"poll_timeout_s": 5, "enabled": True}, "discord": {"enabled": True}},
+    }
+    assert new.startswith("# mine\n[model]\n")
+    assert "  # for now\n" in new
+    assert "\n# the bot\n[channels.telegram]\n" in new
+    assert "poll_timeout_s = 5 # seconds\n" in new
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "model.name = 'echo'\n",
+        "[model] # all of it\n",
+        '[channels.telegram]\nbase_url = "http://a"\n',
+        "\n[http]\nport = 1",
+        "[channels]\n[channels.discord]\nenabled = false\r\n",
+    ],
+)
+def test_every_form_of_a_document(text: str) -> None:
+    values = {("model", "name"): 'a"b', ("channels", "telegram", "enabled"): True}
+
+    found = tomllib.loads(amended(text, values))
+
+    assert (found["model"]["name"], found["channels"]["telegram"]["enabled"]) == ('a"b', True)
+    assert found.get("http", {}) == tomllib.loads(text).get("http", {})
+
+
+def test_what_cannot_be_changed_is_said_and_left(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("model = 5\n")
+
+    with pytest.raises(GatewayError, match=r"model\.name"):
+        amend(file, {("model", "name"): "x"})
+
+    assert file.read_text() == "model = 5\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
