@@ -96,8 +96,7 @@ class Application:
         self.started_at = datetime.now(UTC)
         self.mailbox: Mailbox = open_mailbox(settings)
         self.events = Events(self.mailbox)
-        self.observer = observer or Observer()
-        self.metrics = metrics
+        self.observer, self.metrics = observer or Observer(), metrics
         self._agents = agents_of(settings)
         self.intake = Intake(self.mailbox, received=self.observer.received)
         self.replied = RepliedChannels(settings.state)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import structlog
 
 from session.disk.layout import Layout
-from session.recall.update import ScopeFiles
+from session.recall.scope_files import ScopeFiles
 
 log = structlog.get_logger("recall")
 

@@ -25,7 +25,8 @@ from session.recall.finding import Found as FoundText
 from session.recall.finding import Hit, Question, find
 from session.recall.index import WordIndex
 from session.recall.nearness import COMPARED, Nearness
-from session.recall.update import BULK_BYTES, Bulk, OutOfTime, ScopeFiles, Update
+from session.recall.scope_files import ScopeFiles
+from session.recall.update import BULK_BYTES, Bulk, OutOfTime, Update
 from session.store.listing import key_at, transcripts
 from session.store.naming import resolve
 from session.store.recall_file import index_path

@@ -6,26 +6,24 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 
-from session.disk.layout import Layout, Seen, read_file, seen
+from session.disk.layout import Seen, read_file, seen
 from session.errors import StoreError
-from session.library.file_cache import FileCache
 from session.recall.index import Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
-from session.store.archived import BEGINNING_BYTES, read_beginning
+from session.recall.scope_files import AGENTS, ScopeFile, ScopeFiles
+from session.store.archived import read_beginning
 from session.transcript import archive
-from session.transcript.agent import agent_in
 from session.transcript.line import decode
 from session.transcript.lines import pread, walk
 from session.transcript.loading import load
 from session.transcript.survey import blocks, sound
-from session.transcript.transcript import parse
 
 if TYPE_CHECKING:
     from session.transcript.transcript import Transcript
@@ -46,14 +44,6 @@ COMPARED_BYTES = 2**22
 _TRIES = 3
 
 
-def _agent_at(path: Path, data: bytes) -> str:
-    return agent_in(parse(data[: data.rfind(b"\n") + 1], stem=path.stem).inner)
-
-
-# Whose sessions the files are that are in no index of their chat's.
-_AGENTS: FileCache[str] = FileCache(_agent_at, max_bytes=BEGINNING_BYTES)
-
-
 class Overtaken(Exception):
     """Another process, or thread, has changed the index meanwhile."""
 
@@ -64,34 +54,6 @@ class Bulk(Exception):
 
 class OutOfTime(Exception):
     """There is more to read than there was time for; what was read stays in the index."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeFiles:
-    """What a scope's index is made of: its notes, and each of its conversations as ``(key, stem)``.
-
-    Of these only the sessions of ``agent`` are the scope's.
-    """
-
-    layout: Layout
-    memory: Path
-    conversations: Sequence[tuple[str, str]]
-    agent: str = ""
-
-
-class _File(NamedTuple):
-    """A file as it was seen; each search makes one of every ended session."""
-
-    kind: Kind
-    key: str
-    stem: str
-    path: str
-    seen: tuple[int, int, int]
-    session: str = ""
-
-    @property
-    def name(self) -> tuple[str, str, str]:
-        return (self.kind, self.stem, self.session)
 
 
 class Update:
@@ -196,7 +158,7 @@ class Update:
 
     # -- the files ---------------------------------------------------------------------------------
 
-    def _there(self, known: Mapping[str, Source]) -> Iterator[_File]:
+    def _there(self, known: Mapping[str, Source]) -> Iterator[ScopeFile]:
         layout, memory = self._files.layout, self._files.memory
         notes: tuple[tuple[Kind, str], ...] = (
             ("memory", "MEMORY.md"),
@@ -205,25 +167,25 @@ class Update:
         )
         for kind, name in notes:
             if (found := seen(memory / name)) is not None and (memory / name).is_file():
-                yield _File(kind, "", "", str(memory / name), found)
+                yield ScopeFile(kind, "", "", str(memory / name), found)
         for key, stem in self._files.conversations:
             path = str(layout.transcript(stem))
             if (found := seen(path)) is not None and self._is_ours(path, found, known):
-                yield _File("message", key, stem, path, found)
+                yield ScopeFile("message", key, stem, path, found)
             folder = str(layout.archive(stem))
             for name, session in archive.names_of(layout, stem):
                 path = f"{folder}/{name}"
                 if (found := seen(path)) is not None and self._is_ours(path, found, known):
-                    yield _File("message", key, stem, path, found, session)
+                    yield ScopeFile("message", key, stem, path, found, session)
 
     def _is_ours(self, path: str, now: Seen, known: Mapping[str, Source]) -> bool:
         """Say whether a session is that of the scope's agent, by line 1 where the index has no such file."""
         source = known.get(path)
         if source is not None and source.seen == now:
             return True
-        return _AGENTS.get(Path(path)) == self._files.agent
+        return AGENTS.get(Path(path)) == self._files.agent
 
-    def _named(self, file: _File, known: Source | None) -> _File:
+    def _named(self, file: ScopeFile, known: Source | None) -> ScopeFile:
         """Find out which session an active transcript holds."""
         if file.kind != "message" or file.session:
             return file
@@ -235,7 +197,7 @@ class Update:
 
     # -- taking in ---------------------------------------------------------------------------------
 
-    def _take_in(self, file: _File, source: Source | None) -> None:
+    def _take_in(self, file: ScopeFile, source: Source | None) -> None:
         if file.kind != "message":
             self._take_notes(file, source)
             return
@@ -264,13 +226,13 @@ class Update:
         source = replace(source, base=transcript.body_at)
         self._take_lines(file, source, walk(transcript.messages, source.lines))
 
-    def _begin(self, file: _File) -> Source:
+    def _begin(self, file: ScopeFile) -> Source:
         new = self._index.begin(Source(0, file.kind, file.key, file.stem, file.session, file.path))
         if new is None:
             raise Overtaken
         return new
 
-    def _appended(self, file: _File, source: Source) -> list[bytes] | None:
+    def _appended(self, file: ScopeFile, source: Source) -> list[bytes] | None:
         """Read the lines that came since; None where the file must be looked at as a whole."""
         lines: list[bytes] = []
         with Path(file.path).open("rb", buffering=0) as opened:
@@ -292,7 +254,7 @@ class Update:
         whole = begin + sum(len(raw) + 1 for raw in lines)
         return lines if whole == file.seen[1] else None
 
-    def _take_lines(self, file: _File, before: Source, lines: Iterable[bytes]) -> None:
+    def _take_lines(self, file: ScopeFile, before: Source, lines: Iterable[bytes]) -> None:
         """Add lines behind those that are in the index, some at a time."""
         batch: list[bytes] = []
         for raw in lines:
@@ -305,7 +267,7 @@ class Update:
         self._add(file, before, batch, after=replace(before, inode=inode, size=size, mtime=mtime))
 
     def _add(
-        self, file: _File, before: Source, lines: Sequence[bytes], *, after: Source | None = None
+        self, file: ScopeFile, before: Source, lines: Sequence[bytes], *, after: Source | None = None
     ) -> Source:
         pieces: list[Piece] = []
         # A deletion names a message, whose lines may be anywhere before it.
@@ -334,14 +296,14 @@ class Update:
         self._added += len(pieces)
         return done
 
-    def _deleted(self, file: _File) -> set[int]:
+    def _deleted(self, file: ScopeFile) -> set[int]:
         """Return the ``seq`` of what deleted messages took with them, in the whole of a session."""
         read = load(Path(file.path), file.stem)
         if read is None:
             raise Overtaken
         return taken_back([decode(raw) for raw in walk(read[0].messages, 0)])
 
-    def _take_notes(self, file: _File, source: Source | None) -> None:
+    def _take_notes(self, file: ScopeFile, source: Source | None) -> None:
         """Compare what a file of notes holds with what is known of it, and take in the difference."""
         read = read_file(Path(file.path))
         if read is None:
@@ -387,7 +349,7 @@ class Update:
             raise OutOfTime
 
 
-def _unread(file: _File, source: Source | None) -> int:
+def _unread(file: ScopeFile, source: Source | None) -> int:
     """Return about how many bytes have to be read; of notes that are known few are new."""
     if source is None:
         return file.seen[1]
@@ -396,7 +358,7 @@ def _unread(file: _File, source: Source | None) -> int:
     return file.seen[1] - source.size if _only_grew(file, source) else file.seen[1]
 
 
-def _only_grew(file: _File, source: Source) -> bool:
+def _only_grew(file: ScopeFile, source: Source) -> bool:
     return (
         source.path == file.path
         and source.inode == file.seen[0]
