@@ -104,7 +104,7 @@ class Stream:
                 return
 
 
-# Every application has the same routes. It takes seconds of a busy machine to describe them, for which an open
+# Every application has the same routes. A busy machine takes seconds to describe them, for which an open
 # connection would be silent too long.
 _DESCRIBED: list[Described] = []
 
