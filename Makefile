@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
 
-.PHONY: help install extras run test test-fast check bench chaos lock clean
+.PHONY: help install extras run test test-fast check bench chaos deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
@@ -25,14 +25,14 @@ $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
 install: $(VENV)/.runtime ## creates .venv with the locked dependencies
 	@$(BIN)/python -m compileall -q gateway channels session durable
 
-extras: $(VENV)/.runtime ## adds what MCP servers and the tool web_fetch need
+extras: $(VENV)/.runtime ## adds what MCP servers, the tool web_fetch and traces need
 	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/extras.txt
 
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core curl bubblewrap openssl
+	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core curl bubblewrap openssl systemd
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
@@ -49,6 +49,10 @@ bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core
 	$(BIN)/python -m bench
 
+deb: $(VENV)/.runtime ## builds a Debian package into dist/
+	@deploy/system-packages.sh python3
+	deploy/deb/build.sh $(BIN)/python dist
+
 N ?= 20
 BROKER ?= embedded
 chaos: $(VENV)/.dev ## new examples for the properties, then N kills at random points: make chaos N=50 BROKER=rabbitmq
@@ -58,9 +62,9 @@ chaos: $(VENV)/.dev ## new examples for the properties, then N kills at random p
 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)
-	echo "setuptools>=77" | $(COMPILE) - --output-file $(LOCKS)/build.txt
+	printf "setuptools>=80\nsetuptools-scm>=9\n" | $(COMPILE) - --output-file $(LOCKS)/build.txt
 	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
-	$(COMPILE) pyproject.toml --extra mcp --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
+	$(COMPILE) pyproject.toml --extra mcp --extra otel --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
 	$(COMPILE) pyproject.toml --extra dev --constraints $(LOCKS)/extras.txt --output-file $(LOCKS)/dev.txt
 
 clean: ## removes what the targets made

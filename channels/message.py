@@ -116,8 +116,10 @@ def now_text(at: datetime | None = None) -> str:
 
 def times(inbound: Inbound, queued_at: datetime | None = None) -> dict[str, Any]:
     """Return what is kept with a message of its way: when it was accepted, when it came to its lane."""
-    found = {"received_at": inbound.received_at or "", "queued_at": now_text(queued_at) if queued_at else ""}
-    return {name: value for name, value in found.items() if value}
+    found = {"received_at": inbound.received_at} if inbound.received_at else {}
+    if queued_at is not None:
+        found["queued_at"] = queued_at.isoformat()
+    return found
 
 
 def read_inbound(body: bytes) -> tuple[Inbound, list[str]]:

@@ -15,9 +15,11 @@ from durable.group_commit import Asked, GroupCommit
 from durable.locks import locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
 from durable.state import check_version, decode_state
+from durable.sync_times import SYNC_BOUNDS_S, sync_counts, sync_data, timed_sync
 from durable.waits import first_of
 
 __all__ = [
+    "SYNC_BOUNDS_S",
     "Asked",
     "BoundedDict",
     "Damaged",
@@ -49,8 +51,11 @@ __all__ = [
     "replacing",
     "settle",
     "sweep",
+    "sync_counts",
+    "sync_data",
     "sync_folder",
     "take_lock",
+    "timed_sync",
     "touch",
     "try_lock",
     "unlock",

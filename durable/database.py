@@ -12,6 +12,7 @@ from durable.errors import NewerVersion
 from durable.files import touch
 from durable.folders import make_folder, sync_folder
 from durable.state import check_version
+from durable.sync_times import timed_sync
 
 _OWN_FAULTS = (
     sqlite3.IntegrityError,
@@ -187,7 +188,8 @@ class Database:
             for index in indexes:
                 outcomes[index] = _run_one(jobs[index], index)
             self._at("written")
-            self.file.execute("COMMIT")
+            with timed_sync():
+                self.file.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from gateway.app import collector
 from gateway.cli import parser
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     # Whatever is made in a workspace is its owner's alone.
     os.umask(0o077)
     try:
-        code: int = getattr(importlib.import_module(module), function)(args)
+        code: int = getattr(_imported(module), function)(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -43,6 +44,16 @@ def run(args: argparse.Namespace) -> int:
             # The disk behind it is full, perhaps.
             _abandon_stdout()
     return code
+
+
+def _imported(name: str) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    collector.pause()
+    try:
+        return importlib.import_module(name)
+    finally:
+        collector.go_on()
 
 
 def _abandon_stdout() -> None:

@@ -87,20 +87,20 @@ class MailboxContract:
         raise NotImplementedError
 
     async def test_put_is_durable(self) -> None:
-        """What was put is taken by a successor, with its box, id and body."""
+        """What was put is taken by a successor, with its box, id, body and trace."""
         async with self.open_mailbox() as first:
-            await first.put(post(ADA, 1, body=b'{"text": "hi"}'))
+            await first.put(Post(INBOUND, ADA, "web:ada#1", b'{"text": "hi"}', {"traceparent": "00-a-b-01"}))
 
             async with self.take_over(first) as second, second.take(INBOUND) as letters:
                 (letter,) = await collect(letters, 1)
-                assert (letter.box, letter.id, letter.body) == (INBOUND, "web:ada#1", b'{"text": "hi"}')
+                found = (letter.box, letter.id, letter.body, letter.headers["traceparent"])
+                assert found == (INBOUND, "web:ada#1", b'{"text": "hi"}', "00-a-b-01")
 
     async def test_ready_mailbox_is_up(self) -> None:
         """Once ready, the mailbox says that it is up, and since when."""
         async with self.open_mailbox() as mailbox:
             health = mailbox.health()
-            assert (health.up, health.error) == (True, "")
-            assert health.since <= datetime.now(UTC)
+            assert (health.up, health.error, health.since <= datetime.now(UTC)) == (True, "", True)
 
     async def test_letters_of_a_key_come_in_order(self) -> None:
         """Letters put before and after the box was opened come in the order of their puts."""

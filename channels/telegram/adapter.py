@@ -18,7 +18,8 @@ from channels.errors import ChannelError, MessageGone, SendNever, SendUnknown
 from channels.tables import TelegramTable as Table
 from channels.telegram.format import render
 from channels.telegram.ingress import TelegramIngress, Times
-from channels.telegram.updates import chat_and_topic
+from channels.telegram.presses import OpenPresses
+from channels.telegram.updates import PRESS, chat_and_topic
 from channels.telegram.wire import Wire
 
 log = structlog.get_logger(__name__)
@@ -74,18 +75,26 @@ class Telegram:
         self._site = site
         self._times = times or Times()
         self._wire = Wire(table, grace_s=self._times.grace_s)
+        self._presses = OpenPresses(self._wire, rests_after_s=self._times.press_s)
         self._admins = KnownAdmins(clock)
 
     async def run(self, emit: Emit) -> None:
         """Receive until cancelled; an outage is waited for, a refused token ends it."""
-        await TelegramIngress(self._wire, self._table, self._site, self._times).run(emit)
+        await TelegramIngress(self._wire, self._table, self._site, self._times, self._presses).run(emit)
 
     def split(self, text: str) -> list[Rendered]:
         """Render Markdown in pieces of Telegram's size."""
         return render(text)
 
     async def send(self, piece: Piece) -> str:
-        """Deliver one piece; text whose entities are refused goes as plain text."""
+        """Deliver one piece; text whose entities are refused goes as plain text.
+
+        A short answer to a press is shown to the presser alone, as no message, while the button still turns.
+        """
+        press = str(piece.meta.get(PRESS) or "")
+        words = piece.content.plain if isinstance(piece.content, Rendered) and not piece.buttons else ""
+        if press and words and await self._presses.tell(press, words):
+            return f"{PRESS}:{press}"
         fields = _address(piece.chat_id)
         if piece.reply_to is not None and piece.reply_to.isdecimal():
             fields["reply_parameters"] = {

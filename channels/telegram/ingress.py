@@ -15,8 +15,9 @@ import structlog
 from channels.base import Arrival, Emit, Site
 from channels.errors import ChannelError, CredentialsRefused, SendLater
 from channels.tables import TelegramTable as Table
+from channels.telegram.presses import OpenPresses
 from channels.telegram.start import first_start
-from channels.telegram.updates import ALLOWED, SkippedUpdate, TelegramBot, kind_of, read
+from channels.telegram.updates import ALLOWED, PRESS, SkippedUpdate, TelegramBot, kind_of, read
 from channels.telegram.window import UpdateWindow
 from channels.telegram.wire import NoAnswer, Taken, Wire
 
@@ -38,18 +39,20 @@ Sleep = Callable[[float], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How an adapter pauses, how long its last word may take, how late a poll may be."""
+    """How an adapter pauses, and how long its last word may take, a poll may be late, a button may turn."""
 
     sleep: Sleep = asyncio.sleep
     farewell_s: float = 1.0
     grace_s: float = 10.0
+    press_s: float = 3.0
 
 
 class TelegramIngress:
     """One run of the receiving side; made anew for each."""
 
-    def __init__(self, wire: Wire, table: Table, site: Site, times: Times) -> None:
+    def __init__(self, wire: Wire, table: Table, site: Site, times: Times, presses: OpenPresses) -> None:
         self._wire = wire
+        self._presses = presses
         self._site = site
         self._times = times
         self._beat_within_s = 2 * (table.poll_timeout_s + table.request_timeout_s)
@@ -147,8 +150,11 @@ class TelegramIngress:
 
     def _begin(self, update_id: int, update: dict[str, Any], run: _Run) -> None:
         found = read(update, run.me, self._wire.download)
-        if isinstance(update.get("callback_query"), dict):
-            run.tasks.create_task(self._answer(update["callback_query"].get("id")), name="telegram answer")
+        pressed = update.get("callback_query")
+        press = str(pressed.get("id") or "") if isinstance(pressed, dict) else ""
+        if press:
+            self._presses.begin(press)
+            run.tasks.create_task(self._presses.wait(press), name="telegram press")
         if isinstance(found, Arrival) and found.sent_at is not None and found.sent_at < run.since:
             found = SkippedUpdate(kind_of(update), "written before the first start")
             self._old += 1
@@ -156,6 +162,7 @@ class TelegramIngress:
             level = log.warning if found.strange else log.debug
             level("update.skipped", update=update_id, kind=found.kind, reason=found.reason)
             self._window.confirm(update_id)
+            self._presses.dismiss(press)
             return
         chats = {found.chat_id, found.moved_from or found.chat_id}
         before = {self._tails[chat] for chat in chats if chat in self._tails}
@@ -178,17 +185,11 @@ class TelegramIngress:
             # Telegram still has the one that failed: what overtook it would be answered out of order.
             if not all(_carried(task) for task in before):
                 return False
-        await emit(arrival)
+        if not await emit(arrival):
+            self._presses.dismiss(str(arrival.meta.get(PRESS) or ""))
         # Only now: what is confirmed is forgotten by the next poll. A kill before it costs a repeat.
         self._window.confirm(update_id)
         return True
-
-    async def _answer(self, query_id: object) -> None:
-        """Let the pressed button rest; nobody minds where that fails."""
-        try:
-            await self._wire.call("answerCallbackQuery", callback_query_id=query_id)
-        except ChannelError as error:
-            log.debug("press.unanswered", error=str(error))
 
     async def _suffer(self, error: ChannelError) -> None:
         """Tell the pulse what is wrong and wait before the next try; a refused token ends it."""

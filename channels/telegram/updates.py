@@ -16,6 +16,8 @@ Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
 
 _MESSAGES: Final = ("message", "edited_message", "channel_post", "edited_channel_post")
+# In an Arrival's meta: the press that the presser may be answered through.
+PRESS: Final = "press"
 ALLOWED: Final = (*_MESSAGES, "callback_query")
 
 _CHAT: Final = re.compile(r"(-?[0-9]+|@[A-Za-z0-9_]+)(?::topic:([0-9]+))?")
@@ -153,6 +155,7 @@ def _pressed(update: Raw, me: TelegramBot) -> Arrival | SkippedUpdate:
         group=group,
         group_ids=(str(int(message["chat"]["id"])),) if group else (),
         mentioned=True,
+        meta={PRESS: str(query["id"])},
     )
 
 

@@ -18,6 +18,7 @@ from gateway.app.approvals import Deciders, warn_of_unknown
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
 from gateway.app.figures import letter_rules
+from gateway.app.lane_lines import lane_lines
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import CHANNELS_OF_SESSION, enabled, served
 from gateway.app.sessions import SessionServices, build_session_services
@@ -25,18 +26,17 @@ from gateway.config.settings import Settings
 from gateway.errors import ConfigError, MailboxDown
 from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
+from gateway.observer import Observer
 from gateway.outbound.enclosing import folders_by
 from gateway.outbound.local import LocalDelivery
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import Row, unserved
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
-from gateway.turns import outcomes
 from gateway.turns.confidants import Confidants
 from gateway.turns.events import Events
 from gateway.turns.held import cause_of_lanes
 from gateway.turns.jobs import Jobs
-from gateway.turns.lanes import Entry, Lane
 from gateway.turns.model_standing import ModelStanding, standing_of
 from gateway.turns.spawning import Spawning
 from gateway.turns.subagents import Subagents
@@ -49,6 +49,7 @@ from session.subagents.records import shown as subagents_shown
 from session.turn.commands import DESCRIPTIONS
 
 if TYPE_CHECKING:
+    from gateway.app.metrics import Metrics
     from gateway.outbound.adapters import Adapter
 
 log = structlog.get_logger("application")
@@ -65,6 +66,8 @@ class Application:
     Args:
         platforms: whether it runs the adapters and the cron jobs, too, where its role says so.
         clock: the time of turns, sessions and caps, aware.
+        observer: hears of each step when it is over.
+        metrics: those among its observers that are shown.
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class Application:
         role: Role = "all",
         platforms: bool = False,
         clock: Callable[[], datetime] = utc_now,
+        observer: Observer | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
@@ -87,7 +92,9 @@ class Application:
         self.started_at = datetime.now(UTC)
         self.mailbox: Mailbox = open_mailbox(settings)
         self.events = Events(self.mailbox)
-        self.intake = Intake(self.mailbox)
+        self.observer = observer or Observer()
+        self.metrics = metrics
+        self.intake = Intake(self.mailbox, received=self.observer.received)
         self.replied = RepliedChannels(settings.state)
         self.services: SessionServices | None = None
         self.worker: Worker | None = None
@@ -113,6 +120,8 @@ class Application:
             tasks = [group.create_task(self.mailbox.serve(), name="mailbox")]
             if serve is not None:
                 tasks.append(group.create_task(serve(self), name="http"))
+            if self.metrics is not None:
+                tasks.append(group.create_task(self.metrics.watch_loop(), name="loop lag"))
             if self.role != "channels":
                 self._open_session(group, tasks)
             orders = self.worker.orders if self.worker is not None else None
@@ -147,7 +156,11 @@ class Application:
         files = SubagentFiles(self.settings.state, clock=self._clock)
         spawning = Spawning(files, self.mailbox, self._asking)
         services = self.services = build_session_services(
-            self.settings, status=self._status_lines, spawning=spawning, clock=self._clock
+            self.settings,
+            status=self._status_lines,
+            spawning=spawning,
+            clock=self._clock,
+            observer=self.observer,
         )
         warn_of_unknown(self.settings, services.turns.toolbox)
         subagents = self.subagents = Subagents(
@@ -176,6 +189,7 @@ class Application:
             subagents=subagents,
             decides=Deciders(self.settings),
             clock=self._clock,
+            observer=self.observer,
         )
         self._deliveries = [
             LocalDelivery(
@@ -232,6 +246,7 @@ class Application:
             commands=DESCRIPTIONS,
             held=self._held,
             folders=folders_by(settings),
+            observer=self.observer,
         )
         for kind, table in enabled(settings):
             adapter = Adapter(kind, table, around)
@@ -269,8 +284,9 @@ class Application:
             parts[kind.name] = part
         if self.clock is not None:
             parts["cron"] = self.clock.part()
-        if self.services is not None and not self.services.model.plain:
-            parts |= self.services.mcp.parts()
+        servers = self.services.mcp if self.services is not None else None
+        if servers is not None and self.services is not None and not self.services.model.plain:
+            parts |= servers.parts()
         return health.up and up, parts
 
     def model_standing(self) -> ModelStanding:
@@ -287,7 +303,7 @@ class Application:
         if self.worker is not None:
             if self.worker.outage.since is not None:
                 lines.append("the model does not answer right now")
-            lines += _lane_lines(self.worker.lanes.get(key))
+            lines += lane_lines(self.worker.lanes.get(key))
         return lines
 
     async def status(self) -> dict[str, Any]:
@@ -342,24 +358,6 @@ class Application:
         return {box: depth.as_dict() for box, depth in depths.items()}, ""
 
 
-def _lane_lines(lane: Lane | None) -> list[str]:
-    """Say what runs and what waits in a chat, without the ``/status`` that asks."""
-    asked = [entry for entry in (lane.entries if lane is not None else ()) if not _is_status(entry)]
-    running = lane.running if lane is not None and lane.running in asked else None
-    lines = []
-    asking = asked[0].asking if asked and running is None else ""
-    if asking:
-        lines.append(f"waiting for an approval: {asking}")
-    if running is not None:
-        lines.append(f"answering: for {asyncio.get_running_loop().time() - running.begun_at:.0f} s")
-    return [*lines, f"waiting: {len(asked) - (running is not None or bool(asking))} messages"]
-
-
-def _is_status(entry: Entry) -> bool:
-    command = outcomes.command(entry.inbound)
-    return command is not None and command.name == "status"
-
-
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
@@ -376,6 +374,7 @@ def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
         return EmbeddedMailbox(settings.workspace / "state")
     # A start with the embedded queue is quicker without the AMQP client.
     from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+    from gateway.queue.rabbitmq.tls import TlsFiles
 
     broker = settings.broker
     return RabbitMailbox(
@@ -385,4 +384,5 @@ def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
         queue_type=broker.queue_type,
         heartbeat_s=broker.heartbeat_s,
         reports=reports,
+        tls=TlsFiles(broker.ca_file, broker.cert_file, broker.key_file),
     )

@@ -9,8 +9,19 @@ import gc
 
 
 def relax() -> None:
-    """Have it look less often; before the imports, since they leave hardly any garbage."""
+    """Have it look less often."""
     gc.set_threshold(50_000, 20, 50)
+
+
+def pause() -> None:
+    """Have it look at nothing while modules are imported: they leave hardly any garbage."""
+    gc.disable()
+
+
+def go_on() -> None:
+    """End the pause; it never looks at what was imported in it."""
+    gc.freeze()
+    gc.enable()
 
 
 def calm() -> None:

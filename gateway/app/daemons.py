@@ -15,6 +15,8 @@ from durable import Damaged, decode_state, locked, replace
 from gateway.errors import NewerState
 
 VERSION = 1
+# So many entries of other containers are kept: one that was killed takes its own back no more.
+FOREIGN_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,15 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Say whether this very process still runs on this machine."""
-        return _birth(self.pid) == self.birth
+        """Say whether this very process still runs on this machine, and in this container."""
+        ticks, _, _ = self.birth.partition("@")
+        return not self.foreign and bool(ticks) and _ticks(self.pid) == ticks
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it runs, if it does, where numbers mean other processes than here: in another container."""
+        _, _, space = self.birth.partition("@")
+        return space not in ("", _space())
 
 
 class DaemonRegistry:
@@ -69,14 +78,29 @@ class DaemonRegistry:
     def _change(self, *, add: Running | None = None, remove: Running | None = None) -> None:
         # Several daemons of a workspace may start and end at once: none may write over another's entry.
         with locked(self._path.with_suffix(".lock")):
-            rows = [one for one in self.running() if one != remove] + ([add] if add is not None else [])
+            rows = self._read()
+            here = [one for one in rows if one.alive and one != remove]
+            here += [add] if add is not None else []
+            rows = [one for one in rows if one.foreign][-FOREIGN_MAX:] + here
             replace(self._path, orjson.dumps({"v": VERSION, "daemons": [asdict(row) for row in rows]}))
 
 
 def _birth(pid: int) -> str:
     """Return a text that a later process with the same number does not share; empty where none lives."""
+    return f"{_ticks(pid)}@{_space()}"
+
+
+def _ticks(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
     return stat.rpartition(")")[2].split()[19]
+
+
+def _space() -> str:
+    """Name the space of numbers in which this process has its own; empty where the system has none."""
+    try:
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return ""

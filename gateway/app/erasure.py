@@ -14,6 +14,7 @@ import structlog
 from channels.errors import ChannelError
 from gateway.app import kept_rows
 from gateway.app.awaited import awaited_at_once, files_named
+from gateway.app.clearing import clear
 from gateway.app.sessions import SessionServices
 from gateway.app.subagents import end_all
 from gateway.config.settings import Settings
@@ -128,6 +129,7 @@ class Erasure:
         sizes = await start_thread(lambda: erasing.count_media(layout, media), name="erasing")
         entries += self._entries(subject.subagents)
         await self._letters(subject, erased)
+        # Those of a conversation that stays were begun by the one before it, too.
         for key in subject.keys:
             await end_all(self._services.spawning, self._settings.state, key)
         if self._lanes is not None:
@@ -156,12 +158,16 @@ class Erasure:
         return view.path.exists() and view.session_id not in subject.sessions
 
     async def _clear(self, key: str, entries: Collection[Entry]) -> None:
-        ids = [entry.inbound.id for entry in entries if entry.inbound.key == key]
-        begun = self._lanes.begun(key) if self._lanes is not None else None
-        await self._store.clear(SessionKey(key), ids=ids, everything=True, awaited=self._awaited)
-        if self._lanes is not None and self._lanes.begun(key) is begun:
-            self._lanes.stop(key)
-        await self._services.compactions.settled(key, cancel=True)
+        await clear(
+            key,
+            self._store,
+            state=self._settings.state,
+            services=self._services,
+            lanes=self._lanes,
+            ids=[entry.inbound.id for entry in entries if entry.inbound.key == key],
+            everything=True,
+            awaited=self._awaited,
+        )
 
     async def _ended(self, entries: Collection[Entry]) -> None:
         """Return when the letters have left their lanes, or do not do so in time."""

@@ -27,7 +27,9 @@ class Facts:
 
     async def told(self, scope: Scope, session: Session | None, request: Request) -> list[str]:
         """Return the facts that a message is told with, the nearest first; see ``KnownFacts.nearest``."""
-        return [] if self.extraction is None else await self.known.nearest(scope, session, request.text)
+        if self.extraction is None:
+            return []
+        return await self.known.nearest(scope, session, request.text, payer=request.payer)
 
 
 def build_facts(

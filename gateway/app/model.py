@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gateway.config.settings import Settings
+from session.models.calls import HeardCall
 from session.models.llm import LiteLLM
 from session.models.model import Echo, Model
 
 
-def build_model(settings: Settings) -> Model:
-    """Choose ``echo`` or LiteLLM."""
+def build_model(settings: Settings, *, heard: HeardCall | None = None) -> Model:
+    """Choose ``echo`` or LiteLLM; ``heard`` is told of each request to one that is asked over a network."""
     model = settings.model
     if model.name == "echo":
         return Echo(model.echo_delay_s)
@@ -20,4 +21,5 @@ def build_model(settings: Settings) -> Model:
         max_output_tokens=model.max_output_tokens,
         fallbacks=model.fallbacks,
         small=model.small,
+        heard=heard,
     )

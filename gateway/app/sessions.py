@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.app.approvals import build_gate, keep_pruned, without_denied
 from gateway.app.compactions import build_compactions
 from gateway.app.embedding import build_embeddings
 from gateway.app.facts import build_facts
 from gateway.app.figures import memory_rules, turn_limits
-from gateway.app.mcp import build_servers
 from gateway.app.model import build_model
 from gateway.app.optional_tools import OptionalTools, granted
 from gateway.app.spending import build_quota, build_spending, spent_today
@@ -21,6 +20,7 @@ from gateway.app.surroundings import SurroundingsReader
 from gateway.app.toolbox import build_toolbox
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
+from gateway.observer import Observer
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
 from session.background.job_files import JobFiles
@@ -32,7 +32,9 @@ from session.context.embeddings import Embeddings
 from session.context.enclosures import enclosed
 from session.context.recent import RecentSessions
 from session.context.request import place_of
+from session.context.scopes import Scopes
 from session.library.library import Library
+from session.mcp.names import NoServers
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
 from session.models.model import Warms
@@ -45,6 +47,9 @@ from session.transcript.attachments import Attachment
 from session.turn.commands import Commands
 from session.turn.turn import Reply, Request, TurnContext, Turns
 
+if TYPE_CHECKING:
+    from session.mcp.servers import McpServers
+
 
 class SessionServices:
     """The session side of an application; ``spawning`` starts subagents where there are turns."""
@@ -56,11 +61,12 @@ class SessionServices:
         status: Callable[[str], list[str]],
         spawning: Spawning | None = None,
         clock: Callable[[], datetime] = utc_now,
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
-        self._status, self.spawning = status, spawning
+        self._status, self.spawning, self._observer = status, spawning, observer
         cache_bytes = settings.session.cache_mb * 2**20
         self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
-        self.model = build_model(settings)
+        self.model = build_model(settings, heard=observer.model_called)
         self._spending = build_spending(settings, self.store, plain=self.model.plain)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
@@ -89,7 +95,7 @@ class SessionServices:
         self.gate = build_gate(settings, clock=self.store.clock)
         self.answers = Answers(self.gate.files)
         self._optional = OptionalTools(settings)
-        self.mcp = build_servers(settings, self.scopes)
+        self.mcp = _servers(settings, self.scopes)
         self.turns = Turns(
             model=self.model,
             toolbox=self._toolbox(settings),
@@ -107,8 +113,7 @@ class SessionServices:
         self.subagent_turns = self._subagent_turns(settings)
         self.retention = self._retention(settings)
         self._settings = settings
-        self._max_file_bytes = settings.media.max_mb * 2**20
-        self._files = settings.workspace / "files"
+        self._max_file_bytes, self._files = settings.media.max_mb * 2**20, settings.workspace / "files"
 
     def _recall(self, embeddings: Embeddings | None) -> Recall:
         nearness = Nearness(embeddings, cost_meter=self._spending) if embeddings is not None else None
@@ -169,7 +174,8 @@ class SessionServices:
             memory=self.memory,
             recall=self.recall,
             more=[*own, *self._optional.tools],
-            source=self.mcp,
+            source=self.mcp or NoServers(),
+            heard=self._observer.tool_ran,
         )
 
     async def _turn_context(self, session: Session, request: Request) -> TurnContext:
@@ -178,7 +184,8 @@ class SessionServices:
         if session.metadata.get("model") != self.model.name:
             await session.checkpoint(metadata={"model": self.model.name})
         scope = await self.circles.of(session, request)
-        await self.mcp.refresh()
+        if self.mcp is not None:
+            await self.mcp.refresh()
         # A server's own table says where its tools are on offer.
         tools = (*granted(self._settings, group=scope.group), *self.turns.toolbox.sourced())
         notes = await self.memory.text(scope)
@@ -240,7 +247,8 @@ class SessionServices:
             group.create_task(self.compactions.run(), name="compactions")
             group.create_task(self.recall.run(), name="recall")
             group.create_task(self._optional.look(), name="sandbox")
-            group.create_task(self.mcp.run(), name="mcp")
+            if self.mcp is not None:
+                group.create_task(self.mcp.run(), name="mcp")
             group.create_task(keep_pruned(self.gate.files), name="approvals")
 
     async def aclose(self) -> None:
@@ -256,6 +264,15 @@ class SessionServices:
         await self._spending.aclose()
         await self.subagent_store.aclose()
         await self.store.aclose()
+
+
+def _servers(settings: Settings, scopes: Scopes) -> McpServers | None:
+    if not settings.mcp:
+        return None
+    # A daemon without servers shall not wait for what they and their sandbox stand on.
+    from gateway.app.mcp import build_servers
+
+    return build_servers(settings, scopes)
 
 
 def build_context_parts(settings: Settings, store: Store, library: Library) -> ContextParts:
@@ -280,6 +297,11 @@ def build_session_services(
     status: Callable[[str], list[str]],
     spawning: Spawning | None = None,
     clock: Callable[[], datetime] = utc_now,
+    observer: Observer | None = None,
 ) -> SessionServices:
-    """Open the workspace and build its session side; ``clock`` is the time now, aware."""
-    return SessionServices(settings, status=status, spawning=spawning, clock=clock)
+    """Open the workspace and build its session side.
+
+    ``clock`` is the time now, aware; ``observer`` hears of requests to models and of tools that ran.
+    """
+    hears = observer or Observer()
+    return SessionServices(settings, status=status, spawning=spawning, clock=clock, observer=hears)

@@ -86,16 +86,8 @@ class SubagentContext:
 
 def turns_like(turns: Turns, context: SubagentContext) -> Turns:
     """Build the turns of subagents: as those of chats, but nothing is summed up or compared."""
-    built = Turns(
-        model=turns.model,
-        toolbox=turns.toolbox,
-        limits=replace(turns.limits, window=None, relevance=None),
-        zone=turns.zone,
-        clock=turns.clock,
-        turn_context=context,
-        workspace=turns.workspace,
-        gate=turns.gate,
-    )
+    limits = replace(turns.limits, window=None, relevance=None)
+    built = replace(turns, limits=limits, turn_context=context, compactions=None, embeddings=None)
     context.turns = built
     return built
 

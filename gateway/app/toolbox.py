@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.app.schedules import ChatSchedules
 from gateway.config.settings import Settings
@@ -13,7 +13,7 @@ from session.memory.consolidation import MemoryNotes
 from session.memory.profile import Profile
 from session.recall.recall import Recall
 from session.recall.tool import MemorySearch
-from session.tools import Tool, Toolbox, ToolSource
+from session.tools import Tool, Toolbox, ToolRun, ToolSource
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Ls, Read, Write
 from session.tools.grep import Grep
@@ -32,10 +32,12 @@ def build_toolbox(
     recall: Recall,
     more: Sequence[Tool],
     source: ToolSource,
+    heard: Callable[[ToolRun], None] | None = None,
 ) -> Toolbox:
     """Put together the tools that come with the daemon, ``more``, and those of a source that changes.
 
     Requests name them in this order: a tool that is new stands at the end, so that prompt caches hold.
+    ``heard`` is told of each call when it is over.
     """
     here: list[Tool] = [
         Read(),
@@ -51,4 +53,4 @@ def build_toolbox(
         SendFile(max_bytes=settings.media.max_mb * 2**20),
         *more,
     ]
-    return Toolbox(here, source)
+    return Toolbox(here, source, heard=heard)

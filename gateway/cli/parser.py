@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
+from gateway.cli.systemd_verbs import add_systemd
 from gateway.cli.trace_verbs import add_trace
 
 PROGRAM = "chat-gateway"
@@ -89,6 +90,7 @@ def build() -> argparse.ArgumentParser:
     _add_tokens(tree.noun("tokens", "who may use the API, and what for"))
     _add_mcp(tree.noun("mcp", "servers of tools, and which of their tools may be used"))
     _add_config(tree.noun("config", "the configuration and its problems"))
+    add_systemd(tree.noun("systemd", "the units of the service"))
     return parser
 
 
@@ -210,7 +212,14 @@ def _add_daemon(tree: _Tree) -> None:
     chat.add_argument(
         "--timeout", metavar="S", type=_seconds, help="seconds to wait for the reply (default: no limit)"
     )
-    tree.verb("status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True)
+    status = tree.verb(
+        "status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True
+    )
+    status.add_argument(
+        "--alive",
+        action="store_true",
+        help="say nothing, and exit 69 where no daemon of this machine or container is ready and answers",
+    )
     add_trace(tree, count=_count)
     doctor = tree.verb(
         "doctor",

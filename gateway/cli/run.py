@@ -19,8 +19,11 @@ def run(args: argparse.Namespace) -> int:
     return daemon.run(settings, server=_server, role=args.role)
 
 
-def _server(application: Application) -> HttpServer:
-    # A process with role channels serves no HTTP and starts sooner without it.
+def _server(application: Application) -> HttpServer | None:
+    watched = application.role == "channels"
+    if watched and not application.settings.metrics.port:
+        return None
+    # A process that serves no HTTP starts sooner without it.
     from gateway.http.server import HttpServer
 
-    return HttpServer(application)
+    return HttpServer(application, watched=watched)

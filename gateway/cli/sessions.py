@@ -10,13 +10,13 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from gateway.app import clearing
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.app.subagents import end_all
 from gateway.cli import attach, output, whole
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
-from session.approvals.files import ApprovalFiles
 from session.store import switch_session
 from session.store.enclosed import AwaitedFiles
 from session.store.listing import brief
@@ -242,11 +242,7 @@ async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key)
-    cleared = await store.clear(key)
-    # One that works is not heard of any more.
-    await end_all(None, settings.state, key)
-    ApprovalFiles(settings.state).forget(key)
-    return cleared
+    return await clearing.clear(key, store, state=settings.state)
 
 
 def _shown(line: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.app.daemons import DaemonRegistry
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import served
 from gateway.cli import attach, output
@@ -23,6 +24,8 @@ from session.subagents.records import shown as subagents_shown
 def status(args: argparse.Namespace) -> int:
     """Print what goes on; without a daemon, what waits; exit 69 where a daemon's queue does not answer."""
     settings = settings_of(args)
+    if args.alive:
+        return attach.complete(_alive(settings))
     found = attach.complete(_status(settings))
     if args.json:
         output.document(found)
@@ -39,6 +42,20 @@ def status(args: argparse.Namespace) -> int:
         )
         return Unreachable.exit_code
     return 0
+
+
+async def _alive(settings: Settings) -> int:
+    """Say by the exit code whether a daemon became ready here and goes on; silent where it does."""
+    running = DaemonRegistry(settings.workspace).running()
+    # A process of role channels serves no HTTP.
+    if any(not one.url for one in running):
+        return 0
+    async with attach.daemon(settings) as client:
+        if client is not None:
+            return 0
+    words = "the daemon does not answer" if running else "no daemon is ready in this workspace"
+    output.error(words, "chat-gateway doctor")
+    return Unreachable.exit_code
 
 
 async def _status(settings: Settings) -> dict[str, Any]:

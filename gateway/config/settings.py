@@ -29,6 +29,7 @@ from channels.tables import (
 from gateway.config.settings_ahead import AgentTable, Bindings, Shell, State, WebFetch
 from gateway.config.settings_mcp import McpServer, check_servers
 from gateway.config.settings_policy import Policy
+from gateway.config.settings_watching import Metrics, Telemetry
 from session.compaction.presets import Preset
 
 HIDDEN = "********"
@@ -85,6 +86,9 @@ class Broker(ConfigTable):
     queue_type: Literal["auto", "classic", "quorum"] = "auto"
     heartbeat_s: Count = 10
     name: str = Field(default="chat", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
 
     @field_validator("url")
     @classmethod
@@ -103,6 +107,13 @@ class Broker(ConfigTable):
                 'expected "embedded" or amqp://user:password@host:5672/vhost (or amqps://), '
                 'with "%23" for "#" and so on'
             )
+        return value
+
+    @field_validator("ca_file", "cert_file", "key_file")
+    @classmethod
+    def _whole_path(cls, value: str) -> str:
+        if value and not value.startswith("/"):
+            raise ValueError("expected a whole path, such as /etc/chat-gateway/ca.pem")
         return value
 
     @property
@@ -311,6 +322,8 @@ class Settings(ConfigTable):
     # ``[state]``: the attribute ``state`` is the folder.
     state_table: State = Field(default=State(), alias="state")
     log: Log = Log()
+    metrics: Metrics = Metrics()
+    telemetry: Telemetry = Telemetry()
 
     @field_validator("timezone")
     @classmethod

@@ -24,7 +24,7 @@ from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
-from gateway.doctor import cron, embedding, mcp, owners, tools
+from gateway.doctor import certificates, cron, embedding, erasures, mcp, owners, tools
 from gateway.errors import GatewayError, StateInUse
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
@@ -90,6 +90,8 @@ async def examine(
             tell(f"asks the broker, for {BROKER_S:g} s at most …")
         for check in await _broker(settings, daemon):
             yield check
+        for level, text, cure in await certificates.check(settings.broker):
+            yield Check("certificates", level, text, cure)
     if settings.model.name != "echo":
         tell(f"asks the model, for {MODEL_S:g} s at most …")
     yield await _model(settings)
@@ -117,6 +119,10 @@ async def _looked(name: str, look: Look, settings: Settings) -> list[Check]:
         said = folder.explain(settings.workspace, error)
         text, cure = (str(said), "look at what lies there, and whose it is") if said else (str(error), "")
         return [Check(name, "fail", text, cure)]
+
+
+def _erasures(settings: Settings) -> list[Check]:
+    return [Check("erasures", *finding) for finding in erasures.check(settings.state)]
 
 
 def _versions() -> Check:
@@ -380,4 +386,5 @@ _CONTENTS: dict[str, Look] = {
     "memory": _memory,
     "instructions": _instructions,
     "cron": _jobs,
+    "erasures": _erasures,
 }

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from gateway.app import descriptors
 from gateway.errors import GatewayError
@@ -27,6 +27,7 @@ from gateway.http import (
     memory,
     memory_versions,
     messages,
+    metrics,
     operation,
     page,
     pairing,
@@ -61,11 +62,16 @@ SILENT_PEER_MS = 60_000
 
 
 class HttpServer:
-    """The HTTP server of one application."""
+    """The HTTP server of one application.
 
-    def __init__(self, application: Application) -> None:
-        http = application.settings.http
-        self._host, self._port = http.host, http.port
+    ``watched``: it serves health and metrics alone, on ``metrics.port``.
+    """
+
+    def __init__(self, application: Application, *, watched: bool = False) -> None:
+        http, metrics_port = application.settings.http, application.settings.metrics.port
+        self._host, self._port = http.host, metrics_port if watched else http.port
+        self._name = "metrics.port" if watched else "http.port"
+        self._watched = watched
         self._socket: socket.socket | None = None
         self.bound = asyncio.Event()
         self.chats = ChatService(application)
@@ -102,12 +108,15 @@ class HttpServer:
         except OSError as error:
             bound.close()
             raise GatewayError(
-                f"http.port {self._port} on {self._host} cannot be used: {error.strerror or error}",
-                hint="set http.port to a free one, or 0 for any",
+                f"{self._name} {self._port} on {self._host} cannot be used: {error.strerror or error}",
+                hint=f"set {self._name} to a free one" + ("" if self._watched else ", or 0 for any"),
             ) from None
         bound.setblocking(False)
         self._socket = bound
         self.bound.set()
+
+    def _app(self) -> FastAPI:
+        return (build_watched_app if self._watched else build_app)(self.chats, self._gate)
 
     @property
     def url(self) -> str:
@@ -129,7 +138,7 @@ class HttpServer:
         connections = Connections(self.descriptors)
         server = _Server(
             Config(
-                RequestIds(OpenAIErrors(Parting(Guard(build_app(self.chats, self._gate), self._gate)))),
+                RequestIds(OpenAIErrors(Parting(Guard(self._app(), self._gate)))),
                 connections=connections,
                 log_config=None,
                 log_level="critical",
@@ -170,15 +179,7 @@ class _Server(uvicorn.Server):
 
 def build_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put all routes together."""
-    app = FastAPI(
-        title="chat-gateway",
-        version=version("chat-gateway"),
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    add_error_handlers(app)
-    for router in (
+    return _with(
         health.routes(chats, gate),
         messages.routes(chats),
         completions.routes(chats),
@@ -197,9 +198,27 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         entries.routes(chats),
         media.routes(chats),
         trace.routes(chats),
+        metrics.routes(chats.application),
         login.routes(gate),
         page.routes(),
-    ):
+    )
+
+
+def build_watched_app(chats: ChatService, gate: Gate) -> FastAPI:
+    """Put together what a process without clients serves: whether it lives, and what it counts."""
+    return _with(health.routes(chats, gate), metrics.routes(chats.application))
+
+
+def _with(*routers: APIRouter) -> FastAPI:
+    app = FastAPI(
+        title="chat-gateway",
+        version=version("chat-gateway"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    add_error_handlers(app)
+    for router in routers:
         app.include_router(router)
     # Made when it is first asked for: it takes longer than all the rest of a start.
     app.openapi = cache(lambda: shape.document(app))  # type: ignore[method-assign]

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
-from gateway.http.shape import Open, needs
+from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.trace import NotTraced, TracedTwice, Tracer
@@ -28,6 +29,74 @@ Id = Annotated[
 Days = Annotated[int, Query(ge=1, le=MOST_DAYS, description="how many days, the running one included (UTC)")]
 
 
+class StepOut(Open):
+    """One step, with the figures and names that belong to it; ``at`` is null where nothing on disk tells."""
+
+    at: str | None
+    step: str
+    words: str
+    source: str
+
+
+class TraceOut(Shape):
+    """The life of a message: where it stands now, how it got there, and what nothing tells."""
+
+    id: str
+    key: str | None
+    state: str
+    words: str
+    steps: list[StepOut]
+    unknown: list[str]
+
+
+class SumsOut(Shape):
+    """Turns, other calls, tokens and dollars."""
+
+    turns: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float
+
+
+class DayOut(SumsOut):
+    """Those of a day (UTC)."""
+
+    day: str
+
+
+class ChatOut(SumsOut):
+    """Those of a chat."""
+
+    key: str | None
+
+
+class PersonOut(SumsOut):
+    """Those of a person."""
+
+    person: str | None
+
+
+class ModelOut(SumsOut):
+    """Those of a model; null: of lines that name none."""
+
+    model: str | None
+
+
+class UsageOut(Shape):
+    """Days oldest first, all others the dearest first."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    first: str = Field(alias="from")
+    to: str
+    total: SumsOut
+    days: list[DayOut]
+    chats: list[ChatOut]
+    people: list[PersonOut]
+    models: list[ModelOut]
+
+
 def routes(chats: ChatService) -> APIRouter:
     """Build the routes that tell what became of a message, and what was spent."""
     router = APIRouter()
@@ -35,7 +104,7 @@ def routes(chats: ChatService) -> APIRouter:
     @router.get(
         "/v1/trace/{message_id:path}",
         summary="Tell the life of one message, in order of time",
-        response_model=Open,
+        response_model=TraceOut,
         **needs("read", 404, 409),
     )
     async def get_trace(message_id: Id, key: Key = None) -> Response:
@@ -52,7 +121,7 @@ def routes(chats: ChatService) -> APIRouter:
     @router.get(
         "/v1/usage",
         summary="Tokens and cost by day, chat, person and model",
-        response_model=Open,
+        response_model=UsageOut,
         **needs("read"),
     )
     async def get_usage(days: Days = 30, key: Key = None) -> Response:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from ulid import ULID
 
 from channels.message import Inbound
@@ -12,10 +14,16 @@ from session.turn import commands
 
 
 class Intake:
-    """Puts what adapters, HTTP and the terminal accept into the inbound box."""
+    """Puts what adapters, HTTP and the terminal accept into the inbound box.
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    ``received`` hears of each message before, and returns the headers that its letter gets.
+    """
+
+    def __init__(
+        self, mailbox: Mailbox, *, received: Callable[[Inbound], Mapping[str, str]] = lambda inbound: {}
+    ) -> None:
         self._mailbox = mailbox
+        self._received = received
 
     async def accept(self, inbound: Inbound) -> None:
         """Return once the message is durable; a ``/stop`` and a ``/status`` are also told out of line.
@@ -24,7 +32,8 @@ class Intake:
             MailboxDown: not confirmed; accept the same message again.
         """
         # An order out of line may reach nobody: what is durable is answered in any case.
-        await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes()))
+        headers = self._received(inbound)
+        await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes(), headers))
         command = None if inbound.kind == "edit" else commands.parse(inbound.text)
         if command is not None and command.name == "stop":
             await self.stop(inbound.key, inbound.id)

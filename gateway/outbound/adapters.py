@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ from channels.tables import Platform
 from gateway.errors import GatewayError, NewerState
 from gateway.inbound.intake import Intake
 from gateway.inbound.reception import Reception
+from gateway.observer import Observer
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
@@ -64,6 +65,7 @@ class AdapterContext:
     commands: Mapping[str, str]
     held: Callable[[str], str] = lambda channel: ""
     folders: Folders = media_alone
+    observer: Observer = field(default_factory=Observer)
 
 
 class Adapter:
@@ -192,6 +194,7 @@ class Adapter:
                     drafts=drafts,
                     max_file_mb=context.max_mb,
                     folders=context.folders,
+                    observer=context.observer,
                 )
                 if not self._closing:
                     self._receiving = group.create_task(self._receive(channel), name=f"{self.name} ingress")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,16 @@ from channels.errors import Unreadable
 from channels.keyed_lanes import KeyedLanes
 from channels.message import Outbound, read_outbound
 from gateway.errors import LetterLost, MailboxDown
+from gateway.observer import LetterSent, Observer
 from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.ledger import DeliveryLedger, Progress
 from gateway.outbound.pieces import RateLimit, instead, pieces
 from gateway.outbound.sender import Errand, Gone, PieceRefused, PieceSender, Undecided
-from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, carried, outbound
 from gateway.queue.retry import back_off_s
 from gateway.turns.policy import broken
+from session.transcript.line import read_time
 
 log = structlog.get_logger("delivery")
 
@@ -39,6 +43,8 @@ class _Entry:
     out: Outbound
     letter: Letter
     begun: bool = False
+    begun_s: float = 0.0
+    waited_s: float | None = None
 
 
 class Delivery:
@@ -53,6 +59,7 @@ class Delivery:
         sleep: waits some seconds.
         folders: names those below which a letter's files may lie.
         timeout_s: how long one call to the platform may take; a file may take longer.
+        observer: hears of each call to the platform, and of each letter that has ended.
     """
 
     def __init__(
@@ -70,7 +77,9 @@ class Delivery:
         folders: Folders = media_alone,
         timeout_s: float = SEND_TIMEOUT_S,
         at_once: int = AT_ONCE,
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
+        self._observer = observer
         self.attached = asyncio.Event()
         self.parked = 0
         self._channel = channel
@@ -89,6 +98,7 @@ class Delivery:
             at_once=at_once,
             timeout_s=timeout_s,
             sleep=sleep,
+            called=observer.called,
         )
         self._chats: KeyedLanes[_Entry] = KeyedLanes(self._serve, start=self._start_chat)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,6 +130,8 @@ class Delivery:
         except Unreadable as error:
             self._spawn(self._park_unreadable(letter, str(error)), "park unreadable")
             return
+        if letter.suspect:
+            self._observer.redelivered(letter.box)
         # The connection was lost in mid-send: the letter that is being sent gets its new delivery.
         if letter.suspect:
             for entry in self._chats.items(out.chat_id):
@@ -157,8 +169,16 @@ class Delivery:
     async def _serve(self, entry: _Entry) -> None:
         # A lost letter comes again, and all behind it, in order: without any wait each leaves its lane.
         entry.begun = entry.letter.begin()
+        entry.begun_s = time.monotonic()
+        made_at = read_time(entry.out.created_at)
+        if made_at is not None:
+            entry.waited_s = max((datetime.now(UTC) - made_at).total_seconds(), 0.0)
         if entry.begun:
-            await self._work(entry)
+            carries = carried.set(entry.letter.headers)
+            try:
+                await self._work(entry)
+            finally:
+                carried.reset(carries)
 
     async def _work(self, entry: _Entry) -> None:
         """Bring one letter to its end, unless it comes again."""
@@ -182,7 +202,7 @@ class Delivery:
                     return
                 await self._sleep(back_off_s(crashes))
             else:
-                log.info("letter.delivered", key=out.key, id=out.id, pieces=count)
+                self._tell(entry, "delivered", count)
                 return
 
     async def _deliver(self, entry: _Entry) -> int:
@@ -247,6 +267,16 @@ class Delivery:
             reply = f"{out.in_reply_to}#reply"
             await self._sender.durably(lambda: self._ledger.drop_draft(out.key, reply))
 
+    def _tell(self, entry: _Entry, result: str, pieces: int) -> None:
+        """Write the one line of the log that a letter has in the end, and let it be counted."""
+        out, took_s = entry.out, time.monotonic() - entry.begun_s
+        if result == "delivered":
+            waited_s = None if entry.waited_s is None else round(entry.waited_s, 3)
+            figures = {"pieces": pieces, "wait_s": waited_s, "took_s": round(took_s, 3)}
+            log.info("letter.delivered", key=out.key, id=out.id, result=result, **figures)
+        name = self._channel.name
+        self._observer.letter_sent(LetterSent(name, out.key, out.id, result, pieces, entry.waited_s, took_s))
+
     # -- the end of a letter -----------------------------------------------------------------------
 
     async def _settle(self, entry: _Entry) -> None:
@@ -256,6 +286,7 @@ class Delivery:
         """Set a letter aside, visibly, unless it comes again."""
         out = entry.out
         if await self._set_aside(lambda: entry.letter, ParkedAs(out.key, reason, 1)):
+            self._tell(entry, "parked", 0)
             await self._sender.durably(lambda: self._ledger.set_aside(out.key, out.id))
 
     async def _park_unreadable(self, letter: Letter, fault: str) -> None:

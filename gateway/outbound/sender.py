@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ from channels.errors import (
 )
 from channels.message import Button, Outbound
 from gateway.errors import LedgerDown
+from gateway.observer import PlatformCall
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce
 from gateway.queue.retry import back_off_s
@@ -41,6 +43,15 @@ CRASHES_MAX = 2
 MOVES_MAX = 5
 # A file may take this many times as long as a text.
 FILE_TIMES = 5
+
+
+# How a call is counted that ended in an error; any other has an unknown outcome.
+_RESULTS = (
+    (SendLater, "limited"),
+    (ChatMoved, "moved"),
+    (SendNever, "refused"),
+    (ChannelDown, "down"),
+)
 
 
 class Gone(Exception):
@@ -92,7 +103,9 @@ class PieceSender:
         at_once: int,
         timeout_s: float,
         sleep: Callable[[float], Awaitable[object]],
+        called: Callable[[PlatformCall], None] = lambda call: None,
     ) -> None:
+        self._called = called
         self.busy: set[asyncio.Task[object]] = set()
         self.last_error = ""
         self._channel = channel
@@ -170,11 +183,26 @@ class PieceSender:
         async with self._call_of(errand, chat_id):
             # If the process dies from here on, nobody can know whether the platform took it.
             await self.durably(lambda: self._ledger.trying(out.key, out.id, number))
-            async with asyncio.timeout(self._time_for(errand.content)):
-                platform_id = await self._channel.send(piece)
+            with self._heard(errand):
+                async with asyncio.timeout(self._time_for(errand.content)):
+                    platform_id = await self._channel.send(piece)
             if errand.closing and out.replaced_by:
                 await self._stands(out, platform_id, later=out.replaced_by)
             await self._accepted(errand, platform_id)
+
+    @contextmanager
+    def _heard(self, errand: Errand) -> Iterator[None]:
+        """Tell how the call to the platform within ended, and how long it took."""
+        began_ns, began, result = time.time_ns(), time.perf_counter(), "accepted"
+        try:
+            yield
+        except BaseException as error:
+            result = next((name for kind, name in _RESULTS if isinstance(error, kind)), "unknown")
+            raise
+        finally:
+            took_s, out = time.perf_counter() - began, errand.out
+            call = PlatformCall(self._channel.name, out.key, out.id, errand.number, result, began_ns, took_s)
+            self._called(call)
 
     async def _accepted(self, errand: Errand, platform_id: str) -> None:
         out, put_at = errand.out, read_time(errand.out.created_at)
@@ -210,8 +238,9 @@ class PieceSender:
             chat_id = self._ledger.address(out.chat_id)
             try:
                 async with self._call_of(errand, chat_id):
-                    async with asyncio.timeout(self._timeout_s):
-                        await channel.edit(chat_id, draft, content)
+                    with self._heard(errand):
+                        async with asyncio.timeout(self._timeout_s):
+                            await channel.edit(chat_id, draft, content)
                     await self._accepted(errand, draft)
             except SendLater as error:
                 await self._pause(errand, chat_id, error)

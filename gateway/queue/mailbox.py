@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from types import MappingProxyType
+from typing import Final, Literal, Protocol
 
 INBOUND = "inbound"
 Topic = Literal["control", "events"]
@@ -22,14 +24,31 @@ def outbound(channel: str) -> str:
     return f"outbound.{channel}"
 
 
+# What a letter may carry besides: the context of a trace, as the W3C names it.
+CARRIED: Final = ("traceparent", "tracestate")
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+# The headers of the letter that is being worked on: what is put meanwhile goes on with them.
+carried: ContextVar[Mapping[str, str]] = ContextVar("carried", default=NO_HEADERS)
+
+
+def carried_in(headers: Mapping[str, object]) -> dict[str, str]:
+    """Pick from a message's headers what its letter carries."""
+    named = ((name, headers.get(name)) for name in CARRIED)
+    return {name: value for name, value in named if isinstance(value, str)}
+
+
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What is put into a box: ``body`` under ``id``, in line behind the earlier posts of ``key``."""
+    """What is put into a box: ``body`` under ``id``, in line behind the earlier posts of ``key``.
+
+    ``headers`` go with it to whoever takes it; without any it has those of the letter that is worked on.
+    """
 
     box: str
     key: str
     id: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=carried.get)
 
 
 class Letter(Protocol):
@@ -48,6 +67,11 @@ class Letter(Protocol):
     @property
     def body(self) -> bytes:
         """The body as it was put."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers that it was put with; empty where its queue keeps none."""
         ...
 
     @property

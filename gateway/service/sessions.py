@@ -7,6 +7,8 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.app.clearing import clear
+from gateway.app.subagents import end_all
 from gateway.errors import MailboxDown
 from session.disk.threads import start_thread
 from session.errors import NoSession
@@ -195,29 +197,18 @@ class SessionService:
         return sorted(keys)
 
     async def _clear(self, key: str, *, of: str | None = None) -> bool:
-        """Delete, then end the turn that ran: its id is known as cleared, so that it is not begun again."""
-        worker = self._chats.application.worker
-        begun = worker.lanes.begun(key) if worker is not None else None
-        ids = [begun.inbound.id] if begun is not None else []
-        cleared = await self._chats.store.clear(SessionKey(key), ids=ids, of=of)
-        if (cleared or of is None) and worker is not None and worker.lanes.begun(key) is begun:
-            worker.lanes.stop(key)
-        if cleared or of is None:
-            await self._end_subagents(key)
-        services = self._chats.application.services
-        if cleared and services is not None:
-            await services.compactions.settled(key, cancel=True)
-            await start_thread(lambda: services.gate.files.forget(key), name="approvals")
-        return cleared
-
-    async def _end_subagents(self, key: str) -> None:
-        """End those that a conversation has started which ends: nobody waits for them."""
-        if self._chats.application.subagents is not None:
-            await self._chats.application.subagents.end(key, results=True)
+        application = self._chats.application
+        lanes = application.worker.lanes if application.worker is not None else None
+        state = application.settings.state
+        return await clear(
+            key, self._chats.store, state=state, services=application.services, lanes=lanes, of=of
+        )
 
     async def _left(self, key: str, session_id: str) -> None:
-        await self._end_subagents(key)
-        services = self._chats.application.services
+        application = self._chats.application
+        services = application.services
+        # Nobody waits for those that a conversation has started which ends.
+        await end_all(services.spawning if services is not None else None, application.settings.state, key)
         if services is not None:
             await services.jobs.left(key, session_id)
 

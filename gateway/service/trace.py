@@ -22,11 +22,7 @@ from session.subagents.records import Subagent, SubagentFiles
 from session.transcript.key import is_subagent, split
 from session.transcript.life import LEDGER, Step, in_order
 
-SEARCHED = (
-    "transcripts, archives and journals of every chat",
-    "what is on record of subagents and approvals",
-    "the ledgers of what was sent",
-)
+_SEARCHED = ("what is on record of subagents and approvals", "the ledgers of what was sent")
 _DECIDED = {"allowed": "allowed", "started": "allowed", "ended": "allowed", "denied": "denied"}
 
 
@@ -78,6 +74,7 @@ class Tracer:
             NewerFormat, NewerState, StoreError, LedgerDown: a file cannot be read.
         """
         queue = await self._queue(message_id)
+        of = key or "every chat"
         key = key or await self._key(message_id, queue)
         found = await start_thread(lambda: _Files(self._settings, key or "", message_id), name="trace")
         entry = self._entry(key, message_id)
@@ -85,8 +82,9 @@ class Tracer:
         parked = [each for each in queue.parked if each.key is None or _is_of(each.key, key)]
         steps = in_order([*found.steps, *_waits(letters, entry), *map(_set_aside, parked)])
         if not steps and entry is None:
-            searched = [*SEARCHED, *(() if queue.unseen else ("the queue and what is parked",))]
-            where = "; ".join([*searched, *queue.unseen])
+            looked = () if queue.unseen else ("the queue and what is parked",)
+            files = f"transcripts, archives and journal of {of}"
+            where = "; ".join([files, *_SEARCHED, *looked, *queue.unseen])
             raise NotTraced(
                 f"nothing tells of a message {message_id}; searched: {where}", hint=_cure(message_id)
             )
@@ -161,7 +159,10 @@ def _layout(settings: Settings, key: str) -> Layout:
 
 def _keys_on_disk(settings: Settings, message_id: str) -> set[str]:
     homes = (settings.workspace, settings.state / "subagents")
-    return {key for home in homes for key in lives.keys_with(Layout(home), message_id)}
+    found = {key for home in homes for key in lives.keys_with(Layout(home), message_id)}
+    # The conversation of one that is over is gone; its record tells for two days.
+    ended = (each for each in SubagentFiles(settings.state).everywhere() if each.id == message_id)
+    return found | {each.key for each in ended}
 
 
 def _is_of(found: str, key: str | None) -> bool:

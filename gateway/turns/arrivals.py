@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -28,6 +29,7 @@ class Arrivals:
 
     Args:
         pending: how many letters of a chat may wait before it is told.
+        redelivered: hears the box of each letter that may have come before.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Arrivals:
         refusals: Refusals,
         collecting: Collecting,
         spawn: Spawn,
+        redelivered: Callable[[str], None] = lambda box: None,
     ) -> None:
+        self._redelivered = redelivered
         self._pending = pending
         self._lanes = lanes
         self._mailbox = mailbox
@@ -72,6 +76,8 @@ class Arrivals:
         self._refusals.close()
 
     def _receive(self, letter: Letter) -> None:
+        if letter.suspect:
+            self._redelivered(letter.box)
         inbound, ignored = read_inbound(letter.body)
         if ignored:
             log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)

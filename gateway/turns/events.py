@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal
 
 from durable import BoundedDict
@@ -41,16 +40,9 @@ class Events:
         now = time.monotonic()
         return self._latest > now and self._until[slot_of(key)] > now
 
-    @contextmanager
-    def onlooker(self, key: str, message_id: str, spawn: Spawn) -> Iterator[Onlooker]:
-        """Show one turn while the context is open; a key has one turn at a time."""
-        looking = self._onlookers[key] = Onlooker(self, key, message_id, spawn)
-        try:
-            yield looking
-        finally:
-            # After a fence the next turn of the key may have begun already.
-            if self._onlookers.get(key) is looking:
-                del self._onlookers[key]
+    def onlooker(self, key: str, message_id: str, spawn: Spawn) -> Onlooker:
+        """Show one turn, while the context of what is returned is open; a key has one turn at a time."""
+        return Onlooker(self, self._onlookers, key, message_id, spawn)
 
     def draft(self, key: str) -> None:
         """Send the text that the running turn of ``key`` has so far, where it runs here."""
@@ -92,20 +84,26 @@ class Events:
 
 
 class Onlooker:
-    """Shows one turn, piece by piece, to whoever watches its key."""
+    """Shows one turn, piece by piece, to whoever watches its key, while it is open."""
 
     def __init__(
-        self,
-        events: Events,
-        key: str,
-        message_id: str,
-        spawn: Spawn,
+        self, events: Events, others: dict[str, Onlooker], key: str, message_id: str, spawn: Spawn
     ) -> None:
         self._written: list[str] = []
         self._events = events
+        self._others = others
         self._key = key
         self._message_id = message_id
         self._spawn = spawn
+
+    def __enter__(self) -> Onlooker:
+        self._others[self._key] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # After a fence the next turn of the key may have begun already.
+        if self._others.get(self._key) is self:
+            del self._others[self._key]
 
     def delta(self, text: str) -> None:
         """Show the next piece of the answer's text."""

@@ -79,13 +79,13 @@ class Refusals:
         return waiting >= self._limit or key in self._queues
 
     def add(self, inbound: Inbound, letter: Letter, *, tell: bool) -> None:
-        """Refuse a letter; one that comes again only gets its new acknowledgement."""
+        """Refuse a letter; one that comes again only gets a further acknowledgement."""
         queue = self._queues.get(inbound.key)
         if queue is None:
             queue = self._queues[inbound.key] = {}
             self._spawn(self._serve(inbound.key, queue), f"refuse {inbound.key}")
         if (entry := queue.get(inbound.id)) is not None:
-            entry.letter = letter
+            entry.come_again(letter)
             return
         queue[inbound.id] = Entry(inbound, letter, asyncio.get_running_loop().time())
         if tell:
@@ -103,6 +103,8 @@ class Refusals:
                 for entry in ended:
                     del queue[entry.inbound.id]
                     self._telling.discard((key, entry.inbound.id))
+                    for letter in entry.left():
+                        self.add(entry.inbound, letter, tell=False)
                 if len(ended) < len(entries):
                     after_s = back_off_s(max(entry.tries.waits for entry in entries))
                     await first_of(self._closing.wait(), timeout_s=after_s)
@@ -161,7 +163,7 @@ class Refusals:
             log.exception("refusal.crashed", key=entry.inbound.key, ids=[entry.inbound.id])
             _crash([entry])
             return False
-        # Published twice, the second one came meanwhile: it must be acknowledged, too.
+        # Lost and come again meanwhile, it must be acknowledged, too.
         return again is None and entry.letter is entry.settled
 
     async def _parked(self, entry: Entry) -> list[Entry]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from channels.message import Inbound
 from durable import first_of
+from gateway.observer import TurnFigures
 from gateway.queue.mailbox import Letter
 from gateway.turns.policy import Verdict
 from session.turn.turn import StopSwitch
@@ -41,11 +42,12 @@ class Entry:
     """A letter in its lane, from its coming to its end.
 
     Args:
-        letter: its newest delivery.
+        letter: its delivery; a newer one once that is lost.
         since: loop time at which it came into the lane, seconds.
         queued_at: the same by the clock on the wall.
         heads: it was the first of its lane when it came, so that a death may have cut its turn short.
         settled: the delivery that was acknowledged. If ``letter`` is a newer one, that one still has to be.
+        copies: other letters under its id, put beside it: each has an acknowledgement of its own.
         verdict: why it is to be parked.
         parking: set when the try to park it has ended.
         held: what of the workspace refused at the last try.
@@ -57,6 +59,7 @@ class Entry:
         apart: a turn of several letters failed with it, so that it is asked alone.
         deleted: its message was taken back while it waited.
         asking: the tool that waits for a person's word.
+        figures: what its turn took here so far.
     """
 
     inbound: Inbound
@@ -66,6 +69,7 @@ class Entry:
     stop: StopSwitch = field(default_factory=StopSwitch)
     tries: Tries = field(default_factory=Tries)
     settled: Letter | None = None
+    copies: list[Letter] = field(default_factory=list)
     verdict: Verdict | None = None
     parking: asyncio.Event | None = None
     held: str = ""
@@ -78,6 +82,20 @@ class Entry:
     deleted: bool = False
     asking: str = ""
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    figures: TurnFigures = field(default_factory=TurnFigures)
+
+    def come_again(self, letter: Letter) -> bool:
+        """Take a further letter under its id: its next delivery where it is lost (True), else a copy."""
+        if not self.letter.lost:
+            self.copies.append(letter)
+            return False
+        self.letter = letter
+        return True
+
+    def left(self) -> Iterator[Letter]:
+        """Yield what came under its id and is still to be acknowledged when it has ended."""
+        newer = self.settled is not None and self.letter is not self.settled
+        yield from (each for each in ([self.letter] if newer else []) + self.copies if not each.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +166,14 @@ class Lanes:
         """Put a letter at the end of its lane.
 
         Returns:
-            Its entry. None: the message is in the lane already, and only got its new acknowledgement.
+            Its entry. None: the message is in the lane already, and only got a further acknowledgement.
         """
         lane = self._lanes.get(inbound.key)
         if lane is None:
             lane = self._lanes[inbound.key] = Lane(inbound.key)
         entry = lane.find(inbound.id)
         if entry is not None:
-            entry.letter = letter
-            if entry is lane.running:
+            if entry.come_again(letter) and entry is lane.running:
                 # Unless it begins, its partition may go to another daemon, which would run the turn as well.
                 letter.begin()
             return None
@@ -255,6 +272,7 @@ class Lanes:
             if not entry.letter.begin():
                 # It comes again, here or elsewhere, and is then a letter like any other.
                 lane.shift()
+                self._add_left(entry)
                 return None
             lane.running = entry
             try:
@@ -263,10 +281,13 @@ class Lanes:
                 lane.running = None
         if again is None:
             lane.shift()
-            if entry.settled is not None and entry.letter is not entry.settled:
-                # Put back or published twice, it came while the delivery before it was acknowledged.
-                self.add(entry.inbound, entry.letter)
+            self._add_left(entry)
         return again
+
+    def _add_left(self, entry: Entry) -> None:
+        """Give what was put back or published twice a place of its own: it is answered again, not asked."""
+        for letter in entry.left():
+            self.add(entry.inbound, letter)
 
     async def _pause(self, lane: Lane, again: RetryAfter) -> None:
         """Wait without holding a place among the running turns."""

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from channels.cron.job import ABOUT
 from channels.message import Inbound, times
+from gateway.queue.mailbox import carried
 from session.approvals.answers import COUNTED
 from session.context.audience import told
 from session.context.enclosures import sends_files
 from session.context.links import may_link
 from session.context.quiet import QUIET
 from session.context.scopes import Chat
+from session.models.model import Payer
 from session.store.store import Session
 from session.transcript.attachments import Attachment
 from session.transcript.journal import Known
@@ -27,8 +29,11 @@ ASKER: Final = "asker"
 _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
 
-def request(inbound: Inbound, *, queued_at: datetime | None = None) -> Request:
-    """Turn a queue body into the session package's own request; ``queued_at``: when it came into its lane."""
+def request(inbound: Inbound, payer: Payer | None = None, *, queued_at: datetime | None = None) -> Request:
+    """Turn a queue body into the session package's own request, for which ``payer`` pays.
+
+    ``queued_at`` is when it came into its lane.
+    """
     who = inbound.sender
     named = (("id", who.id), ("name", who.name), ("username", who.username))
     sender: Mapping[str, str] = {name: value for name, value in named if value}
@@ -46,6 +51,8 @@ def request(inbound: Inbound, *, queued_at: datetime | None = None) -> Request:
         job_name=job_name(inbound),
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
+        payer=payer,
+        traceparent=carried.get().get("traceparent", ""),
         **times(inbound, queued_at),
     )
 
@@ -73,13 +80,16 @@ def chat(inbound: Inbound) -> Chat | None:
     return told(inbound.key, inbound.id, group=inbound.group)
 
 
-def may_enclose(session: Session, inbound: Inbound, reply: Reply) -> bool:
-    """Say whether files may go out with what a letter ended in: an answer of the model, told or not."""
-    if (reply.silent and not is_quiet(reply)) or reply.kind != "reply" or not asks_model(inbound):
+def may_enclose(inbound: Inbound, reply: Reply) -> bool:
+    """Say whether files may go out with what a letter ended in: an answer of the model, told or not.
+
+    What a subagent answers is read by a model, and takes none along.
+    """
+    if not reply.sends_files and not may_link(reply.text):
         return False
-    exchange = session.find(inbound.id)
-    final = exchange.final if exchange is not None else None
-    return may_link(reply.text) or (final is not None and sends_files(session.line(final)))
+    if (reply.silent and not is_quiet(reply)) or reply.kind != "reply":
+        return False
+    return asks_model(command(inbound)) and inbound.channel != SUBAGENTS
 
 
 def command(inbound: Inbound) -> commands.Command | None:
@@ -94,15 +104,13 @@ def is_quiet(reply: Reply) -> bool:
     return reply.silent and reply.reason == QUIET
 
 
-def asks_model(inbound: Inbound) -> bool:
-    """Say whether the model is asked for this message: no command is but ``/retry``."""
-    found = command(inbound)
+def asks_model(found: commands.Command | None) -> bool:
+    """Say whether the model is asked for a message: for no command but ``/retry``."""
     return found is None or found.name == "retry"
 
 
-def calls_model(inbound: Inbound) -> bool:
+def calls_model(found: commands.Command | None) -> bool:
     """Say whether a model may be called on the way to its answer, a summary's included."""
-    found = command(inbound)
     return found is None or found.name in ("retry", "compact")
 
 
@@ -124,9 +132,10 @@ def stored(session: Session, inbound: Inbound) -> Reply | None:
             return Reply(silent=True)
         if line.get("message_id") != inbound.id:
             return _TOGETHER
+        text, sent = str(line.get("content") or ""), sends_files(line.get("tools_used"))
         if line.get("unsent") is True:
-            return Reply(text=str(line.get("content") or ""), silent=True, reason=QUIET, repeated=True)
-        return Reply(text=str(line.get("content") or ""), repeated=True, seq=session.seq_of(inbound.id))
+            return Reply(text=text, silent=True, reason=QUIET, repeated=True, sends_files=sent)
+        return Reply(text=text, repeated=True, seq=session.seq_of(inbound.id), sends_files=sent)
     known = session.journal.known(inbound.id)
     return None if known is None else _remembered(known)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.message import Inbound, Sender, times
+from channels.message import Inbound, Sender
 from durable import BoundedDict
 from session.context.scopes import Scopes
 from session.errors import OverCap
@@ -95,20 +95,26 @@ class Quota:
         # When a message of a chat was last answered: what it was told before that is not true any more.
         self._answered: BoundedDict[str, datetime] = BoundedDict(KNOWN_MAX)
 
-    async def refusal(self, session: Session, inbound: Inbound) -> Reply | None:
+    @property
+    def limits(self) -> bool:
+        """Whether there is any limit to keep."""
+        return bool(self._turns_per_hour) or self._spending.limited
+
+    async def refusal(self, session: Session, payer: Payer, *, turns: bool) -> Reply | None:
         """Return what a message over a limit ends in, already in the journal. None: it may be asked.
+
+        ``turns`` says whether the messages of an hour are counted, too.
 
         Raises:
             NewerFormat, StoreError, Fenced: nothing was decided.
         """
-        if not self._turns_per_hour and not self._spending.limited:
+        if not self.limits:
             return None
         await self._spending.refresh()
-        # The message for which a subagent works was counted before, and was within the limit.
-        over = self._over(self.payer(inbound), turns=inbound.kind != "result")
-        return await self._conclude(session, inbound, over) if over is not None else None
+        over = self._over(payer, turns=turns)
+        return await self._conclude(session, payer, over) if over is not None else None
 
-    async def broken_off(self, session: Session, inbound: Inbound, error: OverCap, *, begun: bool) -> Reply:
+    async def broken_off(self, session: Session, payer: Payer, error: OverCap, *, begun: bool) -> Reply:
         """Return what a message ends in whose next request would go over a cap, already in the journal.
 
         One whose answer was ``begun`` is told in any case: its chat waits for it.
@@ -118,26 +124,24 @@ class Quota:
         """
         words = BROKEN_OFF_SAID if begun else TOO_LITTLE_SAID
         text = words.format(_WHOLE[error.name], AGAIN_SAID)
-        return await self._conclude(session, inbound, Over(error.about, text, error.until - DAY), told=begun)
+        return await self._conclude(session, payer, Over(error.about, text, error.until - DAY), told=begun)
 
-    async def _conclude(self, session: Session, inbound: Inbound, over: Over, *, told: bool = False) -> Reply:
+    async def _conclude(self, session: Session, payer: Payer, over: Over, *, told: bool = False) -> Reply:
         """End a message in a notice, in silence where its chat was told since; ``told``: in no case."""
         said = session.journal.said(REASON, over.about)
-        since = max(over.told_since, self._answered.get(inbound.key, over.told_since))
+        since = max(over.told_since, self._answered.get(payer.key, over.told_since))
         if not told and said is not None and said >= since:
-            await session.journal.conclude(
-                inbound.id, "silent", text=over.text, reason=REASON, **times(inbound)
-            )
+            await session.journal.conclude(payer.id, "silent", text=over.text, reason=REASON)
             return Reply(over.text, reason=REASON, silent=True)
         known = await session.journal.conclude(
-            inbound.id, "notice", text=over.text, reason=REASON, about=over.about, **times(inbound)
+            payer.id, "notice", text=over.text, reason=REASON, about=over.about
         )
         return Reply(known.text, kind="notice", reason=REASON, seq=known.seq or 0)
 
     @contextmanager
-    def running(self, inbound: Inbound) -> Iterator[None]:
+    def running(self, payer: Payer) -> Iterator[None]:
         """Count a turn of its person while it runs."""
-        person = self._person_of(inbound)
+        person = payer.person
         self._running[person] += 1
         try:
             yield
@@ -150,20 +154,19 @@ class Quota:
         """Say for whom the requests of a message count."""
         return Payer(inbound.key, self._person_of(inbound), inbound.cron_job_id or "", inbound.id)
 
-    def meter(self, inbound: Inbound) -> Meter:
+    def meter(self, payer: Payer) -> Meter:
         """Make what counts the cost of a message's turn, and keeps its requests within the caps."""
-        return turn_meter(self._spending, self.payer(inbound))
+        return turn_meter(self._spending, payer)
 
-    def record(self, inbound: Inbound, usage: Usage, *, answered: bool = True) -> None:
+    def record(self, payer: Payer, usage: Usage, *, answered: bool = True) -> None:
         """Count a turn that has ended, and what it cost."""
-        person, job = self._person_of(inbound), inbound.cron_job_id or ""
-        self._spending.record(inbound.key, person, usage, job=job, id_=inbound.id)
+        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=payer.id)
         if answered and self._spending.limited:
-            self._answered[inbound.key] = self._clock()
+            self._answered[payer.key] = self._clock()
 
     async def left(self, request: Request) -> list[str]:
         """Say in lines what is left to whoever sent a message, of what was read just now."""
-        if not self._turns_per_hour and not self._spending.limited:
+        if not self.limits:
             return []
         await self._spending.refresh()
         payer = self.payer(_letter(request))

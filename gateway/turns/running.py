@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from channels.message import Inbound
 from gateway.turns import jobs
 from gateway.turns.approvals import Approvals
 from gateway.turns.attempts import Attempt
@@ -23,7 +23,7 @@ from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.approvals.gate import AwaitsApproval
 from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError
-from session.models.model import Meter, Usage
+from session.models.model import Meter, Payer, Usage
 from session.store.store import Session
 from session.turn.turn import Reply, Request, Turns
 
@@ -68,15 +68,20 @@ class TurnRuns:
         self._turn_ended = turn_ended
         self._spawn = spawn
 
-    async def run(self, attempt: Attempt, request: Request) -> Reply | RetryAfter | None:
-        """Run the turn; None when the letter was parked."""
+    async def run(self, attempt: Attempt, request: Request, payer: Payer | None) -> Reply | RetryAfter | None:
+        """Run the turn, for which ``payer`` pays; None when the letter was parked."""
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
         entry.asking = ""
-        meter = self._quota.meter(self.payer(inbound)) if self._quota is not None else Meter()
+        if request.payer is not payer:
+            request = replace(request, payer=payer)
+        meter = self._quota.meter(payer) if self._quota is not None and payer is not None else Meter()
         try:
             async with attempt:
-                reply = await self._run(attempt, request, meter)
+                try:
+                    reply = await self._run(attempt, request, meter)
+                finally:
+                    entry.figures.add(meter)
         except AwaitsApproval as asks:
             self._outages.model_answers()
             assert self._approvals is not None
@@ -89,17 +94,18 @@ class TurnRuns:
                 await self._parking.park(entry, session, Verdict("outage", said, cause_of(error)))
             return again
         except LineTooLong as error:
-            self._count(inbound, meter)
+            self._count(payer, meter)
             await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
             return None
         except OverCap as error:
-            return await self._broken_off(attempt, request, error, meter)
+            assert payer is not None
+            return await self._broken_off(attempt, request, error, meter, payer)
         # It is a SessionError, but of the disk and not of the letter: the lane waits.
         except StoreError:
             raise
         except SessionError as error:
             self._outages.model_answers()
-            self._count(inbound, meter)
+            self._count(payer, meter)
             # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
             if await self._collecting.part(entry, session, self._turns.now()):
                 return RetryAfter(SOON_S)
@@ -108,14 +114,10 @@ class TurnRuns:
             await self._parking.park(entry, session, verdict)
             return None
         self._outages.model_answers()
-        self._count(inbound, meter)
+        self._count(payer, meter)
         if not is_of_subagent(inbound):
             self._turn_ended(session, reply)
         return reply
-
-    def payer(self, inbound: Inbound) -> Inbound:
-        """Return a letter that says who pays for the turn of this one."""
-        return self._subagents.payer(inbound) if self._subagents is not None else inbound
 
     async def _run(self, attempt: Attempt, request: Request, meter: Meter) -> Reply:
         entry, inbound = attempt.entry, attempt.entry.inbound
@@ -134,12 +136,13 @@ class TurnRuns:
                 joins=self._collecting.joins(attempt),
             )
 
-    async def _broken_off(self, attempt: Attempt, request: Request, error: OverCap, meter: Meter) -> Reply:
+    async def _broken_off(
+        self, attempt: Attempt, request: Request, error: OverCap, meter: Meter, payer: Payer
+    ) -> Reply:
         """End a turn whose next request would go over a cap, with what it had so far."""
         assert self._quota is not None
-        inbound, begun = attempt.entry.inbound, meter.usage != Usage()
+        begun = meter.usage != Usage()
         # Known first: after a crash the notice is sent again, and the model is not asked.
-        payer = self.payer(inbound)
         reply = await self._quota.broken_off(attempt.session, payer, error, begun=begun)
         await self._turns.close(attempt.session, request)
         if begun:
@@ -147,6 +150,6 @@ class TurnRuns:
         log.info("turn.broken_off", limit=error.name, begun=begun)
         return reply
 
-    def _count(self, inbound: Inbound, meter: Meter) -> None:
-        if self._quota is not None:
-            self._quota.record(self.payer(inbound), meter.usage)
+    def _count(self, payer: Payer | None, meter: Meter) -> None:
+        if self._quota is not None and payer is not None:
+            self._quota.record(payer, meter.usage)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
 from channels.message import Inbound
 from durable import BoundedDict
 from gateway.errors import LetterLost
+from gateway.observer import NOTHING, Observer, TurnEnded
 from gateway.queue.mailbox import Mailbox, Post
 from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
@@ -39,6 +41,7 @@ class Settlement:
     Args:
         letter_ended: hears of each letter how it ended, with its milliseconds from the first try on.
         subagents: what their letters end in; None: there are none.
+        observer: hears of each letter that has ended, with what its turn took.
     """
 
     def __init__(
@@ -50,8 +53,10 @@ class Settlement:
         letter_ended: LetterEnded,
         clock: Callable[[], datetime],
         subagents: Subagents | None = None,
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self._subagents = subagents
+        self._observer = observer
         self._mailbox = mailbox
         self._events = events
         self._notices = notices
@@ -91,32 +96,30 @@ class Settlement:
         inbound = entry.inbound
         if self._subagents is not None and is_of_subagent(inbound):
             post = await self._subagents.result(inbound, reply)
-            await self._settle(entry, [] if post is None else [post], error=reply.reason)
+            await self._settle(entry, [] if post is None else [post], reply, error=reply.reason)
             await self._subagents.settled(inbound)
             return None
-        await self._send(entry, reply)
-        if self._subagents is not None and inbound.kind == "result":
+        if reply.silent:
+            await self._end_in_silence(entry, reply)
+        else:
+            post = replies.reply(inbound, reply, self._clock())
+            await self._settle(entry, [post], reply, error=reply.reason if reply.kind == "notice" else "")
+            # The acknowledgement may yet be lost with its connection.
+            self._replied[inbound.key, inbound.id] = None
+            kind: EventKind = "notice" if reply.kind == "notice" else "reply"
+            await self._notices.show(kind, inbound, post, reply.text, reply.seq)
+        if inbound.kind == "result" and self._subagents is not None:
             await self._subagents.settled(inbound)
         return None
 
-    async def _send(self, entry: Entry, reply: Reply) -> None:
-        inbound = entry.inbound
-        if reply.silent:
-            together = reply.reason == TOGETHER
-            await self._settle(entry, [], error="" if reply.reason in (TOGETHER, QUIET) else reply.reason)
-            # Nobody waits for what a job has to say, and a chat that was told once is not told again.
-            if reply.reason and reply.reason != QUIET and reply.kind != "notice":
-                text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
-                event_id = f"{inbound.id}#notice.{reply.reason}"
-                await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
-            return
-        post = replies.reply(inbound, reply, self._clock())
-        await self._settle(entry, [post], error=reply.reason if reply.kind == "notice" else "")
-        # The acknowledgement may yet be lost with its connection.
-        self._replied[inbound.key, inbound.id] = None
-        log.info("turn.replied", repeated=reply.repeated, chars=len(reply.text))
-        kind: EventKind = "notice" if reply.kind == "notice" else "reply"
-        await self._notices.show(kind, inbound, post, reply.text, reply.seq)
+    async def _end_in_silence(self, entry: Entry, reply: Reply) -> None:
+        inbound, together = entry.inbound, reply.reason == TOGETHER
+        await self._settle(entry, [], reply, error="" if reply.reason in (TOGETHER, QUIET) else reply.reason)
+        # Nobody waits for what a job has to say, and a chat that was told once is not told again.
+        if reply.reason and reply.reason != QUIET and reply.kind != "notice":
+            text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
+            event_id = f"{inbound.id}#notice.{reply.reason}"
+            await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
 
     async def failed(self, entry: Entry, verdict: Verdict) -> bool:
         """Let a subagent's letter that fails for good end in a result that says so; False: it is none.
@@ -131,22 +134,73 @@ class Settlement:
         await self.send(entry, Reply(verdict.said, kind="notice", reason=verdict.reason))
         return True
 
-    def ended(self, entry: Entry, error: str) -> None:
-        """Say how a letter ended to whoever keeps count of it; ``error`` is the class of its reason."""
+    def ended(
+        self,
+        entry: Entry,
+        error: str,
+        result: str = "parked",
+        put_s: float = 0.0,
+        *,
+        reply: Reply | None = None,
+    ) -> None:
+        """Say how a letter ended to whoever keeps count of it; ``error`` is the class of its reason.
+
+        ``reply`` is what it ended in: then it gets its one line in the log; a parked one has its own.
+        """
         took_s = asyncio.get_running_loop().time() - entry.begun_at
+        waited_s = _waited_s(entry, took_s)
+        if reply is not None:
+            _tell(entry, reply, result, waited_s, took_s)
         try:
             self._letter_ended(entry.inbound, "error" if error else "ok", error, round(took_s * 1000))
         except Exception:
             # What they do with it must not bring the letter back.
             log.exception("letter_ended.crashed")
+        headers = entry.letter.headers
+        self._observer.turn_ended(
+            TurnEnded(entry.inbound, result, error, waited_s, took_s, entry.figures, put_s, headers)
+        )
 
-    async def _settle(self, entry: Entry, posts: Sequence[Post], *, error: str) -> None:
-        letter = entry.letter
+    async def _settle(self, entry: Entry, posts: Sequence[Post], reply: Reply, *, error: str) -> None:
+        letter, began = entry.letter, time.perf_counter()
         try:
             await self._mailbox.settle(letter, posts)
         except LetterLost:
             # The reply is durable, so that the letter has ended: its next delivery is only acknowledged.
-            self.ended(entry, error)
+            self.ended(entry, error, _result(reply))
             raise
         entry.settled = letter
-        self.ended(entry, error)
+        self.ended(entry, error, _result(reply), time.perf_counter() - began, reply=reply)
+
+
+def _tell(entry: Entry, reply: Reply, result: str, waited_s: float | None, took_s: float) -> None:
+    """Write the one line of a letter: what it ended in, and what that took; what is nothing is left out."""
+    figures = entry.figures
+    values: dict[str, Any] = {"result": result, "chars": len(reply.text), "took_s": round(took_s, 3)}
+    if waited_s is not None:
+        values["wait_s"] = round(waited_s, 3)
+    if reply.reason:
+        values["reason"] = reply.reason
+    if reply.repeated:
+        values["repeated"] = True
+    if figures.tries:
+        values |= {"attempt": figures.tries, "calls": figures.calls, "model_s": round(figures.model_s, 3)}
+    if (usage := figures.usage) is not NOTHING:
+        values |= {"prompt": usage.prompt, "completion": usage.completion}
+        values["cost_usd"] = round(usage.cost_usd, 6)
+    log.info("turn.replied" if result == "reply" else "turn.ended", **values)
+
+
+def _result(reply: Reply) -> str:
+    return "silent" if reply.silent else reply.kind
+
+
+def _waited_s(entry: Entry, took_s: float) -> float | None:
+    """Return the seconds from the acceptance of a letter to its first try; None where nobody noted that."""
+    if not entry.inbound.received_at:
+        return None
+    try:
+        accepted_s = datetime.fromisoformat(entry.inbound.received_at).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(time.time() - accepted_s - took_s, 0.0)

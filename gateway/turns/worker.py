@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +12,8 @@ import structlog
 
 from channels.message import Inbound, times
 from gateway.errors import LetterLost, MailboxError
-from gateway.queue.mailbox import INBOUND, Mailbox
+from gateway.observer import Observer
+from gateway.queue.mailbox import INBOUND, Mailbox, carried
 from gateway.queue.retry import back_off_s
 from gateway.turns import chat_migration, edits, outcomes
 from gateway.turns.approvals import Approvals
@@ -23,17 +23,13 @@ from gateway.turns.collect import Collecting, QueueRules
 from gateway.turns.events import Events
 from gateway.turns.flood import Refusals
 from gateway.turns.idle import IdleBoundary
-from gateway.turns.jobs import Jobs
+from gateway.turns.jobs import Jobs, is_job
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
 from gateway.turns.outages import Outages
 from gateway.turns.parking import Parking
-from gateway.turns.policy import (
-    ATTEMPTS_SAID,
-    FENCED_TRIES,
-    Verdict,
-)
+from gateway.turns.policy import ATTEMPTS_SAID, FENCED_TRIES, Verdict
 from gateway.turns.quota import Quota
 from gateway.turns.running import TurnRuns
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
@@ -41,6 +37,7 @@ from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.errors import Fenced, NewerFormat, SessionError, StoreError
 from session.memory.circles import learn
+from session.models.model import Payer
 from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
 from session.transcript.key import SessionKey
@@ -89,6 +86,7 @@ class Worker:
         subagents: Subagents | None = None,
         decides: Callable[[Inbound], bool] = lambda inbound: True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
         self.attached = asyncio.Event()
@@ -104,6 +102,7 @@ class Worker:
         self._jobs = jobs
         self._subagents = subagents
         self._draining = False
+        self._observer = observer
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
         self._settlement = settlement = Settlement(
@@ -113,6 +112,7 @@ class Worker:
             letter_ended=letter_ended,
             clock=clock,
             subagents=subagents,
+            observer=observer,
         )
         self._parking = Parking(
             mailbox=mailbox, notices=notices, jobs=jobs, ended=settlement.ended, told=settlement.failed
@@ -120,7 +120,7 @@ class Worker:
         self.orders = self._open_orders(store, clock)
         self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)
         self._collecting = Collecting(rules.queue, self.lanes)
-        self._arrivals = self._open_arrivals(store, notices)
+        self._arrivals = self._open_arrivals(store, notices, observer)
         self._outages = self._open_outages(notices, clock, confides)
         self.outage = self._outages.outage
         self._runs = self._open_runs(turn_ended)
@@ -163,7 +163,7 @@ class Worker:
             spawn=self._spawn,
         )
 
-    def _open_arrivals(self, store: Store, notices: Notices) -> Arrivals:
+    def _open_arrivals(self, store: Store, notices: Notices, observer: Observer) -> Arrivals:
         refusals = Refusals(
             self._rules.flood_per_chat,
             store=store,
@@ -182,6 +182,7 @@ class Worker:
             refusals=refusals,
             collecting=self._collecting,
             spawn=self._spawn,
+            redelivered=observer.redelivered,
         )
 
     def _open_approvals(
@@ -243,6 +244,7 @@ class Worker:
         """Do one try of the head of a lane; None when its letter has ended or is no longer ours."""
         inbound = entry.inbound
         bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
+        carries = carried.set(self._observer.working(inbound, entry.letter.headers))
         try:
             return await self._try(entry)
         # A newer version works on these files: this process must end, and not wait for a disk that is sound.
@@ -262,6 +264,7 @@ class Worker:
             entry.tries.crashes += 1
             return None if self._parking.is_given_up(entry) else RetryAfter(back_off_s(entry.tries.waits))
         finally:
+            carried.reset(carries)
             structlog.contextvars.reset_contextvars(**bound)
 
     async def _try(self, entry: Entry) -> RetryAfter | None:
@@ -273,7 +276,7 @@ class Worker:
         if entry.verdict is not None and entry.tries.fenced >= self._rules.fenced_tries:
             await self._parking.park(entry, None, entry.verdict)
             return None
-        agents = self._subagents_of(inbound)
+        agents = self._subagents if is_of_subagent(inbound) else None
         if agents is not None and await agents.turned_away(entry):
             return None
         store = agents.store if agents is not None else self._store
@@ -285,23 +288,18 @@ class Worker:
                 await agents.opened(session, entry.inbound)
             reply = await self._outcome(entry, session)
             if isinstance(reply, Reply):
-                reply = await self._with_files(inbound, session, reply)
-                if self._jobs is not None:
+                if self._enclosures is not None and outcomes.may_enclose(inbound, reply):
+                    reply = await self._with_files(self._enclosures, inbound, session, reply)
+                if self._jobs is not None and is_job(inbound):
                     reply = await self._jobs.settled(inbound, reply)
                 return await self._settlement.send(entry, reply)
             return reply
 
-    def _subagents_of(self, inbound: Inbound) -> Subagents | None:
-        """Return the subagents where a letter is one's task; None for every other letter."""
-        return self._subagents if is_of_subagent(inbound) else None
-
-    async def _with_files(self, inbound: Inbound, session: Session, reply: Reply) -> Reply:
+    async def _with_files(
+        self, enclosures: Enclosures, inbound: Inbound, session: Session, reply: Reply
+    ) -> Reply:
         """Add the files that a model's answer links to, or its turn sends."""
-        if self._enclosures is None or is_of_subagent(inbound):
-            return reply
-        if not outcomes.may_enclose(session, inbound, reply):
-            return reply
-        files = await self._enclosures(session, outcomes.request(inbound), reply.text)
+        files = await enclosures(session, outcomes.request(inbound), reply.text)
         if files and outcomes.is_quiet(reply):
             # A job that has nothing to say may still have something to show.
             return replace(reply, text="", silent=False, reason="", files=files)
@@ -338,27 +336,44 @@ class Worker:
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
         await learn(session, outcomes.chat(inbound))
         # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
-        with ExitStack() as held:
-            if outcomes.asks_model(inbound) and self._quota is not None:
-                asked = entry.admitted or session.find(inbound.id) is not None
-                payer = self._runs.payer(inbound)
-                if not asked and (refusal := await self._quota.refusal(session, payer)) is not None:
-                    return refusal
-                entry.admitted = True
-                held.enter_context(self._quota.running(payer))
-            attempt = self._attempts.at(entry, session)
-            if attempt.spent:
-                verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
-                await self._parking.park(entry, session, verdict)
-                return None
-            if attempt.alone and await self._collecting.part(entry, session, self._turns.now()):
-                return RetryAfter(SOON_S)
-            if attempt.counted and outcomes.calls_model(inbound):
-                # It takes seconds, and a kill in them is no fault of the letter's.
-                await self._turns.ready(entry.stop)
-            if (wait := attempt.take_place()) is not None:
-                return wait
-            held.callback(attempt.leave_place)
+        quota = self._quota if outcomes.asks_model(command) else None
+        if quota is None:
+            return await self._begin(entry, session, command, None)
+        payer = self._payer(quota, inbound)
+        if not quota.limits:
+            return await self._begin(entry, session, command, payer)
+        if not entry.admitted and session.find(inbound.id) is None:
+            # The message for which a subagent works was counted before, and was within the limit.
+            turns = inbound.kind != "result" and not is_of_subagent(inbound)
+            refusal = await quota.refusal(session, payer, turns=turns)
+            if refusal is not None:
+                return refusal
+        entry.admitted = True
+        with quota.running(payer):
+            return await self._begin(entry, session, command, payer)
+
+    def _payer(self, quota: Quota, inbound: Inbound) -> Payer:
+        """Say who pays for the turn of a letter: for a subagent's, and its result's, who asked for it."""
+        return quota.payer(self._subagents.payer(inbound) if self._subagents is not None else inbound)
+
+    async def _begin(
+        self, entry: Entry, session: Session, command: commands.Command | None, payer: Payer | None
+    ) -> Reply | RetryAfter | None:
+        """Run the command or the turn where its letter may be tried again; None when it was parked."""
+        inbound = entry.inbound
+        attempt = self._attempts.at(entry, session)
+        if attempt.spent:
+            said = ATTEMPTS_SAID.format(attempt.begun)
+            await self._parking.park(entry, session, Verdict("attempts", said))
+            return None
+        if attempt.alone and await self._collecting.part(entry, session, self._turns.now()):
+            return RetryAfter(SOON_S)
+        if attempt.counted and outcomes.calls_model(command):
+            # It takes seconds, and a kill in them is no fault of the letter's.
+            await self._turns.ready(entry.stop)
+        if (wait := attempt.take_place()) is not None:
+            return wait
+        try:
             if command is not None:
                 async with attempt:
                     answer = await self._ordered(entry, session, command)
@@ -367,9 +382,12 @@ class Worker:
                         inbound.id, "command", text=answer, **times(inbound, entry.queued_at)
                     )
                     return Reply(text=answer, seq=known.seq or 0, silent=not answer)
-                return await self._runs.run(attempt, answer)
+                return await self._runs.run(attempt, answer, payer)
             await self._idle.before(entry, session)
-            return await self._runs.run(attempt, outcomes.request(inbound, queued_at=entry.queued_at))
+            request = outcomes.request(inbound, payer, queued_at=entry.queued_at)
+            return await self._runs.run(attempt, request, payer)
+        finally:
+            attempt.leave_place()
 
     async def _ordered(self, entry: Entry, session: Session, command: commands.Command) -> str | Request:
         """Run a command whose turn it is."""

@@ -27,7 +27,6 @@ def enclosed(
     return list(found.values())[:MAX_FILES]
 
 
-def sends_files(final: Mapping[str, Any]) -> bool:
-    """Say, by the last line of a turn, whether it sent a file."""
-    used = final.get("tools_used")
+def sends_files(used: object) -> bool:
+    """Say, by the names of the tools that a turn used, whether it sent a file."""
     return isinstance(used, list) and NAME in used

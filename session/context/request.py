@@ -13,7 +13,7 @@ from session.context import context
 from session.context.embeddings import Embeddings
 from session.context.relevance import Relevance, chosen, comparable, compared
 from session.context.scopes import Chat
-from session.models.model import Message, Meter, Model, Prompt
+from session.models.model import Message, Meter, Model, Payer, Prompt
 from session.store.store import Session
 from session.tools import Toolbox, ToolPlace
 from session.transcript.attachments import Album, Attachment
@@ -45,7 +45,8 @@ class Request:
     the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
     the person typed where ``text`` is something else. ``job_name`` is that of the job which asks,
     ``heartbeat`` says that it is one. ``asker`` is the person on whose behalf it comes where its sender is
-    none. ``received_at`` says when it was accepted, ``queued_at`` when it came into its lane (ISO 8601).
+    none. ``payer`` is for whom its requests count; None: for the conversation alone. ``received_at`` is when
+    it was accepted, ``queued_at`` when it came into its lane (ISO 8601), ``traceparent`` its turn's span.
     """
 
     id: str
@@ -60,10 +61,12 @@ class Request:
     attachments: Sequence[Attachment] = ()
     received_at: str = ""
     queued_at: str = ""
+    traceparent: str = ""
     typed: str = ""
     job_name: str = ""
     heartbeat: bool = False
     asker: Mapping[str, str] = field(default_factory=dict)
+    payer: Payer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ def place_of(session: Session, request: Request, *, files: Path, scope: str, gro
         source=request.source,
         group=group,
         chat=request.answer_to,
+        payer=request.payer,
     )
 
 

@@ -119,7 +119,9 @@ class Owed:
 
 
 def count(layout: Layout, subject: Subject, erased: Erased) -> None:
-    """Count the subject's files before they are removed."""
+    """Count the subject's files before they are removed, those in folders that are shut as well."""
+    for scope in subject.scopes:
+        places.open_up(layout.workspace / "files" / scope)
     for found in subject.files(layout):
         if found.place.use != "guard":
             erased.add(found.place.kind, 1, found.size)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from session.tools import Tool
 
 PREFIX: Final = "mcp_"
 # What every provider takes as the name of a function.
@@ -16,6 +18,22 @@ _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 
 # Names of a server and of one of its tools.
 Pair = tuple[str, str]
+
+
+class NoServers:
+    """No server is configured: there is no tool, but the name that an old call bears is still a server's."""
+
+    def tools(self) -> Sequence[Tool]:
+        """List none."""
+        return ()
+
+    def get(self, name: str) -> Tool | None:
+        """Find none."""
+        return None
+
+    def owns(self, name: str) -> bool:
+        """Say whether a name is that of a tool of some server."""
+        return name.startswith(PREFIX)
 
 
 def offered_names(pairs: Iterable[Pair]) -> dict[Pair, str]:

@@ -25,7 +25,8 @@ HOUR, DAY = 60, 24 * 60
 class Budget:
     """Counts calls by the minute in one file that all daemons of a workspace share.
 
-    Hour and day are the last 60 minutes and the last 24 hours, not those of a clock. A call that
+    Hour and day are the last 60 minutes and the last 24 hours, not those of a clock; a limit of 0 is none.
+    Calls are counted then, too. A call that
     ``cost_meter`` cannot pay is not made either; None: they cost nothing. Where the file is damaged, the
     calls that it has the cost of stand for those that were counted.
     """
@@ -87,7 +88,7 @@ class Budget:
             minutes, now = self._read(), self._minute()
             self._count(minutes, now)
             for span in (DAY, HOUR):
-                if unasked and self._used[span] >= self._limits[span]:
+                if unasked and 0 < self._limits[span] <= self._used[span]:
                     self._refuse(span, minutes, now)
             minutes[now] = minutes.get(now, 0) + 1
             kept = {str(minute): calls for minute, calls in minutes.items() if minute > now - DAY}

@@ -11,6 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from session.context.quoted import is_mark, is_quoted, marked
 from session.disk.layout import read_file, seen
 from session.disk.state import locked, replace_file
@@ -265,11 +267,8 @@ def _confirms(fact: Fact, known: Fact) -> bool:
 @lru_cache(maxsize=20_000)
 def read_fact(line: bytes) -> Fact | None:
     """Read a line of the file; None for what is no fact."""
-    try:
-        row = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, Mapping):
+    row = _decoded(line)
+    if not isinstance(row, dict):
         return None
     id_, text = row.get("id"), row.get("text")
     if not (isinstance(id_, str) and id_ and isinstance(text, str) and text.strip()):
@@ -288,6 +287,18 @@ def read_fact(line: bytes) -> Fact | None:
     )
 
 
+def _decoded(line: bytes) -> object:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        # It takes what orjson does not, such as half of a surrogate pair.
+        return json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
 def _source(value: object) -> str | None:
     """Return one of the marks; another text could say anything behind the fact."""
     text = _written(value)
@@ -296,7 +307,9 @@ def _source(value: object) -> str | None:
 
 def _written(value: object) -> str:
     """Return a text that can be written as UTF-8, which JSON does not promise; empty for what is none."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def _number(value: object) -> float:

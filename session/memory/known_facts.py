@@ -19,7 +19,7 @@ from session.errors import StoreError
 from session.memory.facts import FACTS, Fact, FactsFile, active
 from session.memory.likeness import WordIndex
 from session.memory.versions import VersionRules, Versions
-from session.models.model import CostMeter, Meter, OwnMeter
+from session.models.model import CostMeter, Meter, OwnMeter, Payer
 from session.store.fence import Fence, Wait
 from session.store.store import Session, Store
 from session.store.vectors import forget as forget_vectors
@@ -85,11 +85,13 @@ class KnownFacts:
         """List the facts of a scope that hold; as ``facts``."""
         return (await self._read(scope)).holding
 
-    async def nearest(self, scope: Scope, session: Session | None, text: str) -> list[str]:
+    async def nearest(
+        self, scope: Scope, session: Session | None, text: str, *, payer: Payer | None = None
+    ) -> list[str]:
         """Return the facts that a message is told with, the nearest first, each with its source.
 
         There are none where they cannot be read. Without a session, with which vectors are kept, they are
-        compared by their words.
+        compared by their words. ``payer`` is for whom vectors count; None: for the conversation alone.
         """
         try:
             read = await self._read(scope)
@@ -103,7 +105,7 @@ class KnownFacts:
         near = await asyncio.to_thread(read.index.nearest, question, COMPARED)
         facts = {read.holding[at].text: read.holding[at] for at in reversed(near)}
         texts = list(dict.fromkeys(read.holding[at].text for at in near))
-        scores = await self._compared(session, question, texts)
+        scores = await self._compared(session, question, texts, payer)
         if scores is not None:
             texts.sort(key=lambda each: -scores.get(each, -1.0))
         return [facts[each].told for each in texts[:TOLD]]
@@ -161,11 +163,12 @@ class KnownFacts:
         return await start_thread(work, name="facts")
 
     async def _compared(
-        self, session: Session | None, question: str, texts: list[str]
+        self, session: Session | None, question: str, texts: list[str], payer: Payer | None
     ) -> dict[str, float] | None:
         if self._embeddings is None or session is None:
             return None
-        meter = OwnMeter(self._cost_meter, session.key) if self._cost_meter is not None else Meter()
+        payer = payer or Payer(session.key)
+        meter = OwnMeter(self._cost_meter, payer) if self._cost_meter is not None else Meter()
         still = partial(session.is_still, session.session_id)
         return await self._embeddings.similarity(session.stem, question, texts, meter, still=still)
 

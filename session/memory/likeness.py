@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import log, sqrt
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")
@@ -31,15 +32,17 @@ MAX_SHARED = 2_000
 @lru_cache(maxsize=20_000)
 def words(text: str) -> frozenset[str]:
     """Return the words that a text is compared by: folded, without the most common ones and endings."""
-    found: set[str] = set()
-    for word in _WORD.findall(text.casefold()):
-        if _UNSPACED.search(word):
-            found.update(word[at : at + 2] for at in range(max(len(word) - 1, 1)))
-        elif word.endswith(("n't", "n’t")):
-            found.add("not")
-        elif word not in _STOP:
-            found.add(_stem(word))
-    return frozenset(found)
+    return frozenset(chain.from_iterable(map(_compared, _WORD.findall(text.casefold()))))
+
+
+# Ten thousand facts are made of a few thousand words.
+@lru_cache(maxsize=50_000)
+def _compared(word: str) -> tuple[str, ...]:
+    if _UNSPACED.search(word):
+        return tuple(word[at : at + 2] for at in range(max(len(word) - 1, 1)))
+    if word.endswith(("n't", "n’t")):
+        return ("not",)
+    return (_stem(word),) if word not in _STOP else ()
 
 
 def same(one: str, other: str) -> bool:
@@ -63,13 +66,14 @@ class WordIndex:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._count = len(texts)
-        self._places: dict[str, list[int]] = {}
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        self._places: Mapping[str, Sequence[int]] = places
         self._lengths = [1.0] * len(texts)
         for at, text in enumerate(texts):
             found = words(text)
             self._lengths[at] = sqrt(len(found) or 1)
             for word in found:
-                self._places.setdefault(word, []).append(at)
+                places[word].append(at)
 
     def nearest(self, text: str, most: int) -> list[int]:
         """Return the places of at most ``most`` texts, the nearest first; those that share none fill it up.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from session.context.audience import answers_in, chat_in
 from session.context.scopes import Chat
-from session.disk.layout import Layout
+from session.disk.layout import Layout, Seen, seen
 from session.disk.threads import start_thread
 from session.memory import consolidation_prompt
 from session.memory.notes import Mark
@@ -208,9 +210,16 @@ def stems_on_disk(layout: Layout, of: Callable[[str], bool] = lambda stem: True)
         StoreError: a file cannot be read.
     """
     newest = {path.stem: path for path in transcripts(layout) if of(path.stem)}
-    for found in archive.everywhere(layout, of):
-        # Oldest first: of those without an active session the newest ended one stays.
-        if newest.get(found.stem, found.path).parent != layout.sessions:
-            newest[found.stem] = found.path
-    heads = ((stem, archived.read_beginning(path, stem)) for stem, path in newest.items())
-    return {head.key: stem for stem, head in heads if head is not None}
+    for stem in archive.stems(layout):
+        # Of those without an active session the newest ended one tells.
+        if stem not in newest and of(stem) and (path := archive.newest(layout, stem)) is not None:
+            newest[stem] = path
+    keys = ((stem, _key_at(path, stem, seen(path))) for stem, path in newest.items())
+    return {key: stem for stem, key in keys if key is not None}
+
+
+# They are asked for by each search.
+@lru_cache(maxsize=20_000)
+def _key_at(path: Path, stem: str, now: Seen | None) -> str | None:
+    head = archived.read_beginning(path, stem) if now is not None else None
+    return head.key if head is not None else None

@@ -17,6 +17,7 @@ from typing import Any, cast
 from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused
 from session.models.assembly import Assembly, Chunk
 from session.models.call_ids import legal_ids
+from session.models.calls import HeardCall, Written, told
 from session.models.credentials import lacks_key, no_key
 from session.models.failure import classified, cleaned
 from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
@@ -53,6 +54,7 @@ class LiteLLM:
         max_output_tokens: int = 4096,
         fallbacks: Sequence[str] = (),
         small: str = "",
+        heard: HeardCall | None = None,
     ) -> None:
         """Keep the values; nothing is imported or connected yet.
 
@@ -65,10 +67,12 @@ class LiteLLM:
             max_output_tokens: where the prompt names none.
             fallbacks: asked in this order when the model before is away or refuses.
             small: a cheaper model for background work; empty means ``name``.
+            heard: is told of each request when it is over.
         """
         self.name = name
         self.small = small or name
         self.fallbacks = tuple(fallbacks)
+        self._heard = heard
         self._api_base = api_base
         self._api_key = api_key
         self._timeout_s = timeout_s
@@ -134,12 +138,14 @@ class LiteLLM:
         """Answer ``prompt``; see ``Model``. Cancelling closes the connection to the server at once."""
         first: ModelError | None = None
         for model in (prompt.model or self.name, *self.fallbacks):
-            written = _Written(on_delta)
+            written = Written(on_delta)
             try:
                 if self._lacks_key(model):
                     raise no_key(model)
                 await _import()
-                return await self._ask_one(model, prompt, written)
+                with told(self._heard, model, written) as answers:
+                    answers.append(await self._ask_one(model, prompt, written))
+                return answers[0]
             except (ModelAway, ModelRefused) as error:
                 # The chat has seen half of an answer: a second one would be written behind it.
                 if written.any:
@@ -153,7 +159,7 @@ class LiteLLM:
         own = provider_of(model) == provider_of(self.name)
         return not (own and (self._api_base or self._api_key)) and lacks_key(model)
 
-    async def _ask_one(self, model: str, prompt: Prompt, written: _Written) -> Answer:
+    async def _ask_one(self, model: str, prompt: Prompt, written: Written) -> Answer:
         if not prompt.force_tool:
             return await self._request(model, prompt, written, "auto" if prompt.tools else None)
         forced = {"type": "function", "function": {"name": prompt.force_tool}}
@@ -163,7 +169,7 @@ class LiteLLM:
             # Some providers refuse to be told which tool to call: the model may choose then.
             return await self._request(model, prompt, written, "auto")
 
-    async def _request(self, model: str, prompt: Prompt, written: _Written, choice: Any) -> Answer:
+    async def _request(self, model: str, prompt: Prompt, written: Written, choice: Any) -> Answer:
         arguments = self._arguments(model, prompt, choice)
         answer = Assembly()
         try:
@@ -272,19 +278,6 @@ class LiteLLMEmbedder:
         tokens = int(getattr(answer.usage, "prompt_tokens", 0) or 0)
         cost = dollars(_library, self._model, prompt_tokens=tokens) or 0.0
         return Embedded(vectors, Usage(prompt=tokens, cost_usd=cost))
-
-
-class _Written:
-    """Passes the text on and remembers whether there was any."""
-
-    def __init__(self, on_delta: OnDelta | None) -> None:
-        self.any = False
-        self._on_delta = on_delta
-
-    def __call__(self, text: str) -> None:
-        if self._on_delta is not None:
-            self.any = True
-            self._on_delta(text)
 
 
 def _described(tool: ToolSpec) -> dict[str, Any]:

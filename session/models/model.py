@@ -152,6 +152,9 @@ class Meter:
 
     def __init__(self, reserving: Reserving | None = None) -> None:
         self.usage = Usage()
+        # Requests so far, their seconds, and those to the first text of the last one that had any.
+        self.calls, self.model_s = 0, 0.0
+        self.first_s: float | None = None
         self._reserving = reserving
 
     @property
@@ -217,9 +220,9 @@ class CostMeter(Protocol):
         ...
 
     def embedding(
-        self, key: str, embedder: Embedder, texts: Sequence[str]
+        self, payer: Payer, embedder: Embedder, texts: Sequence[str]
     ) -> AbstractAsyncContextManager[Callable[[Usage], None]]:
-        """Hold what vectors for a conversation may cost, as no turn; see ``EmbeddingMeter``."""
+        """Hold what vectors may cost, as no turn, whatever the payer's ``id``; see ``EmbeddingMeter``."""
         ...
 
     async def afford(self) -> None:
@@ -246,16 +249,16 @@ class CostMeter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnMeter:
-    """Pays for vectors that no turn asks for, on behalf of a conversation."""
+    """Pays for vectors that are counted beside a turn, or without one."""
 
     cost_meter: CostMeter
-    key: str
+    payer: Payer
 
     def embedding(
         self, embedder: Embedder, texts: Sequence[str]
     ) -> AbstractAsyncContextManager[Callable[[Usage], None]]:
         """Hold what they may cost; see ``EmbeddingMeter``."""
-        return self.cost_meter.embedding(self.key, embedder, texts)
+        return self.cost_meter.embedding(self.payer, embedder, texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -105,9 +105,8 @@ class Spending:
         self._tally = Tally(by_subject=caps.any)
         # Lines that count already, and are not on disk yet.
         self._pending: list[UsageLine] = []
-        self._asked: list[_Asked] = []
+        self._asked, self._visitors = list[_Asked](), list[_Asked]()
         self._visit: asyncio.Future[Exchange] | None = None
-        self._visitors: list[_Asked] = []
         # Set whenever something was settled, for requests that wait for room.
         self._settled = asyncio.Event()
 
@@ -116,9 +115,12 @@ class Spending:
         held = id_ if self.limited else ""
         self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held, model=self._model))
 
-    def pay(self, key: str, usage: Usage, *, id_: str = "", model: str = "") -> None:
-        """Count what a call of ``model`` cost that is no turn of anybody's; ``id_`` is that of its hold."""
-        self._record(SpendingRow(self._now(), key, "", usage, turn=False, id=id_, model=model or self._model))
+    def pay(
+        self, key: str, usage: Usage, *, person: str = "", job: str = "", id_: str = "", model: str = ""
+    ) -> None:
+        """Count what a call of ``model`` cost that is no turn; ``id_`` is that of its hold."""
+        name = model or self._model
+        self._record(SpendingRow(self._now(), key, person, usage, turn=False, job=job, id=id_, model=name))
 
     def _record(self, line: UsageLine) -> None:
         if not self._durable:
@@ -158,8 +160,6 @@ class Spending:
             if visit.exception() is not None or visit.result().error is not None:
                 return
 
-    # -- what was spent --------------------------------------------------------------------------------------
-
     def today(self) -> Totals:
         """Sum up the running day (UTC), as far as it was read."""
         day = self._now().date()
@@ -186,8 +186,6 @@ class Spending:
             NewerFormat, StoreError: they cannot be read.
         """
         return self._files.calls(since.astimezone(UTC), self._now()) if self._durable else []
-
-    # -- what may be spent -----------------------------------------------------------------------------------
 
     def reached(self, payer: Payer) -> Cap | None:
         """Return a cap that is used up for a payer, as far as it was read."""
@@ -233,28 +231,30 @@ class Spending:
     async def request(self, key: str, model: Model, prompt: Prompt) -> AsyncIterator[Counts]:
         """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
         need = partial(self.pricing.need, model, prompt, 0)
-        async with self._held_for(key, prompt.model or model.name, need) as count:
+        async with self._held_for(Payer(key), prompt.model or model.name, need) as count:
             yield count
 
     @contextlib.asynccontextmanager
-    async def embedding(self, key: str, embedder: Embedder, texts: Sequence[str]) -> AsyncIterator[Counts]:
+    async def embedding(
+        self, payer: Payer, embedder: Embedder, texts: Sequence[str]
+    ) -> AsyncIterator[Counts]:
         """Hold what vectors may cost that are no turn's own; see ``CostMeter``."""
         need = partial(self.pricing.need_of_texts, embedder, texts)
-        async with self._held_for(key, embedder.name.partition(" ")[0], need) as count:
+        async with self._held_for(payer, embedder.name.partition(" ")[0], need) as count:
             yield count
 
     @contextlib.asynccontextmanager
     async def _held_for(
-        self, key: str, model: str, need: Callable[[], Awaitable[Need]]
+        self, payer: Payer, model: str, need: Callable[[], Awaitable[Need]]
     ) -> AsyncIterator[Counts]:
-        payer = Payer(key, id=str(ULID())) if self.limited else Payer(key)
+        payer = replace(payer, id=str(ULID()) if self.limited else "")
         spent = Usage()
 
         def count(usage: Usage | None) -> None:
             nonlocal spent
             if usage is not None:
                 spent = usage
-                self.pay(key, usage, id_=payer.id, model=model)
+                self.pay(payer.key, usage, person=payer.person, job=payer.job, id_=payer.id, model=model)
 
         try:
             if self.limited:

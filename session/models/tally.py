@@ -14,6 +14,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 # A kind (day, chat, person, job) and who it is; the day's own sum has nobody's name.
 Subject = tuple[str, str]
 EVERYBODY: Subject = ("day", "")
+_NOTHING = Totals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Tally:
                 self._hold(line)
             return
         day = line.at.date()
-        self._days[day] = added(self._days.get(day, Totals()), line)
+        self._days[day] = added(self._days.get(day, _NOTHING), line)
         if self._by_subject:
             self._holds.pop((line.key, line.id), None)
             sums = self._amounts.setdefault(day, {})
@@ -99,7 +100,7 @@ class Tally:
 
     def day(self, day: date) -> Totals:
         """Sum up the rows of a day."""
-        return self._days.get(day, Totals())
+        return self._days.get(day, _NOTHING)
 
     def firm(self, subject: Subject, now: datetime, *, but: Payer | None = None) -> Amount:
         """Sum up what is spent for good on the day of ``now``, by turns that run, too, ``but`` for one."""

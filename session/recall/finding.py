@@ -102,28 +102,37 @@ def find(index: WordIndex, question: Question) -> list[Found]:
     for term, of_term in zip(question.wanted, scores, strict=True):
         if term in question.names and len(of_term) > common:
             of_term.update({row: NAME * score for row, score in of_term.items()})
-    places = index.places(_candidates(scores))
-    speakers = index.speakers()
     alone = {id_: source.kind != "message" for id_, source in sources.items()}
     traits = {
-        row: Traits(place.source, place.speaker, place.question, alone[place.source])
-        for row, place in places.items()
-        if place.source in alone
+        row: Traits(source, speaker, bool(question_), alone[source])
+        for row, source, speaker, question_ in index.traits(_candidates(scores))
+        if source in alone
     }
+    ranked = rank(scores, traits, _asked(index.speakers(), question.wanted))
     reader = _Reader(index, sources, question)
     hits: list[Found] = []
     told = set[int]()
     try:
-        for row, score in rank(scores, traits, _asked(speakers, question.wanted)):
+        for place, score in _placed(index, ranked, at_once=max(question.limit, 1)):
             if len(hits) == question.limit:
                 break
             # What a compaction kept stands in two sessions.
-            if (same := places[row].digest) not in told and (hit := reader.hit(places[row], score)):
-                told.add(same)
+            if place.digest not in told and (hit := reader.hit(place, score)):
+                told.add(place.digest)
                 hits.append(hit)
     finally:
         reader.close()
     return hits
+
+
+def _placed(
+    index: WordIndex, ranked: Sequence[tuple[Row, float]], *, at_once: int
+) -> Iterator[tuple[Place, float]]:
+    """Look up where rows stand, as far as they are wanted."""
+    for at in range(0, len(ranked), at_once):
+        some = ranked[at : at + at_once]
+        places = index.places(row for row, _ in some)
+        yield from ((places[row], score) for row, score in some if row in places)
 
 
 def _scores(index: WordIndex, wanted: Sequence[str]) -> list[dict[Row, float]]:

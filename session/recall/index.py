@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from session.disk.derived import DerivedFile, set_up
 from session.recall.matching import matching
@@ -122,6 +122,7 @@ class WordIndex:
 
     def __init__(self, path: Path) -> None:
         self._file = DerivedFile(path, _prepare, busy_s=BUSY_S)
+        self._known: tuple[object, list[Source]] = (None, [])
 
     @property
     def path(self) -> Path:
@@ -153,7 +154,14 @@ class WordIndex:
         """List the files that it has taken in; None where it cannot be read."""
 
         def look(file: sqlite3.Connection) -> list[Source]:
-            return [Source(*row) for row in file.execute(f"SELECT {_COLUMNS} FROM sources")]  # noqa: S608
+            # Hundreds of them are asked for by each search: they are the same until somebody writes.
+            (written,) = file.execute("PRAGMA data_version").fetchone()
+            now = (file, written, file.total_changes)
+            known, sources = self._known
+            if known != now:
+                sources = [Source(*row) for row in file.execute(f"SELECT {_COLUMNS} FROM sources")]  # noqa: S608
+                self._known = (now, sources)
+            return list(sources)
 
         return self._file.run(look)
 
@@ -286,18 +294,23 @@ class WordIndex:
 
     def places(self, rows: Iterable[Row]) -> dict[Row, Place]:
         """Return where rows stand, those that may be found."""
+        return {row[0]: _place(row) for row in self._of_rows(_PLACE, rows)}
+
+    def traits(self, rows: Iterable[Row]) -> list[tuple[Row, int, int, int]]:
+        """Return of rows which may be found the source, the speaker, and whether it is a question."""
+        return self._of_rows("SELECT id, source, speaker, question FROM places WHERE", rows)
+
+    def _of_rows(self, select: str, rows: Iterable[Row]) -> list[Any]:
         wanted = sorted(rows)
 
-        def look(file: sqlite3.Connection) -> dict[Row, Place]:
-            found: dict[Row, Place] = {}
+        def look(file: sqlite3.Connection) -> list[Any]:
+            found: list[Any] = []
             for at in range(0, len(wanted), 500):
                 some = wanted[at : at + 500]
-                marks = ", ".join("?" * len(some))
-                for row in file.execute(f"{_PLACE} id IN ({marks})", some):
-                    found[row[0]] = _place(row)
+                found += file.execute(f"{select} id IN ({', '.join('?' * len(some))})", some).fetchall()
             return found
 
-        return self._file.run(look) or {}
+        return self._file.run(look) or []
 
     def speakers(self) -> dict[int, str]:
         """Name everybody who speaks; the assistant is ``ASSISTANT``."""
@@ -356,8 +369,7 @@ def _speaker(file: sqlite3.Connection, name: str) -> int:
     return int(file.execute("SELECT id FROM speakers WHERE name = ?", (name,)).fetchone()[0])
 
 
-def _place(row: Sequence[int]) -> Place:
-    return Place._make(row)
+_place: Final[Callable[[Sequence[int]], Place]] = Place._make
 
 
 def stands(path: str, inode: int) -> bool:

@@ -10,8 +10,12 @@ from session.recall.ranking import Row
 
 # Of each word so many rows are looked at, the best of them.
 MOST_ROWS = 400
-# Of all words together so many rows are ranked, which takes a few milliseconds; in a small index all are.
-RANKED_ROWS = 1_000
+# Of all words together about so many rows are ranked, the rarest first, which takes a millisecond or two; in
+# a small index all are. Common words then count where a rare one stands: with 1,000 rows less was found in
+# five conversations of LoCoMo put together (the evidence in the first five for 66.4 % instead of 67.4 %).
+RANKED_ROWS = 400
+# The rarest of all is ranked up to here, its newest rows.
+RAREST_ROWS = 1_000
 SMALL_ROWS = 1_500
 # A word is counted up to here; beyond it is as common as can be.
 COUNTED_ROWS = 20_000
@@ -46,7 +50,7 @@ def _within_bounds(file: sqlite3.Connection, expressions: Sequence[str], rows: i
     for number in sorted(range(len(expressions)), key=counts.__getitem__):
         each, count = expressions[number], counts[number]
         if count <= left or not rare:
-            found[number] = _ranked(file, each, since=_newest(file, each) if count > left else 0)
+            found[number] = _ranked(file, each, since=_newest(file, each) if count > RAREST_ROWS else 0)
             rare += [each] if count else []
             left -= min(count, left)
         else:
@@ -65,7 +69,7 @@ def _ranked(file: sqlite3.Connection, expression: str, *, since: Row = 0) -> dic
 
 def _beside(file: sqlite3.Connection, expression: str, rare: Sequence[str]) -> list[Row]:
     both = f"{expression} AND ({' OR '.join(rare)})"
-    found = file.execute("SELECT rowid FROM texts WHERE texts MATCH ? LIMIT ?", (both, RANKED_ROWS))
+    found = file.execute("SELECT rowid FROM texts WHERE texts MATCH ? LIMIT ?", (both, RAREST_ROWS))
     return [row for (row,) in found]
 
 
@@ -73,7 +77,7 @@ def _newest(file: sqlite3.Connection, expression: str) -> Row:
     """Return the row behind which the newest stand that can be ranked in a moment."""
     found = file.execute(
         "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rowid DESC LIMIT 1 OFFSET ?",
-        (expression, RANKED_ROWS),
+        (expression, RAREST_ROWS),
     ).fetchone()
     return int(found[0]) if found is not None else 0
 

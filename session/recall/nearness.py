@@ -8,7 +8,7 @@ from typing import Final
 
 from session.context.embeddings import Embeddings, Passage
 from session.context.relevance import comparable
-from session.models.model import CostMeter, Meter, OwnMeter
+from session.models.model import CostMeter, Meter, OwnMeter, Payer
 from session.recall.finding import Found, Hit
 from session.recall.fusion import fused
 
@@ -28,11 +28,11 @@ class Nearness:
         self._embeddings = embeddings
         self._cost_meter = cost_meter
 
-    async def ranked(self, key: str, stem: str, question: str, found: Sequence[Found]) -> list[Hit]:
+    async def ranked(self, payer: Payer, stem: str, question: str, found: Sequence[Found]) -> list[Hit]:
         """Return the hits, the best first; in the order of their words where the model says nothing now.
 
         Args:
-            key: the conversation that asks, and pays.
+            payer: the conversation that asks, and who asks in it.
             stem: its file. Vectors of notes are kept under it, those of messages under their own.
             question: what was looked for.
             found: the best by their words first.
@@ -44,7 +44,7 @@ class Nearness:
         passages = [
             Passage(each.stem or stem, comparable(each.text), each.still) for each in found[:COMPARED]
         ]
-        meter = OwnMeter(self._cost_meter, key) if self._cost_meter is not None else Meter()
+        meter = OwnMeter(self._cost_meter, payer) if self._cost_meter is not None else Meter()
         cosines = await self._embeddings.nearness(stem, comparable(question), passages, meter)
         if cosines is None:
             return hits

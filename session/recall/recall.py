@@ -8,7 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -17,11 +19,13 @@ from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError
 from session.memory.circles import Circles
+from session.models.model import Payer
+from session.recall.bulk import Ending, bring_up
 from session.recall.finding import Found as FoundText
 from session.recall.finding import Hit, Question, find
 from session.recall.index import WordIndex
 from session.recall.nearness import COMPARED, Nearness
-from session.recall.update import OutOfTime, ScopeFiles, Update
+from session.recall.update import BULK_BYTES, Bulk, OutOfTime, ScopeFiles, Update
 from session.store.listing import key_at, transcripts
 from session.store.naming import resolve
 from session.store.recall_file import index_path
@@ -29,6 +33,7 @@ from session.store.store import Store
 from session.transcript import archive
 from session.transcript.key import SessionKey, needs_mark, plain_stem
 
+T = TypeVar("T")
 log = structlog.get_logger("recall")
 
 # How long a search reads what is new before it answers from what is in the index.
@@ -88,7 +93,8 @@ class Recall:
         self._forced: set[str] = set()
         self._news = asyncio.Event()
         self._read: dict[str, int] = {}
-        self._closing = threading.Event()
+        self._closing = False
+        self._endings: set[Ending] = set()
 
     async def search(
         self,
@@ -100,6 +106,7 @@ class Recall:
         neighbours: int = 0,
         within_s: float | None = WITHIN_S,
         asking: str = "",
+        payer: Payer | None = None,
     ) -> Found:
         """Find what holds words of ``text``, the best first.
 
@@ -111,6 +118,7 @@ class Recall:
             neighbours: so many messages before and after each come along.
             within_s: how long what is new may be read first; None: to its end.
             asking: the id of the message whose turn searches; its own lines are not found.
+            payer: for whom vectors count; None: for the conversation alone.
 
         Raises:
             StoreError: the index cannot be used.
@@ -120,27 +128,27 @@ class Recall:
         files = await self._files(scope, key)
         opened = self._opened(scope)
 
-        def work() -> tuple[list[FoundText], bool]:
-            whole = self._bring_up(opened, files, within_s=within_s)
+        def work(ending: Ending) -> tuple[list[FoundText], bool]:
+            whole = self._bring_up(opened, files, ending, within_s=within_s)
             before = opened.index.inode()
             hits = find(opened.index, question) if question.wanted else []
             # A damaged index shows when it is searched, and was begun anew by that.
             if opened.index.inode() != before:
-                whole = self._bring_up(opened, files, within_s=within_s)
+                whole = self._bring_up(opened, files, ending, within_s=within_s)
                 hits = find(opened.index, question) if question.wanted else []
             return hits, whole
 
-        found, whole = await start_thread(work, name="recall")
+        found, whole = await self._start(work)
         if not whole:
             self._forced.add(key)
             self._news.set()
-        return Found((await self._ranked(key, text, found))[:limit], whole)
+        return Found((await self._ranked(payer or Payer(key), key, text, found))[:limit], whole)
 
-    async def _ranked(self, key: str, text: str, found: Sequence[FoundText]) -> list[Hit]:
+    async def _ranked(self, payer: Payer, key: str, text: str, found: Sequence[FoundText]) -> list[Hit]:
         if self._nearness is None:
             return [each.hit for each in found]
         stem = await self._store.stem(SessionKey(key))
-        return await self._nearness.ranked(key, stem, text, found)
+        return await self._nearness.ranked(payer, stem, text, found)
 
     async def is_up(self, scope: Scope, key: str) -> bool:
         """Say whether the index of a scope holds everything, without reading any of it."""
@@ -171,7 +179,9 @@ class Recall:
 
     async def aclose(self) -> None:
         """End what runs; what was read stays in the indexes."""
-        self._closing.set()
+        self._closing = True
+        for ending in self._endings:
+            ending.set()
 
         def close() -> None:
             for opened in self._open.values():
@@ -191,33 +201,49 @@ class Recall:
         scope = await self._circles.of_key(key)
         files = await self._files(scope, key)
         opened = self._opened(scope)
-        if await start_thread(lambda: self._bring_up(opened, files, rest=self._rest), name="recall"):
+        if await self._start(lambda ending: self._bring_up(opened, files, ending, gently=True)):
             self._read[stem] = size
+
+    async def _start(self, work: Callable[[Ending], T]) -> T:
+        """Run what may take long in a thread; it is ended when nobody waits for it, or the daemon ends."""
+        ending = Ending()
+        self._endings.add(ending)
+        if self._closing:
+            ending.set()
+        try:
+            return await start_thread(lambda: work(ending), name="recall", abort=ending)
+        finally:
+            self._endings.discard(ending)
 
     def _bring_up(
         self,
         opened: _Open,
         files: Callable[[], ScopeFiles],
+        ending: Ending,
         *,
         within_s: float | None = None,
-        rest: Callable[[float], None] | None = None,
+        gently: bool = False,
     ) -> bool:
-        """Read what is new; say whether the index holds everything."""
+        """Read what is new; say whether the index holds everything.
+
+        Who waits to the end, as the command line does, reads it here; beside turns a process reads much.
+        """
         if not opened.lock.acquire(timeout=-1 if within_s is None else within_s):
             return False
         try:
             until = None if within_s is None else time.monotonic() + within_s
-            return Update(opened.index, files(), rest=rest or self._on, until=until).run()
+            rest = partial(_rest if gently else _go_on, ending)
+            most = BULK_BYTES if gently or within_s is not None else None
+            there = files()
+            try:
+                return Update(opened.index, there, rest=rest, until=until, most_bytes=most).run()
+            except Bulk:
+                if bring_up(opened.index.path, there, ending, within_s=within_s) == "left":
+                    return False
+            # Of a process that broke the rest is read here, else what came meanwhile.
+            return Update(opened.index, files(), rest=rest, until=until).run()
         finally:
             opened.lock.release()
-
-    def _on(self, took_s: float) -> None:
-        if self._closing.is_set():
-            raise OutOfTime
-
-    def _rest(self, took_s: float) -> None:
-        if self._closing.wait(min(RESTS * took_s, MAX_REST_S)):
-            raise OutOfTime
 
     async def _files(self, scope: Scope, key: str) -> Callable[[], ScopeFiles]:
         # One that has written nothing yet is on no disk.
@@ -231,7 +257,7 @@ class Recall:
         return files
 
     def _opened(self, scope: Scope) -> _Open:
-        if self._closing.is_set():
+        if self._closing:
             raise StoreError("the daemon ends", hint="ask again once it runs")
         opened = self._open.pop(scope.name, None)
         if opened is None:
@@ -251,6 +277,16 @@ class Recall:
         newest = sorted((at for at in said if at[0] >= since_ns), reverse=True)[:MOST_LARGE]
         large = (path for _, path in newest if _size(layout, path.stem) >= LARGE_BYTES)
         return [key for path in large if (key := key_at(path, path.stem))]
+
+
+def _go_on(ending: Ending, took_s: float) -> None:
+    if ending.is_set():
+        raise OutOfTime
+
+
+def _rest(ending: Ending, took_s: float) -> None:
+    if ending.wait(min(RESTS * took_s, MAX_REST_S)):
+        raise OutOfTime
 
 
 def _stem(layout: Layout, key: SessionKey) -> str:

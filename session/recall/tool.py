@@ -62,6 +62,7 @@ class MemorySearch:
                 limit=limit,
                 neighbours=neighbours,
                 asking=place.message_id,
+                payer=place.payer,
             )
         except StoreError as error:
             raise ToolError("what was said cannot be searched now") from error

@@ -7,8 +7,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("recall")
 
-# So many lines go into one transaction, which takes a few milliseconds.
-BATCH_LINES = 200
+# So many lines go into one transaction, which takes a few milliseconds; more of them beside other processes,
+# which wait for less than half a second.
+BATCH_LINES, BULK_LINES = 200, 1_000
+# More than this is no work for a thread beside turns.
+BULK_BYTES = 2**21
 # Words that lead nowhere: from so many on, and as many as others, the index is begun anew.
 MANY_GHOSTS = 2_000
 # After so many new ones the words of the index are put together.
@@ -41,6 +45,10 @@ _TRIES = 3
 
 class Overtaken(Exception):
     """Another process, or thread, has changed the index meanwhile."""
+
+
+class Bulk(Exception):
+    """There is so much to read that a process of its own is worth its start; nothing was read yet."""
 
 
 class OutOfTime(Exception):
@@ -56,12 +64,13 @@ class ScopeFiles:
     conversations: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
+    """A file as it was seen; each search makes one of every ended session."""
+
     kind: Kind
     key: str
     stem: str
-    path: Path
+    path: str
     seen: tuple[int, int, int]
     session: str = ""
 
@@ -78,6 +87,8 @@ class Update:
         files: what is read.
         rest: called after each transaction, with the seconds that the work before it took.
         until: the moment (monotonic) at which it stops.
+        most_bytes: so much is read, of what no one else reads first; None: all of it.
+        batch_lines: how many lines go into a transaction.
     """
 
     def __init__(
@@ -87,16 +98,25 @@ class Update:
         *,
         rest: Callable[[float], None] = lambda _: None,
         until: float | None = None,
+        most_bytes: int | None = None,
+        batch_lines: int = BATCH_LINES,
     ) -> None:
         self._index = index
         self._files = files
         self._rest = rest
         self._until = until
+        self._most_bytes = most_bytes
+        self._batch_lines = batch_lines
         self._began = time.perf_counter()
         self._added = 0
 
     def run(self) -> bool:
-        """Read what is new; say whether the index holds everything now."""
+        """Read what is new; say whether the index holds everything now.
+
+        Raises:
+            Bulk: there are more than ``most_bytes`` to read; nothing was done but that what is gone is found
+                no more.
+        """
         for _ in range(_TRIES):
             try:
                 return self._pass()
@@ -112,14 +132,14 @@ class Update:
     def is_done(self) -> bool:
         """Say whether there is nothing to read."""
         known = {source.path: source.seen for source in self._index.sources() or ()}
-        return {str(file.path): file.seen for file in self._there()} == known
+        return {file.path: file.seen for file in self._there()} == known
 
     def _pass(self) -> bool:
         sources = self._index.sources()
         if sources is None:
             return False
         known = {source.path: source for source in sources}
-        files = [self._named(file, known.get(str(file.path))) for file in self._there()]
+        files = [self._named(file, known.get(file.path)) for file in self._there()]
         wanted = {file.name for file in files if file.kind != "message" or file.session}
         gone = [source for source in sources if source.name not in wanted]
         if gone:
@@ -130,10 +150,17 @@ class Update:
         by_name = {source.name: source for source in sources if source.name in wanted}
         # Of a session that a crash left in two places the active one is read.
         once = {file.name: file for file in reversed(files)}
-        for file in once.values():
-            source = by_name.get(file.name)
-            if source is None or source.seen != file.seen or source.path != str(file.path):
-                self._take_in(file, source)
+        news = [
+            (file, source)
+            for file in once.values()
+            if (source := by_name.get(file.name)) is None
+            or source.seen != file.seen
+            or source.path != file.path
+        ]
+        if self._most_bytes is not None and sum(starmap(_unread, news)) > self._most_bytes:
+            raise Bulk
+        for file, source in news:
+            self._take_in(file, source)
         if self._added >= MANY_ROWS:
             self._merge()
         return True
@@ -162,24 +189,26 @@ class Update:
         )
         for kind, name in notes:
             if (found := seen(memory / name)) is not None and (memory / name).is_file():
-                yield _File(kind, "", "", memory / name, found)
+                yield _File(kind, "", "", str(memory / name), found)
         for key, stem in self._files.conversations:
-            path = layout.transcript(stem)
+            path = str(layout.transcript(stem))
             if (found := seen(path)) is not None:
                 yield _File("message", key, stem, path, found)
-            for archived in archive.of_stem(layout, stem):
-                if (found := seen(archived.path)) is not None:
-                    yield _File("message", key, stem, archived.path, found, archived.session_id)
+            folder = str(layout.archive(stem))
+            for name, session in archive.names_of(layout, stem):
+                path = f"{folder}/{name}"
+                if (found := seen(path)) is not None:
+                    yield _File("message", key, stem, path, found, session)
 
     def _named(self, file: _File, known: Source | None) -> _File:
         """Find out which session an active transcript holds."""
         if file.kind != "message" or file.session:
             return file
         if known is not None and known.seen == file.seen and known.key == file.key:
-            return replace(file, session=known.session)
-        transcript = read_beginning(file.path, file.stem)
+            return file._replace(session=known.session)
+        transcript = read_beginning(Path(file.path), file.stem)
         ours = transcript is not None and transcript.key == file.key
-        return replace(file, session=transcript.session_id if transcript is not None and ours else "")
+        return file._replace(session=transcript.session_id if transcript is not None and ours else "")
 
     # -- taking in ---------------------------------------------------------------------------------
 
@@ -194,11 +223,11 @@ class Update:
             if lines is not None:
                 self._take_lines(file, source, lines)
                 return
-        read = load(file.path, file.stem)
+        read = load(Path(file.path), file.stem)
         if read is None:
             raise Overtaken
         transcript, now = read
-        file = replace(file, seen=now)
+        file = file._replace(seen=now)
         if transcript.key != file.key:
             if source is not None:
                 self._let_go([source])
@@ -213,7 +242,7 @@ class Update:
         self._take_lines(file, source, walk(transcript.messages, source.lines))
 
     def _begin(self, file: _File) -> Source:
-        new = self._index.begin(Source(0, file.kind, file.key, file.stem, file.session, str(file.path)))
+        new = self._index.begin(Source(0, file.kind, file.key, file.stem, file.session, file.path))
         if new is None:
             raise Overtaken
         return new
@@ -221,7 +250,7 @@ class Update:
     def _appended(self, file: _File, source: Source) -> list[bytes] | None:
         """Read the lines that came since; None where the file must be looked at as a whole."""
         lines: list[bytes] = []
-        with file.path.open("rb", buffering=0) as opened:
+        with Path(file.path).open("rb", buffering=0) as opened:
             begin = source.base + source.next
             if os.fstat(opened.fileno()).st_ino != source.inode:
                 return None
@@ -245,7 +274,7 @@ class Update:
         batch: list[bytes] = []
         for raw in lines:
             batch.append(raw)
-            if len(batch) == BATCH_LINES:
+            if len(batch) == self._batch_lines:
                 before = self._add(file, before, batch)
                 batch = []
                 self._pause()
@@ -270,13 +299,13 @@ class Update:
             index, at = index + 1, at + len(raw) + 1
         done = replace(
             after or before,
-            path=str(file.path),
+            path=file.path,
             lines=index,
             next=at,
             chain=chain,
             rows=before.rows + len(pieces),
         )
-        path, inode = str(file.path), file.seen[0]
+        path, inode = file.path, file.seen[0]
         if not self._index.add(before, done, pieces, withdrawn=gone_back, still=lambda: stands(path, inode)):
             raise Overtaken
         self._added += len(pieces)
@@ -284,14 +313,14 @@ class Update:
 
     def _deleted(self, file: _File) -> set[int]:
         """Return the ``seq`` of what deleted messages took with them, in the whole of a session."""
-        read = load(file.path, file.stem)
+        read = load(Path(file.path), file.stem)
         if read is None:
             raise Overtaken
         return taken_back([decode(raw) for raw in walk(read[0].messages, 0)])
 
     def _take_notes(self, file: _File, source: Source | None) -> None:
         """Compare what a file of notes holds with what is known of it, and take in the difference."""
-        read = read_file(file.path)
+        read = read_file(Path(file.path))
         if read is None:
             raise Overtaken
         source = source or self._begin(file)
@@ -307,7 +336,7 @@ class Update:
         inode, size, mtime = read[1]
         after = replace(
             source,
-            path=str(file.path),
+            path=file.path,
             inode=inode,
             size=size,
             mtime=mtime,
@@ -335,9 +364,18 @@ class Update:
             raise OutOfTime
 
 
+def _unread(file: _File, source: Source | None) -> int:
+    """Return about how many bytes have to be read; of notes that are known few are new."""
+    if source is None:
+        return file.seen[1]
+    if file.kind != "message":
+        return 0
+    return file.seen[1] - source.size if _only_grew(file, source) else file.seen[1]
+
+
 def _only_grew(file: _File, source: Source) -> bool:
     return (
-        source.path == str(file.path)
+        source.path == file.path
         and source.inode == file.seen[0]
         and source.next > 0
         and file.seen[1] > source.size

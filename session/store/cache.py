@@ -75,7 +75,13 @@ class Handles:
         self._handles: OrderedDict[SessionKey, Handle] = OrderedDict()
         self.indexer = Indexer()
         self.weight = 0
+        self.hits = self.misses = 0
         self._files = 0
+
+    def found(self, held: bool) -> None:
+        """Count an opening: of what is held, or of what must be read or claimed before."""
+        self.hits += held
+        self.misses += not held
 
     def get(self, key: SessionKey) -> Handle | None:
         """Look at a handle without using it."""
@@ -83,8 +89,11 @@ class Handles:
 
     def enter(self, key: SessionKey) -> Handle:
         """Begin to use a handle."""
-        handle = self._handles.setdefault(key, Handle(key))
-        self._handles.move_to_end(key)
+        handle = self._handles.get(key)
+        if handle is None:
+            handle = self._handles[key] = Handle(key)
+        else:
+            self._handles.move_to_end(key)
         handle.pins += 1
         return handle
 

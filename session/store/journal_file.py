@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from durable import make_folder, write_all
+from durable import make_folder, sync_data, write_all
 from session.disk.layout import Layout, Seen, append_whole, read_file, seen
 from session.errors import StoreError
 from session.store.fence import Fence, Held, Wait
@@ -152,7 +152,7 @@ class JournalFile:
             os.ftruncate(fd, self._keep)
             size = self._keep
         append_whole(fd, data, size=size)
-        os.fdatasync(fd)
+        sync_data(fd)
         # Who was frozen here may have been overtaken: the entry is in a file that is no longer the journal.
         held.check()
         self._seen = seen(fd)

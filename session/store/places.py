@@ -6,10 +6,12 @@ place that nobody thought of: a test walks the workspace of a whole run and find
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ from session.transcript.key import mark_of, marked_stem, plain_stem
 # ``kept`` is exported and erased; ``derived`` is erased, and made anew of what is kept; ``guard`` is a lock
 # that stays, since whoever waits for it holds it open by its name.
 Use = Literal["kept", "derived", "guard"]
+# A folder itself, whatever its mode, and no link in its place.
+_AS_IT_IS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,11 @@ def remove(found: Iterator[Found]) -> None:
     try:
         for each in list(found):
             if each.place.use != "guard":
-                each.path.unlink(missing_ok=True)
+                try:
+                    each.path.unlink(missing_ok=True)
+                except PermissionError:
+                    open_up(each.path.parent)
+                    each.path.unlink(missing_ok=True)
                 folders.add(each.path.parent)
         for folder in sorted(folders, key=lambda path: -len(path.parts)):
             if folder.is_dir():
@@ -209,6 +217,7 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
                 # What it leads to is somebody else's.
                 tree.unlink()
             elif tree.exists():
+                open_up(tree)
                 shutil.rmtree(tree)
             if tree.parent.is_dir():
                 sync_folder(tree.parent)
@@ -219,6 +228,27 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
             raise StoreError(
                 f"{tree.relative_to(top)} could not be removed: {error.strerror}", hint="call it again"
             ) from error
+
+
+def open_up(tree: Path) -> None:
+    """Let its owner look into and change a folder and those below it: a command may have shut one.
+
+    No link is followed, also where one takes the place of a folder meanwhile. What cannot be opened stays as
+    it is: whoever removes it says so.
+    """
+    with contextlib.suppress(OSError):
+        folder = os.open(tree, _AS_IT_IS)
+        try:
+            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                # By the number of what is open: by its name it might be another one by now.
+                Path(f"/proc/self/fd/{folder}").chmod(mode | stat.S_IRWXU)
+        finally:
+            os.close(folder)
+        with os.scandir(tree) as entries:
+            folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for path in folders:
+            open_up(Path(path))
 
 
 def kind_of(path: str) -> str | None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,22 +83,21 @@ class Store:
         self._kept = OpenFiles()
         self._listing = listing.Listing(self.layout, zone)
 
-    @contextlib.asynccontextmanager
-    async def open(self, key: SessionKey) -> AsyncIterator[Session]:
+    def open(self, key: SessionKey) -> AbstractAsyncContextManager[Session]:
         """Hold a conversation open: owned by this process, and as its file is now.
 
-        Raises:
+        Raises, when it is entered:
             NewerFormat: lock or journal were written by a newer version.
             StoreError: the files cannot be read or locked.
         """
-        handle = self._handles.enter(key)
-        try:
-            epoch = handle.owned()
-            if epoch is None:
-                epoch = await self.run(handle, lambda wait: self._claim(handle, wait))
-            yield Session(handle, self, epoch, clock=self.clock)
-        finally:
-            self._handles.leave(handle)
+        return _Opening(self._handles, key, self._own)
+
+    async def _own(self, handle: Handle) -> Session:
+        epoch = handle.owned()
+        self._handles.found(epoch is not None)
+        if epoch is None:
+            epoch = await self.run(handle, lambda wait: self._claim(handle, wait))
+        return Session(handle, self, epoch, clock=self.clock)
 
     async def run(
         self, handle: Handle, job: Callable[[Wait | None], T | WriteThenSync[T]], *, slow: bool = False
@@ -174,6 +174,10 @@ class Store:
         finally:
             for handle in handles:
                 self._handles.leave(handle)
+
+    def cache_use(self) -> tuple[int, int]:
+        """Return how often a conversation was opened that was held already, and how often one was not."""
+        return self._handles.hits, self._handles.misses
 
     def cached_bytes(self) -> int:
         """Return about how much memory the conversations take."""
@@ -317,3 +321,28 @@ class Store:
         await asyncio.to_thread(self._threads.close)
         await asyncio.to_thread(self._handles.close)
         self._kept.close()
+
+
+class _Opening(AbstractAsyncContextManager[Session]):
+    """Uses the handle of a key while it is open; a class, since every letter opens one."""
+
+    def __init__(
+        self, handles: Handles, key: SessionKey, own: Callable[[Handle], Awaitable[Session]]
+    ) -> None:
+        self._handles = handles
+        self._key = key
+        self._own = own
+        self._handle: Handle | None = None
+
+    async def __aenter__(self) -> Session:
+        handle = self._handle = self._handles.enter(self._key)
+        try:
+            return await self._own(handle)
+        except BaseException:
+            # Whoever is cancelled here never leaves the context.
+            self._handles.leave(handle)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._handle is not None:
+            self._handles.leave(self._handle)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import structlog
 
 from session.errors import ToolError
-from session.models.model import ToolCall, ToolSpec
+from session.models.model import Payer, ToolCall, ToolSpec
 
 MAX_RESULT_BYTES = 64 * 1024
 
@@ -42,7 +43,8 @@ class ToolPlace:
     own id of the call that runs.
 
     ``chat`` is the conversation for which it works where ``key`` works for another one: the parent of a
-    subagent, the chat that reads a job's answer; empty: it is ``key``.
+    subagent, the chat that reads a job's answer; empty: it is ``key``. ``payer`` is for whom it counts what
+    a tool asks of a model; None: for the conversation alone.
     """
 
     folder: Path
@@ -57,6 +59,7 @@ class ToolPlace:
     group: bool = False
     chat: str = ""
     call_id: str = ""
+    payer: Payer | None = None
 
 
 def parameters(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,12 +123,32 @@ class ToolResult:
     is_error: bool = False
 
 
-class Toolbox:
-    """The tools of this daemon by name, those of a source that changes behind those that stay."""
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """A call of a tool that is over; ``tool`` is empty where there is none of the name that was asked for."""
 
-    def __init__(self, tools: Sequence[Tool], source: ToolSource | None = None) -> None:
+    tool: str
+    began_ns: int
+    took_s: float
+    failed: bool
+
+
+class Toolbox:
+    """The tools of this daemon by name, those of a source that changes behind those that stay.
+
+    ``heard`` is told of each call when it is over.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        source: ToolSource | None = None,
+        *,
+        heard: Callable[[ToolRun], None] | None = None,
+    ) -> None:
         self._tools = {tool.spec.name: tool for tool in tools}
         self._source = source
+        self._heard = heard
 
     def specs(self, allowed: Collection[str], place: ToolPlace) -> list[ToolSpec]:
         """Describe the tools that are on offer at ``place`` and allowed, always in the same order."""
@@ -154,6 +177,20 @@ class Toolbox:
 
     async def run(self, call: ToolCall, place: ToolPlace, allowed: Collection[str]) -> ToolResult:
         """Run a call; whatever goes wrong becomes an error result, and only cancellation is raised."""
+        if self._heard is None:
+            return await self._run(call, place, allowed)
+        began_ns, began = time.time_ns(), time.perf_counter()
+        failed = True
+        try:
+            result = await self._run(call, place, allowed)
+            failed = result.is_error
+            return result
+        finally:
+            # Whatever a model writes is no name of a tool, and would be one more figure each time.
+            name = call.name if self.get(call.name) is not None else ""
+            self._heard(ToolRun(name, began_ns, time.perf_counter() - began, failed))
+
+    async def _run(self, call: ToolCall, place: ToolPlace, allowed: Collection[str]) -> ToolResult:
         try:
             tool = self.get(call.name)
             if tool is None or call.name not in allowed or not _serves(tool, place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,18 +71,40 @@ def session_in(name: str) -> str:
 
 def of_stem(layout: Layout, stem: str) -> list[Archived]:
     """List the ended sessions of a conversation, oldest first."""
-    return sorted(_within(layout.archive(stem)), key=lambda found: (found.ended_at, found.session_id))
+    folder = layout.archive(stem)
+    paths = (folder / name for name, _ in names_of(layout, stem))
+    return [found for path in paths if (found := read_name(path)) is not None]
+
+
+def names_of(layout: Layout, stem: str) -> list[tuple[str, str]]:
+    """List the ended sessions of a conversation as ``(file name, ULID)``, oldest first, in little time."""
+    try:
+        # Their names stand in the order in which they ended.
+        names = sorted(os.listdir(layout.archive(stem)))  # noqa: PTH208 - names alone are wanted
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [(name, told[0]) for name in names if (told := _told_by(name)) is not None]
+
+
+def newest(layout: Layout, stem: str) -> Path | None:
+    """Return the file of the session that ended last; None without one."""
+    named = names_of(layout, stem)
+    return layout.archive(stem) / named[-1][0] if named else None
 
 
 def everywhere(layout: Layout, of: Callable[[str], bool] = lambda stem: True) -> Iterator[Archived]:
     """List the ended sessions of all conversations whose files have a name that ``of`` accepts."""
+    for stem in stems(layout):
+        if of(stem):
+            yield from of_stem(layout, stem)
+
+
+def stems(layout: Layout) -> list[str]:
+    """List the conversations that may have ended sessions, by the names of their folders."""
     try:
-        folders = sorted((layout.sessions / "archive").iterdir())
+        return sorted(os.listdir(layout.sessions / "archive"))  # noqa: PTH208 - names alone are wanted
     except FileNotFoundError:
-        return
-    for folder in folders:
-        if of(folder.name) and folder.is_dir():
-            yield from of_stem(layout, folder.name)
+        return []
 
 
 def goes_on(found: Archived) -> bool:
@@ -102,14 +125,3 @@ def find(layout: Layout, session_id: str, *, stem: str | None = None) -> Archive
     among = everywhere(layout) if stem is None else iter(of_stem(layout, stem))
     found = [archived for archived in among if archived.session_id == session_id]
     return max(found, key=lambda archived: archived.ended_at, default=None)
-
-
-def _within(folder: Path) -> Iterator[Archived]:
-    try:
-        paths = list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for path in paths:
-        archived = read_name(path)
-        if archived is not None:
-            yield archived

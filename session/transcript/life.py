@@ -145,7 +145,8 @@ def _begun(line: Line, at: datetime | None, place: dict[str, Any], source: str) 
     yield from _before(line, source)
     part_of = line.get("part_of")
     words = "it entered the turn of another message" if part_of else "its turn began"
-    yield Step(at, "begun", words, source, place | ({"turn": part_of} if part_of else {}))
+    more = {"turn": part_of, "trace_id": str(line.get("traceparent") or "--").split("-")[1]}
+    yield Step(at, "begun", words, source, place | {name: value for name, value in more.items() if value})
 
 
 def _final(

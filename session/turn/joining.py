@@ -68,7 +68,10 @@ def stopped_before(session: View, at: int) -> str | None:
 
 def together(session: Session, request: Request, first: Sequence[Request]) -> Request:
     """Return the request with the texts of all messages that its turn begins with: what it is about."""
-    texts = [text_of(parts_of(session, request.id)), *(part.text for part in first)]
+    parts = parts_of(session, request.id)
+    if not parts and not first:
+        return request
+    texts = [text_of(parts), *(part.text for part in first)]
     if not any(texts):
         return request
     return replace(request, text="\n\n".join(filter(None, (request.text, *texts))))

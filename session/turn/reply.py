@@ -19,7 +19,7 @@ class Reply:
 
     ``kind`` is ``reply`` or ``notice``, ``reason`` that of a notice. ``silent``: nothing is sent. ``seq`` is
     its number among the key's replies, ``files`` go out with it, and ``usage`` sums up all requests of the
-    turn that was run for it.
+    turn that was run for it. ``sends_files``: a tool of its turn sent some.
     """
 
     text: str = ""
@@ -30,6 +30,7 @@ class Reply:
     seq: int = 0
     files: Sequence[Attachment] = ()
     usage: Usage | None = None
+    sends_files: bool = False
 
 
 class Watcher(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
+from session.context.enclosures import sends_files
 from session.context.quiet import QUIET, is_quiet
 from session.context.request import Asking, Request, TurnContext, TurnLimits
 from session.errors import (
@@ -55,34 +57,23 @@ __all__ = [
 QUICK_S = 0.02
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns:
     """Runs turns: one model, one set of tools, many sessions."""
 
-    def __init__(
-        self,
-        *,
-        model: Model,
-        toolbox: Toolbox,
-        limits: TurnLimits,
-        zone: tzinfo,
-        clock: Callable[[], datetime],
-        turn_context: Callable[[Session, Request], Awaitable[TurnContext]],
-        workspace: Path | None = None,
-        compactions: Compactions | None = None,
-        embeddings: Embeddings | None = None,
-        gate: Gate | None = None,
-    ) -> None:
-        self.gate = gate
-        self.workspace = workspace
-        self.compactions = compactions
-        self.embeddings = embeddings
-        self.model = model
-        self._warms = model if isinstance(model, Warms) else None
-        self.toolbox = toolbox
-        self.limits = limits
-        self.zone = zone
-        self.clock = clock
-        self.turn_context = turn_context
+    model: Model
+    toolbox: Toolbox
+    limits: TurnLimits
+    zone: tzinfo
+    clock: Callable[[], datetime]
+    turn_context: Callable[[Session, Request], Awaitable[TurnContext]]
+    workspace: Path | None = None
+    compactions: Compactions | None = None
+    embeddings: Embeddings | None = None
+    gate: Gate | None = None
+
+    def __post_init__(self) -> None:
+        self._warms = self.model if isinstance(self.model, Warms) else None
 
     def now(self) -> str:
         """Return the timestamp of a line that is written now."""
@@ -142,21 +133,26 @@ class Turns:
             stored = turn.stored_answer()
             if stored is None:
                 raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
-            # The time ran out between the answer, which is on disk, and the end of the turn.
+            # It ran out between the answer, which is on disk, and the end of the turn.
             text = stored
         if turn.compaction is not None:
             turn.compaction.ended()
-        quiet = QUIET if is_quiet(request, text) else ""
-        seq, usage = session.seq_of(request.id), turn.meter.usage
-        return Reply(text=text, silent=bool(quiet), reason=quiet, seq=seq, usage=usage)
+        return Reply(
+            text=text,
+            silent=turn.quiet,
+            reason=QUIET if turn.quiet else "",
+            seq=session.seq_of(request.id),
+            usage=turn.meter.usage,
+            sends_files=turn.sends_files,
+        )
 
     async def close(self, session: Session, request: Request) -> None:
         """Close a turn that ends without an answer by a line that says so; twice does no harm."""
         exchange = session.find(request.id)
         if exchange is not None and exchange.tail and exchange.final is None:
             ids = [str(line["message_id"]) for line in served(session, request.id)]
-            answers = ids if len(ids) > 1 else None
-            await session.append([TurnLines(request, self.now).stopped("", answers=answers)])
+            line = TurnLines(request, self.now).stopped("", answers=ids if len(ids) > 1 else None)
+            await session.append([line])
 
 
 class _Turn:
@@ -171,14 +167,15 @@ class _Turn:
         meter: Meter,
     ) -> None:
         self._turns = turns
-        self._session = session
-        self._request = request
+        self._session, self._request = session, request
         self._watcher = watcher
         self._lines = TurnLines(request, turns.now)
         self._user: dict[str, Any] | None = None
-        self._partial: list[str] = []
+        self._partial, self._began = list[str](), 0.0
         # An answer that is being stored as the time runs out may reach the disk: then it is the reply.
         self._answer: str | None = None
+        # Of the answer: whether it is one of a job that is not to be told, and whether a tool sent files.
+        self.quiet = self.sends_files = False
         self._context = context
         self._asking = Asking(
             session,
@@ -205,9 +202,8 @@ class _Turn:
         self._counted = False
         self.meter = meter
         self.joins: Joins | None = None
-        # Messages that enter the turn before its first request.
+        # Messages that enter the turn before its first request; all that the answer serves, where several.
         self.joining: Sequence[Request] = ()
-        # All messages that the answer serves, where they are several.
         self._answers: list[str] = []
         self.compaction: TurnCompaction | None = None
         if turns.compactions is not None and not turns.model.plain:
@@ -338,15 +334,12 @@ class _Turn:
     async def _sent(self, prompt: Prompt) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
         if self._user is None:
-            answer = await self._turns.model.ask(prompt, self._delta)
-            self.meter.count(answer.usage)
-            return answer
+            return await self._answered(prompt)
         storing: list[asyncio.Future[None]] = []
         loop = asyncio.get_running_loop()
         timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._store())))
         try:
-            answer = await self._turns.model.ask(prompt, self._delta)
-            self.meter.count(answer.usage)
+            answer = await self._answered(prompt)
         finally:
             timer.cancel()
             # An append that has begun cannot be called back, and the answer's line must follow it.
@@ -354,7 +347,19 @@ class _Turn:
                 await store
         return answer
 
+    async def _answered(self, prompt: Prompt) -> Answer:
+        self._began = time.perf_counter()
+        self.meter.calls += 1
+        try:
+            answer = await self._turns.model.ask(prompt, self._delta)
+        finally:
+            self.meter.model_s += time.perf_counter() - self._began
+        self.meter.count(answer.usage)
+        return answer
+
     def _delta(self, text: str) -> None:
+        if not self._partial:
+            self.meter.first_s = time.perf_counter() - self._began
         self._partial.append(text)
         if self._watcher is not None:
             self._watcher.delta(text)
@@ -364,11 +369,8 @@ class _Turn:
             raise BadAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text
-        fields = {
-            "answers": self._answers or None,
-            "tools_used": used,
-            "unsent": is_quiet(self._request, answer.text) or None,
-        }
+        self.quiet, self.sends_files = is_quiet(self._request, answer.text), sends_files(used)
+        fields = {"answers": self._answers or None, "tools_used": used, "unsent": self.quiet or None}
         await self._store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 

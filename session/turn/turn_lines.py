@@ -33,6 +33,7 @@ class TurnLines:
             typed=request.typed or None,
             received_at=request.received_at or None,
             queued_at=request.queued_at or None,
+            traceparent=request.traceparent or None,
         )
 
     def assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:

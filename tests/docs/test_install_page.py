@@ -1,63 +1,66 @@
-"""``docs/install.md`` and the unit beside it fit each other and the program."""
+"""The pages about installing and running it fit the units, the scripts and the program."""
 
 from __future__ import annotations
 
-import configparser
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
-from gateway.cli.parser import build
+import pytest
+
+from gateway.config.schema import Schema
+from gateway.config.settings import Settings
+from gateway.systemd import units
 from tests.docs.page import read
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = ROOT / "docs" / "install.md"
-UNIT = ROOT / "systemd" / "chat-gateway.service"
+DOCS = ROOT / "docs"
+PAGES = ("install.md", "systemd.md", "docker.md", "kubernetes.md", "rabbitmq.md", "http.md")
 
 
-def unit() -> configparser.SectionProxy:
-    parser = configparser.ConfigParser(strict=False, interpolation=None)
-    # Options of systemd are told apart by their capitals.
-    parser.optionxform = str  # type: ignore[assignment]
-    parser.read(UNIT)
-    return parser["Service"]
+def unit() -> dict[str, str]:
+    text = (ROOT / "systemd" / "chat-gateway.service").read_text()
+    return dict(line.split("=", 1) for line in text.splitlines() if re.match(r"[A-Z]\w+=", line))
 
 
-def test_the_unit_starts_what_there_is() -> None:
-    """Its command is one that the program takes, with the folders that the page names."""
-    program, *words = shlex.split(unit()["ExecStart"])
-    args = build().parse_args(words)
+def test_the_page_names_what_the_unit_uses() -> None:
+    """Its program, user and folders."""
+    text = (DOCS / "systemd.md").read_text()
 
-    assert program == "/opt/chat-gateway/.venv/bin/chat-gateway"
-    for place in (str(args.config), str(args.workspace), program):
-        assert place in PAGE.read_text()
-    assert str(args.workspace) == f"/var/lib/{unit()['StateDirectory']}"
-
-
-def test_the_page_makes_the_user_of_the_unit() -> None:
-    """The user that runs the service is the one that is made, and that runs the verbs."""
-    user, text = unit()["User"], PAGE.read_text()
-
-    assert re.search(rf"useradd .* {user}$", text, re.MULTILINE)
-    assert f"sudo -u {user} " in text
-    assert f"userdel {user}" in text
+    assert units.PACKAGED_PROGRAM in text
+    for path in (f"/var/lib/{unit()['StateDirectory']}", "/etc/chat-gateway/config.toml", "/etc/credstore"):
+        assert path in text
+    assert f"sudo -u {unit()['User']} " in text
+    assert f"userdel {unit()['User']}" in text
+    for name in units.NAMES:
+        assert f"../systemd/{name}" in text
 
 
-def test_the_service_has_time_to_drain() -> None:
-    """Systemd waits longer than the gateway gives its running turns."""
-    from gateway.config.settings import LimitsSettings
+def test_the_page_has_every_credential() -> None:
+    """Each secret, with the name of its file."""
+    text = (DOCS / "systemd.md").read_text()
 
-    assert int(unit()["TimeoutStopSec"]) > LimitsSettings().drain_s + 10
+    for path in Schema(Settings).secrets:
+        key = ".".join(path)
+        assert f"| `chat-gateway.{key}` | `{key}` |" in text
 
 
-def test_the_commands_are_shell() -> None:
-    """Each block of commands is one that a shell reads."""
-    blocks = [code.text for page in ("install.md", "http.md") for code in read(ROOT / "docs" / page).code]
-    shell = [text for text in blocks if "sudo " in text or "curl " in text or "install" in text]
+def test_the_times_are_those_of_the_unit() -> None:
+    text = (DOCS / "systemd.md").read_text()
 
-    assert len(shell) > 10
-    for text in shell:
+    assert unit()["WatchdogSec"] == "60"
+    assert "Every 20 seconds" in text
+    assert "If it stands still for 60" in text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_commands_are_shell(name: str) -> None:
+    """Each block of commands is one that a shell reads, and each file of ours in it is there."""
+    blocks = [code.text for code in read(DOCS / name).code if code.language == "sh"]
+
+    assert blocks
+    for text in blocks:
         script = text.replace("<where this comes from>", "URL")
-        if not script.startswith(("[", "error")):
-            subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        for path in re.findall(r"(?<![\w/.])(?:deploy|docs|systemd)/[\w./-]+\w", script):
+            assert (ROOT / path).exists() or path == "deploy/.env", path

@@ -19,6 +19,9 @@ url = "embedded"
 partitions = 16
 queue_type = "auto"
 heartbeat_s = 10
+ca_file = ""
+cert_file = ""
+key_file = ""
 name = "chat"
 [model]
 name = "echo"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gateway.queue.mailbox import INBOUND
 
@@ -16,6 +17,7 @@ class HandedLetter:
     suspect: bool = False
     box: str = INBOUND
     lost: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self) -> bool:
         return not self.lost

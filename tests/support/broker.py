@@ -109,7 +109,7 @@ class Broker:
         with (self.base / "boot.out").open("ab") as out:
             self._node = _spawn(
                 [str(BIN / "rabbitmq-server"), "-noinput"],
-                env=self._environment(),
+                env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -160,7 +160,7 @@ class Broker:
         """Run ``rabbitmqctl`` against the node and return what it prints."""
         done = subprocess.run(
             [BIN / "rabbitmqctl", "--quiet", *arguments],
-            env=self._environment(),
+            env=self.environment(),
             capture_output=True,
             text=True,
             timeout=150,
@@ -239,7 +239,8 @@ class Broker:
             else:
                 shutil.copytree(TEMPLATES, self.base / "mnesia")
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """The environment of the node, and of the programs that speak to it."""
         base = self.base
         return {
             "PATH": os.environ["PATH"],

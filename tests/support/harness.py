@@ -146,6 +146,12 @@ class Daemon:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
+    async def freeze(self) -> None:
+        """Stop the process where it stands, until SIGCONT; return when it does."""
+        self.signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{self.pid}/stat")
+        await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 120)
+
     async def kill(self) -> None:
         """Kill -9 and wait."""
         self.signal(signal.SIGKILL)

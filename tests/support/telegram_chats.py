@@ -89,6 +89,7 @@ class Chat:
         return chat | ({"is_forum": True} if self.forum else {})
 
 
+MAX_ALERT = 200
 MAX_CALLBACK_BYTES = 64
 
 
@@ -103,6 +104,8 @@ class Chats:
         self.sent: list[Sent] = []
         self.edits: list[Edit] = []
         self.actions: list[Action] = []
+        # The words that whoever pressed was shown, by the id of the press.
+        self.answered: dict[str, str] = {}
         self.commands: dict[str, list[dict[str, str]]] = {}
         self.files: dict[str, tuple[str, bytes]] = {}
         self._last_message = 0
@@ -119,10 +122,19 @@ class Chats:
             "getchat": lambda params, files: self.chat_of(params).shown(),
             "getchatmember": self._get_member,
             "getchatadministrators": self._get_admins,
-            "answercallbackquery": lambda params, files: True,
+            "answercallbackquery": self._answer_press,
         }
         for kind in KINDS_OF_FILE:
             self.methods[f"send{kind}"] = self._sender_of(kind)
+
+    def _answer_press(self, params: dict[str, Any], files: dict[str, Upload]) -> bool:
+        query, text = str(params.get("callback_query_id")), str(params.get("text") or "")
+        if len(text) > MAX_ALERT:
+            raise bad_request("MESSAGE_TOO_LONG")
+        if query in self.answered:
+            raise bad_request("query is too old and response timeout expired or query ID is invalid")
+        self.answered[query] = text
+        return True
 
     def next_message_id(self, chat: Chat) -> int:
         """Number a message: supergroups and channels count on their own, all other chats together."""

@@ -230,6 +230,12 @@ class TelegramServer(People):
         sent: Sent = await self.until(found, timeout_s=timeout_s)
         return sent
 
+    async def alerted(self, press: int, text: str, *, timeout_s: float = 60.0) -> str:
+        """Wait until whoever made a press, by its update's id, is shown these words, and perhaps more."""
+        id_ = f"q{press}"
+        await self.until(lambda: text in self.world.answered.get(id_, ""), timeout_s=timeout_s)
+        return self.world.answered[id_]
+
     async def until_confirmed(self, update_id: int, *, timeout_s: float = 60.0) -> None:
         """Wait until this update is forgotten."""
         await self.until(lambda: any(n == update_id for _, n in self.confirmations), timeout_s=timeout_s)

@@ -64,12 +64,11 @@ async def test_a_pressed_button_lets_the_call_run_once(tmp_path: Path, queue: di
             assert written(tmp_path) == ["milk"]
             assert server.sent[0].text == f"Allowed by Person {ADA} ({ADA}): write"
             assert server.buttons(ADA, prompt.message_id) == {}
-            # A second press comes too late, and is told so.
-            server.press(ADA, prompt.message_id, buttons["Deny"])
-            refused = await server.said(ADA, approved("decided already"))
+            # A second press comes too late, and whoever pressed is told so.
+            press = server.press(ADA, prompt.message_id, buttons["Deny"])
+            await server.alerted(press, "decided already")
 
-    assert refused.reply_to == prompt.message_id
-    assert [each.text for each in server.sent[1:]] == ["noted", refused.text]
+    assert [each.text for each in server.sent[1:]] == ["noted"]
     assert len(model.turns) == 2
     assert lines_of(tmp_path, f"telegram_{ADA}")[1]["asks"]
 
@@ -81,8 +80,8 @@ async def test_two_presses_at_once_are_one_word(tmp_path: Path) -> None:
         async with Daemon(tmp_path, config=asks(model) | with_telegram(server)):
             prompt, buttons = await asked(server, ADA)
             server.press(ADA, prompt.message_id, buttons["Deny"])
-            server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.said(ADA, approved("decided already: refused"))
+            late = server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.alerted(late, "decided already: refused")
             await server.said(ADA, approved("not noted"))
 
     assert written(tmp_path) == []
@@ -106,15 +105,18 @@ async def test_strangers_and_forged_presses_are_refused_and_told(tmp_path: Path)
             prompt, buttons = await asked(server, GROUP, user=EVE)
             number = prompt.message_id
 
-            server.press(GROUP, number, buttons["Allow"], user=EVE)
-            await server.said(GROUP, approved("only people whom the operator let in"))
-            server.press(GROUP, number, "/approve aaaaaaaaaaaaaaaa", user=ADA)
-            await server.said(GROUP, approved("There is no such request"))
-            server.press(GROUP, number, "/approve ../../x", user=ADA)
+            said = len(server.sent_to(GROUP))
+            stranger = server.press(GROUP, number, buttons["Allow"], user=EVE)
+            await server.alerted(stranger, "only people whom the operator let in")
+            for forged in ("/approve aaaaaaaaaaaaaaaa", "/approve ../../x"):
+                press = server.press(GROUP, number, forged, user=ADA)
+                await server.alerted(press, "There is no such request")
             # The right value, sent from another chat.
-            server.press(ADA, server.sent_to(ADA)[0].message_id, buttons["Allow"], user=ADA)
-            await server.said(ADA, approved("There is no such request"))
+            press = server.press(ADA, server.sent_to(ADA)[0].message_id, buttons["Allow"], user=ADA)
+            await server.alerted(press, "There is no such request")
             assert written(tmp_path) == []
+            # Nobody else hears of what somebody tried.
+            assert len(server.sent_to(GROUP)) == said
 
             server.press(GROUP, number, buttons["Allow"], user=ADA)
             await server.said(GROUP, approved("noted"))
@@ -130,8 +132,8 @@ async def test_a_word_after_its_time_is_refused(tmp_path: Path) -> None:
             prompt, buttons = await asked(server, ADA)
             await server.said(ADA, approved("nobody there"))
             assert server.sent[0].text == "Nobody decided in time: write is not run."
-            server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.said(ADA, approved("Too late"))
+            press = server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.alerted(press, "Too late")
     assert written(tmp_path) == []
     assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["error: not run: nobody approved it within 1 s"]
 
@@ -165,8 +167,8 @@ async def test_a_turn_that_waits_is_ended(tmp_path: Path, word: str) -> None:
             server.write(ADA, word)
             await server.said(ADA, approved("Stopped." if word == "/stop" else "A new conversation begins."))
             await server.said(ADA, approved("Stopped before anybody decided"))
-            server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.said(ADA, approved("That is over"))
+            press = server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.alerted(press, "That is over")
             server.write(ADA, "/help")
             await server.said(ADA, approved("/resume"))
     assert written(tmp_path) == []
@@ -212,8 +214,8 @@ async def test_what_was_asked_goes_with_its_conversation(tmp_path: Path) -> None
             prompt, buttons = await asked(server, ADA)
             await told(tmp_path, "sessions", "clear", f"telegram:{ADA}", "--everything")
             await until(lambda: _waits(daemon, None))
-            server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.said(ADA, approved("There is no such request"))
+            press = server.press(ADA, prompt.message_id, buttons["Allow"])
+            await server.alerted(press, "There is no such request")
     assert list((tmp_path / "state" / "approvals").iterdir()) == []
     assert written(tmp_path) == []
 

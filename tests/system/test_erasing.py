@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
+import aio_pika
 import httpx
 import pytest
 
 from session.store.places import kind_of
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer
 from tests.support.place import on, with_model
 from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
 from tests.system.erasing_place import ADA, KEY, configured, files, lived, neighbours, said, traces
 
 PEOPLE = {"ada": [KEY, "cli:ada"]}
@@ -79,6 +82,73 @@ async def test_no_byte_of_a_chat_stays_beside_a_broker(
             code, parked = await command(tmp_path, "parked", "list", "--json", config=config)
             assert (code, json.loads(parked)) == (0, [])
             assert await said(server, ADA, "a new day") == "stub: a new day"
+
+
+async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """A turn runs in each at this moment, and more waits; both hear of it, and the chats go on."""
+    chats = {"web:ada2": 0, "web:ada": 1}
+    config = on(broker, broker_name, partitions=2, people={"ada": list(chats)})
+    async with ModelServer() as model:
+        config |= with_model(model)
+        async with (
+            Daemon(tmp_path, role="session", config=config) as first,
+            Daemon(tmp_path, role="session", config=config) as second,
+        ):
+            await handed_over(first, broker.url, f"{broker_name}.inbound.2.01")
+            tool = 'write {"path": "sesame.txt", "content": "sesame written"}'
+            async with httpx.AsyncClient(base_url=second.url, timeout=60) as http:
+                for key in chats:
+                    assert await ask(second, key, "0", f"sesame said [[tool:{tool}]]") is not None
+                    for number, text in enumerate(("[[hang]] sesame running", "sesame waiting"), 1):
+                        body = {"key": key, "id": str(number), "text": text}
+                        assert (await http.post("/v1/messages", json=body)).status_code == 202
+            for daemon, key in zip((first, second), chats, strict=True):
+                await until(lambda daemon=daemon, key=key: works_on(daemon, key))
+            assert traces(tmp_path)
+
+            code, printed = await command(
+                tmp_path, "memory", "erase", "--person", "ada", "--yes", "--json", config=config
+            )
+
+            assert code == 0
+            assert traces(tmp_path) == []
+            assert len(json.loads(printed)) == 2
+            for daemon in (first, second):
+                assert (await status(daemon))["lanes"] == []
+            for key in chats:
+                answer = await ask(second, key, "new", "a new day")
+                assert answer is not None
+                assert answer["reply"] == "stub: a new day"
+                assert "sesame" not in json.dumps(model.turns[-1].messages)
+            await first.stop()
+            await second.stop()
+
+
+async def handed_over(daemon: Daemon, url: str, queue: str) -> None:
+    """Have an inbound queue taken from by the other daemon: it is deleted while this one cannot notice."""
+    await daemon.freeze()
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        await channel.queue_delete(queue)
+
+        async def taken_from() -> bool:
+            try:
+                look = await connection.channel()
+                found = await look.declare_queue(queue, passive=True)
+            except aio_pika.exceptions.ChannelNotFoundEntity:
+                return False
+            return bool(found.declaration_result.consumer_count)
+
+        await until(taken_from)
+    daemon.signal(signal.SIGCONT)
+
+
+async def works_on(daemon: Daemon, key: str) -> bool:
+    """Say whether a turn of the key runs in a daemon, and a message waits behind it."""
+    lanes = (await status(daemon))["lanes"]
+    return any(lane["key"] == key and lane["id"] is not None and lane["waiting"] == 1 for lane in lanes)
 
 
 @pytest.mark.parametrize("point", ["clear.before:2", "clear.after:1", "erase.before:1", "erase.after:1"])

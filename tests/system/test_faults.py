@@ -291,7 +291,7 @@ async def test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing(
             await client.put(inbound(KEY, "m1", "one"))
             await model.arrived(1)
             frozen = await whose_turn(first, second)
-            await froze(frozen)
+            await frozen.freeze()
             end.set()
             texts = await client.answered("m1#reply")
             await model.finished(1)
@@ -317,10 +317,3 @@ async def whose_turn(*daemons: Daemon) -> Daemon:
 
     daemon: Daemon = await until(found, 120)
     return daemon
-
-
-async def froze(daemon: Daemon) -> None:
-    """Stop a process where it stands, and wait until it does."""
-    daemon.signal(signal.SIGSTOP)
-    stat = Path(f"/proc/{daemon.pid}/stat")
-    await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 120)

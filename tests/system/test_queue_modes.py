@@ -112,6 +112,40 @@ async def test_a_message_interrupts_the_turn_that_runs(tmp_path: Path) -> None:
     assert lines_of(tmp_path, "web_ann")[-1]["answers"] == ["web:m1", "web:m2"]
 
 
+async def test_who_may_not_interrupt_is_told_how_all_that_wait_are_answered(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """Another person of a group waits; told once, in words that hold: one answer serves these, too."""
+    config = on(broker, broker_name, **{"limits.queue_mode": "interrupt", "limits.pending_per_chat": 2})
+    async with ModelServer() as model, foreign(broker.url, name=broker_name) as client:
+        release = asyncio.Event()
+        model.script.extend([Reply("for ann", held=release), Reply("for bob")])
+        async with Daemon(tmp_path, role="session", config=with_model(model) | config) as daemon:
+
+            async def write(who: str, number: int) -> None:
+                sender, id_ = {"id": who, "name": who}, f"{who}{number}"
+                await client.put(
+                    inbound("foreign:all", id_, f"{who} says {number}", sender=sender, group=True)
+                )
+
+            await write("ann", 1)
+            await model.arrived(1)
+            for number in range(1, 4):
+                await write("bob", number)
+            await until_running(daemon, 3)
+            release.set()
+            busy, *replies = await client.collect("foreign", 3)
+
+        assert (busy["id"], busy["kind"]) == ("bob2#notice.busy", "notice")
+        how = "All will be answered, those that one person wrote in a row together."
+        assert busy["text"] == f"2 messages of this chat wait. {how}"
+        assert [(each["id"], each["text"]) for each in replies] == [
+            ("ann1#reply", "for ann"),
+            ("bob1#reply", "for bob"),
+        ]
+        assert said(model, 1)[-3:] == [f"bob says {number}" for number in (1, 2, 3)]
+
+
 async def test_a_message_deleted_on_discord_is_not_sent_again(tmp_path: Path) -> None:
     async with DiscordServer() as server, ModelServer() as model:
         direct = server.dm("ada")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from session.store.recall_file import index_path
+from session.transcript.key import SessionKey
+from tests.support.bulk import MESSAGES, fill, is_gone, stopped_in_the_midst, taken_in
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Vectors
 from tests.support.place import lines_of, with_model
@@ -137,3 +142,22 @@ async def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     assert [answer.status_code for answer in answers[:4]] == [400, 400, 400, 400]
     assert [answer.json()["hits"] for answer in answers[4:]] == [[], []]
     assert (code, out) == (0, "")
+
+
+async def test_a_daemon_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    """What takes in a long conversation ends with it, and the next daemon goes on where that stood."""
+    fill(tmp_path, SessionKey(KEY))
+    index = index_path(tmp_path, "chats/web_a")
+    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
+        child = await stopped_in_the_midst(daemon.pid, index)
+        await daemon.kill()
+        before = taken_in(index)
+
+        os.kill(child, signal.SIGCONT)
+        await until(lambda: is_gone(child))
+        assert before <= taken_in(index) < MESSAGES
+
+        await daemon.start()
+        await until(lambda: taken_in(index) == MESSAGES)
+        assert await hits(daemon, KEY, "ferret of 19777")
+        assert await daemon.stop() == 0

@@ -15,7 +15,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer, Reply
-from tests.support.place import lines_of, on, with_model, write
+from tests.support.place import head_of, lines_of, on, transcript, with_model, write
 from tests.support.team import Team, results_of, spawning
 from tests.support.until import until
 
@@ -165,22 +165,29 @@ async def test_what_works_is_shown_and_ended_by_stop(tmp_path: Path, queue: dict
         assert await daemon.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["/new", "clear", "new", "close"])
+@pytest.mark.parametrize("how", ["/new", "/resume", "clear", "new", "close", "resume", "opened"])
 async def test_it_ends_with_the_conversation_that_started_it(tmp_path: Path, how: str) -> None:
     """By a command of the chat, over HTTP, and by the command line, which changes the files alone."""
     async with serving(tmp_path) as (daemon, team):
+        await say(daemon, "before", "hello")
+        before = head_of(transcript(tmp_path, STEM))["metadata"]["session_id"]
+        assert "A new conversation begins" in await say(daemon, "0", "/new")
         go = asyncio.Event()
         team.work["dig"] = Reply("dug", held=go)
         assert await say(daemon, "1", "spawn dig") == "begun"
         await until(lambda: team.asked == ["dig"])
 
-        if how == "/new":
-            assert "A new conversation begins" in await say(daemon, "2", how)
-        elif how == "clear":
+        paths = {"clear": "/clear-session", "opened": f"/v1/sessions/{before}/resume"}
+        if how.startswith("/"):
+            said = {"/new": "A new conversation begins", "/resume": "The conversation goes on"}
+            assert said[how] in await say(daemon, "2", how)
+        elif how in paths:
             async with httpx.AsyncClient(base_url=daemon.url) as http:
-                await http.post("/clear-session", json={"key": KEY})
+                done = await http.post(paths[how], json={"key": KEY})
+                assert done.status_code == 200
         else:
-            assert (await command(tmp_path, "sessions", how, KEY))[0] == 0
+            words = [before] if how == "resume" else []
+            assert (await command(tmp_path, "sessions", how, KEY, *words))[0] == 0
         go.set()
 
         await until(lambda: not left_of_subagents(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,14 @@ def owned(workspace: Path, server: TelegramServer, model: ModelServer) -> dict[s
     write(workspace / "memory" / "MEMORY.md", SECRET)
     write(workspace / "memory" / "USER.md", PROFILE)
     config = with_telegram(server, stream=False, groups="all", allow_from=[str(ADA)])
-    # A consolidation behind a turn would write the stub's words over the secret, sooner or later.
+    # A consolidation behind a turn would write the stub's words over the secret, sooner or later: there is
+    # nothing left for it.
+    used = {"v": 1, "minutes": {str(int(time.time()) // 60): 1}}
+    write(workspace / "state" / "budget.json", json.dumps(used))
     more = {
         "memory.scope": "workspace",
         "tools.groups": ["skill_read"],
-        "limits.background_calls_per_hour": 0,
+        "limits.background_calls_per_hour": 1,
     }
     return config | with_model(model, **more)
 

@@ -13,11 +13,11 @@ from gateway.queue.held import HeldBytes
 class EmbeddedLetter:
     """A letter taken from the table of this process."""
 
-    __slots__ = ("body", "box", "busy", "erased", "gone", "id", "key", "lost", "row", "suspect")
+    __slots__ = ("body", "box", "busy", "erased", "gone", "headers", "id", "key", "lost", "row", "suspect")
 
     def __init__(self, box: str, row: LetterRow, *, suspect: bool) -> None:
         self.box = box
-        self.row, self.key, self.id, self.body = row
+        self.row, self.key, self.id, self.body, self.headers = row
         self.suspect = suspect
         self.lost = False
         self.gone = False

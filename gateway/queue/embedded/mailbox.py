@@ -235,7 +235,7 @@ class EmbeddedMailbox:
             if not isinstance(outcome, Exception):
                 for post, row in zip(puts, outcome, strict=True):
                     if row is not None:
-                        self._box(post.box).stored(LetterRow(row, post.key, post.id, post.body))
+                        self._box(post.box).stored(LetterRow(row, post.key, post.id, post.body, post.headers))
 
         done = self._ask(change, applied)
         if letter is not None:

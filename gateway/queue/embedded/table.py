@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ import orjson
 
 import durable
 from gateway.errors import MailboxDown, MailboxError, NewerState, StateInUse
-from gateway.queue.mailbox import Parked, Post, Waiting
+from gateway.queue.mailbox import NO_HEADERS, Parked, Post, Waiting
 
 VERSION = 1
 FILE = "queue.db"
@@ -37,6 +37,8 @@ _SCHEMA = (
         parked_ms INTEGER NOT NULL, body BLOB NOT NULL)""",
     "CREATE INDEX parked_by_id ON parked (id)",
 )
+# Beside the tables of the schema, so that an earlier version, which knows no headers, goes on with the file.
+_HEADERS = "CREATE TABLE IF NOT EXISTS letter_headers (row INTEGER PRIMARY KEY, headers BLOB NOT NULL)"
 _PARKED = "id, box, key, reason, origin, attempts, parked_ms, body"
 
 
@@ -47,6 +49,7 @@ class LetterRow(NamedTuple):
     key: str
     id: str
     body: bytes
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 class QueueTable:
@@ -61,6 +64,8 @@ class QueueTable:
         schema = durable.Schema(_SCHEMA, VERSION, 64 * 2**20, newer=NewerState)
         self._database = durable.Database(state / FILE, schema, down=_down, alone=True, at=at)
         self.last_row = 0
+        # Whether any letter has headers: without, none need be looked for.
+        self._headed = False
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,6 +81,8 @@ class QueueTable:
             durable.make_folder(self._state)
             self._lock = _hold(self._state / LOCK)
             self._database.open()
+            self._db.execute(_HEADERS)
+            self._forget_headers()
             (self.last_row,) = self._db.execute("SELECT coalesce(max(row), 0) FROM letters").fetchone()
             return self._counts()
         except (OSError, sqlite3.Error) as error:
@@ -112,19 +119,29 @@ class QueueTable:
         done = self._db.execute(
             "INSERT INTO letters VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values
         )
-        return self.last_row if done.rowcount else None
+        if not done.rowcount:
+            return None
+        if post.headers:
+            headers = orjson.dumps(dict(post.headers))
+            self._db.execute("INSERT OR REPLACE INTO letter_headers VALUES (?, ?)", (self.last_row, headers))
+            self._headed = True
+        return self.last_row
 
     def remove(self, row: int) -> None:
         """Remove a letter."""
         self._db.execute("DELETE FROM letters WHERE row = ?", (row,))
+        if self._headed:
+            self._db.execute("DELETE FROM letter_headers WHERE row = ?", (row,))
 
     def load(self, box: str, after: int, *, limit: int, max_bytes: int) -> tuple[list[LetterRow], bool]:
         """Read the letters of ``box`` behind row ``after``, in order; and whether more may follow."""
-        query = "SELECT row, key, id, body FROM letters WHERE box = ? AND row > ? ORDER BY row LIMIT ?"
+        query = """SELECT row, key, id, body, headers FROM letters LEFT JOIN letter_headers USING (row)
+            WHERE box = ? AND row > ? ORDER BY row LIMIT ?"""
         cursor = self._db.execute(query, (box, after, limit))
         rows: list[LetterRow] = []
         for values in cursor:
-            rows.append(LetterRow(*values))
+            row, key, id_, body, headers = values
+            rows.append(LetterRow(row, key, id_, body, orjson.loads(headers) if headers else NO_HEADERS))
             max_bytes -= len(values[3])
             if max_bytes <= 0:
                 cursor.close()
@@ -163,7 +180,13 @@ class QueueTable:
             for table, column in (("letters", "key"), ("parked", "key"), ("parked", "line")):
                 query = f"DELETE FROM {table} WHERE {column} = ? RETURNING body"  # noqa: S608
                 bodies += [bytes(row[0]) for row in self._db.execute(query, (key,)).fetchall()]
+        self._forget_headers()
         return bodies, self._counts()
+
+    def _forget_headers(self) -> None:
+        """Forget the headers of letters that are gone, by an erasure or an earlier version."""
+        self._db.execute("DELETE FROM letter_headers WHERE row NOT IN (SELECT row FROM letters)")
+        self._headed = self._db.execute("SELECT 1 FROM letter_headers LIMIT 1").fetchone() is not None
 
     def _counts(self) -> dict[str, int]:
         return dict(self._db.execute("SELECT box, count(*) FROM letters GROUP BY box").fetchall())

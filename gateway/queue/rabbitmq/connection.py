@@ -23,6 +23,7 @@ from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq import lenient
 from gateway.queue.rabbitmq.frames import Connection, Whole
 from gateway.queue.rabbitmq.refusals import refusal
+from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles, refusal_of
 from gateway.queue.rabbitmq.wire import (
     AccessRefused,
     BrokerMessage,
@@ -35,6 +36,7 @@ from gateway.queue.rabbitmq.wire import (
     Sending,
     ack_frame,
     content_frames,
+    delivery_of,
     plain_words,
     publish_frame,
 )
@@ -107,7 +109,9 @@ class Link:
         self._flushing = False
 
     @classmethod
-    async def open(cls, url: str, *, title: str, heartbeat_s: int, timeout_s: float = 15) -> Link:
+    async def open(
+        cls, url: str, *, title: str, heartbeat_s: int, tls: TlsFiles = NO_FILES, timeout_s: float = 15
+    ) -> Link:
         """Connect and log in.
 
         Raises:
@@ -120,6 +124,7 @@ class Link:
                 connection_class=_LeasedConnection,
                 client_properties={"connection_name": title},
                 heartbeat=heartbeat_s,
+                ssl_context=await asyncio.to_thread(tls.context) if url.startswith("amqps:") else None,
             )
         return cls(connection, url)
 
@@ -221,10 +226,12 @@ class AmqpChannel:
             )
         return QueueState(answer.queue or name, answer.message_count or 0, answer.consumer_count or 0)
 
-    async def declare_exchange(self, name: str, kind: str) -> None:
-        """Declare a durable exchange."""
+    async def declare_exchange(self, name: str, kind: str, *, passive: bool = False) -> None:
+        """Declare a durable exchange; ``passive`` only looks whether it is there (NotFound)."""
         with self._rpc():
-            await self._raw.exchange_declare(name, exchange_type=kind, durable=True, timeout=RPC_TIMEOUT_S)
+            await self._raw.exchange_declare(
+                name, exchange_type=kind, passive=passive, durable=True, timeout=RPC_TIMEOUT_S
+            )
 
     async def bind(self, queue: str, exchange: str, routes: list[str]) -> None:
         """Bind a queue to all ``routes``; only the last one is waited for."""
@@ -249,7 +256,7 @@ class AmqpChannel:
         """Take one message, which returns to its place when the channel is closed; None: no message."""
         with self._rpc():
             message = await self._raw.basic_get(queue, timeout=RPC_TIMEOUT_S)
-        return None if message.delivery_tag is None else _delivery(message)
+        return None if message.delivery_tag is None else delivery_of(message)
 
     async def limit(self, letters: int, *, live: bool) -> None:
         """Let so many letters be out; ``live`` counts the channel's and holds at once, on classic queues."""
@@ -340,7 +347,7 @@ class AmqpChannel:
             yield
 
     def _on_cancelled(self, _: object) -> None:
-        # The queue was deleted, or its process ended: the channel without its consumer is of no use.
+        # The queue is gone: the channel without its consumer is of no use.
         self.cause = "the broker cancelled the consumer"
         self.ended.set()
 
@@ -378,22 +385,11 @@ def _renamed(url: str, about: str = "") -> Iterator[None]:
         if cancelled():
             raise asyncio.CancelledError from None
         kind = next((ours for theirs, ours in _NAMED if isinstance(error, theirs)), LinkDown)
-        if (refused := refusal(str(error), url)) is not None:
+        if (refused := refusal_of(error) or refusal(str(error), url)) is not None:
             raise kind(refused.text, hint=refused.hint) from None
         raise kind(f"{about}: {plain_words(error, url)}" if about else plain_words(error, url)) from None
     if cancelled():
         raise asyncio.CancelledError
-
-
-def _delivery(message: DeliveredMessage) -> BrokerMessage:
-    properties = message.header.properties
-    return BrokerMessage(
-        message.delivery_tag or 0,
-        bool(message.redelivered),
-        str(properties.message_id or ""),
-        properties.headers or {},
-        message.body,
-    )
 
 
 async def _never(_: DeliveredMessage) -> None:

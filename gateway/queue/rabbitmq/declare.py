@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
@@ -25,7 +25,7 @@ from gateway.queue.rabbitmq.topology import (
     slot_route,
     topology_record,
 )
-from gateway.queue.rabbitmq.wire import Differs, LinkDown, Locked, NotFound, Sending
+from gateway.queue.rabbitmq.wire import AccessRefused, Differs, LinkDown, Locked, NotFound, Sending
 
 PROBE = "probe"
 # The broker registers a new quorum queue in a table that it saves at the second of its ticks of 500 ms
@@ -34,6 +34,10 @@ YOUNG_S = 1.5
 PROBE_TIMEOUT_S = 10.0
 RECORD_LOOK_S = 1.0
 LOCK_RETRY_S = 0.2
+FIRST_HINT = (
+    "start a session daemon first, whose user may make it, with the same broker.name and broker.partitions; "
+    "docs/rabbitmq.md has the rights of each role"
+)
 _log = structlog.get_logger()
 
 
@@ -63,6 +67,7 @@ class Topology:
         Raises:
             TopologyMismatch: another partition count is recorded, or a queue has other arguments.
             LinkDown: the broker went away, or a new queue does not store.
+            AccessRefused: something is missing, and this user may not make it.
         """
         self._choose_kind(link.version)
         names = self.names
@@ -72,15 +77,17 @@ class Topology:
             for exchange, kind in (
                 (names.inbound_exchange, "direct"),
                 (names.outbound_exchange, "direct"),
+                (names.parked_exchange, "fanout"),
                 (names.control, "fanout"),
                 (names.events, "topic"),
             ):
                 await self._exchange(declaring, exchange, kind)
             for queue, slots in names.inbound_queues():
-                await self._queue(declaring, queue, single_active=True)
-                channel = await declaring.channel()
-                await channel.bind(queue, names.inbound_exchange, [slot_route(slot) for slot in slots])
-            await self._queue(declaring, names.parked)
+                if await self._queue(declaring, queue, single_active=True):
+                    channel = await declaring.channel()
+                    await channel.bind(queue, names.inbound_exchange, [slot_route(slot) for slot in slots])
+            if await self._queue(declaring, names.parked):
+                await (await declaring.channel()).bind(names.parked, names.parked_exchange, [""])
         await self._prove_over(link)
 
     async def declare_outbound(self, link: Link, channel: str) -> None:
@@ -94,7 +101,10 @@ class Topology:
                     # A classic queue keeps what it confirms from its first moment on, and a probe would only
                     # puzzle the foreign program that is waiting for it.
                     self._young.pop(queue, None)
-            await (await declaring.channel()).bind(queue, self.names.outbound_exchange, [channel])
+            # Whoever may bind there could have the replies of all: an adapter's user leaves it to the daemon
+            # that sends the replies.
+            with suppress(AccessRefused):
+                await (await declaring.channel()).bind(queue, self.names.outbound_exchange, [channel])
 
     async def prove(self, publish: Callable[[Sending], Awaitable[None]]) -> None:
         """Wait until the queues made here are old enough, then have each store a probe.
@@ -132,7 +142,8 @@ class Topology:
         else:
             self._kinds = ["quorum" if self._queue_type == "quorum" else "classic"]
 
-    async def _queue(self, declaring: _Declaring, queue: str, *, single_active: bool = False) -> None:
+    async def _queue(self, declaring: _Declaring, queue: str, *, single_active: bool = False) -> bool:
+        """Say whether it may be declared here; one that is there may be another's to declare."""
         clock = asyncio.get_running_loop().time
         if not await self._exists(declaring, queue):
             # This is noted before the declaration, whose answer may be lost: the queue is young all the same.
@@ -144,12 +155,16 @@ class Topology:
             except Differs:
                 # It has the other type: an earlier start made it, or the broker was another version then.
                 continue
+            except AccessRefused as error:
+                if self._young.pop(queue, None) is not None:
+                    raise AccessRefused(f"{error}, and it is not there yet", hint=FIRST_HINT) from error
+                return False
             self._kind_of[queue] = kind
             if queue in self._young:
                 self._young[queue] = clock()
             # The kind that the broker has decides for "auto", or two processes would differ.
             self._kinds.sort(key=lambda known: known != kind)
-            return
+            return True
         raise TopologyMismatch(
             f"queue {queue} differs from what broker.queue_type {self._queue_type} says",
             hint="set broker.queue_type to what the broker has, or let the queue run empty and delete it",
@@ -164,7 +179,13 @@ class Topology:
 
     async def _exchange(self, declaring: _Declaring, exchange: str, kind: str) -> None:
         try:
-            await (await declaring.channel()).declare_exchange(exchange, kind)
+            try:
+                await (await declaring.channel()).declare_exchange(exchange, kind)
+            except AccessRefused as refused:
+                try:
+                    await (await declaring.channel()).declare_exchange(exchange, kind, passive=True)
+                except NotFound:
+                    raise AccessRefused(f"{refused}, and it is not there yet", hint=FIRST_HINT) from refused
         except Differs as error:
             raise TopologyMismatch(
                 f"exchange {exchange} exists with another type than {kind}",
@@ -172,7 +193,11 @@ class Topology:
             ) from error
 
     async def _agree(self, link: Link) -> None:
-        recorded = await self._recorded(link)
+        try:
+            recorded = await self._recorded(link)
+        except AccessRefused:
+            # Nor may such a user take inbound letters: who only puts them needs no number of partitions.
+            return
         if recorded is None:
             # Another process may be reading the record, which hides it for a moment, or be about to write it.
             async with exclusively(link, self.names.topology_lock):

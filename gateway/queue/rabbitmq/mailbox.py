@@ -33,12 +33,15 @@ from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.publish import Outbox, Publisher
 from gateway.queue.rabbitmq.stream import RabbitLetter
+from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
 from gateway.queue.rabbitmq.topology import Names, channel_of, slot_route
-from gateway.queue.rabbitmq.wire import LinkDown, NotFound, Sending
+from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, NotFound, Sending
 
 LOST_HINT = "start the broker, or correct broker.url"
 # First and longest pause between two attempts to connect.
 BACK_OFF_S = (0.1, 5.0)
+# Rights are given seldom.
+REFUSED_S = 300.0
 _log = structlog.get_logger()
 
 
@@ -54,6 +57,7 @@ class RabbitMailbox:
         young_s: how long a queue made here is left alone before it is relied upon.
         max_bytes: how large the letters may be together that this process holds.
         reports: whether the log says that the broker is away; else only ``health`` does.
+        tls: the files of a connection by ``amqps``.
     """
 
     def __init__(
@@ -70,9 +74,10 @@ class RabbitMailbox:
         young_s: float = YOUNG_S,
         max_bytes: int = BYTES_MAX,
         reports: bool = True,
+        tls: TlsFiles = NO_FILES,
     ) -> None:
         self._reports = reports
-        self._url, self._heartbeat_s = url, heartbeat_s
+        self._url, self._heartbeat_s, self._tls = url, heartbeat_s, tls
         self._names = Names(name, partitions)
         self._topology = Topology(self._names, queue_type, young_s)
         self._publisher = Publisher(self._dial, self._topology, confirm_timeout_s=confirm_timeout_s)
@@ -170,7 +175,12 @@ class RabbitMailbox:
 
     async def _listen_once(self) -> None:
         await self._publishing.wait()
-        await self._listening.run()
+        try:
+            await self._listening.run()
+        except AccessRefused as error:
+            # An adapter's user may be kept from what is told of all chats: it shows no drafts, and works.
+            _log.warning("listen.refused", error=str(error), again_s=REFUSED_S)
+            await asyncio.sleep(REFUSED_S)
 
     def _note(self, error: str, hint: str = "") -> None:
         up = self._publishing.is_set() and self._consuming.is_set()
@@ -182,7 +192,9 @@ class RabbitMailbox:
                 _log.info("broker.connected")
 
     async def _dial(self, title: str) -> Link:
-        return await Link.open(self._url, title=f"{self._names.name} {title}", heartbeat_s=self._heartbeat_s)
+        return await Link.open(
+            self._url, title=f"{self._names.name} {title}", heartbeat_s=self._heartbeat_s, tls=self._tls
+        )
 
     async def _attached(self) -> Link:
         while (link := self._link) is None or link.ended.is_set():
@@ -216,7 +228,7 @@ class RabbitMailbox:
             self._first_put[post.box] = datetime.now(UTC)
         await self._outbox.send(
             (post.box, post.key),
-            Sending(exchange, route, post.body, id=post.id, headers={"key": post.key}),
+            Sending(exchange, route, post.body, id=post.id, headers={**post.headers, "key": post.key}),
         )
 
     @asynccontextmanager

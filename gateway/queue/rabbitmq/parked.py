@@ -81,7 +81,7 @@ class ParkedQueue:
         }
         if listed.key is not None and len(listed.key) <= MAX_KEY_BYTES:
             headers["key"] = listed.key
-        sending = Sending("", self._names.parked, letter.body, id=letter.parked_id, headers=headers)
+        sending = Sending(self._names.parked_exchange, "", letter.body, id=letter.parked_id, headers=headers)
         await self._send(("parked", letter.parked_id), sending)
 
     async def all(self) -> list[Parked]:

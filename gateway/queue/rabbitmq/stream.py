@@ -9,6 +9,7 @@ from durable import first_of
 from gateway.errors import LetterLost
 from gateway.queue.feed import LetterFeed
 from gateway.queue.held import HeldBytes
+from gateway.queue.mailbox import NO_HEADERS, carried_in
 from gateway.queue.rabbitmq.connection import AmqpChannel
 from gateway.queue.rabbitmq.declare import PROBE
 from gateway.queue.rabbitmq.window import cost_of
@@ -23,6 +24,7 @@ class RabbitLetter:
         "body",
         "box",
         "dropped",
+        "headers",
         "id",
         "key",
         "parked_at",
@@ -37,6 +39,7 @@ class RabbitLetter:
         self.stream, self.box = stream, stream.box
         self.tag, self.id, self.body = delivery.tag, delivery.id, delivery.body
         self.suspect = delivery.redelivered
+        self.headers = carried_in(delivery.headers) if len(delivery.headers) > 1 else NO_HEADERS
         key = delivery.headers.get("key")
         self.key = key if isinstance(key, str) else None
         self.at = at

@@ -114,6 +114,11 @@ class Names:
         return f"{self.name}.parked"
 
     @property
+    def parked_exchange(self) -> str:
+        """The exchange by which letters get there: who may write to it need not write to all queues."""
+        return f"{self.name}.parked"
+
+    @property
     def parked_lock(self) -> str:
         """The exclusive queue that its one reader holds."""
         return f"{self.name}.parked.lock"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 import aiormq
+from aiormq.abc import DeliveredMessage
 from aiormq.channel import Channel
 from pamqp import commands, encode, frame
 
@@ -65,6 +66,18 @@ class BrokerMessage:
         cut = 1 + self.sent_with[0]
         exchange, route = self.sent_with[1:cut], self.sent_with[cut + 1 : cut + 1 + self.sent_with[cut]]
         return exchange.decode("utf-8", "replace"), route.decode("utf-8", "replace")
+
+
+def delivery_of(message: DeliveredMessage) -> BrokerMessage:
+    """Read what the library took from a queue."""
+    properties = message.header.properties
+    return BrokerMessage(
+        message.delivery_tag or 0,
+        bool(message.redelivered),
+        str(properties.message_id or ""),
+        properties.headers or {},
+        message.body,
+    )
 
 
 @dataclass(frozen=True, slots=True)

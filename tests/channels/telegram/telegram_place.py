@@ -21,17 +21,21 @@ ADA, BOB = 101, 102
 
 
 class Ears:
-    """An ``emit``: ``begun`` and ``heard`` in order; what ``holds`` says is held up until ``free``."""
+    """An ``emit``: ``begun`` and ``heard`` in order; what ``holds`` says is held up until ``free``.
+
+    Where it ``dismisses``, nothing will come back for any of it.
+    """
 
     def __init__(self, holds: Callable[[Arrival], bool] = lambda _: False) -> None:
         self.begun: list[Arrival] = []
         self.heard: list[Arrival] = []
         self.holds = holds
+        self.dismisses = False
         self.most = 0
         self._free = asyncio.Event()
         self._changed = asyncio.Condition()
 
-    async def __call__(self, arrival: Arrival) -> None:
+    async def __call__(self, arrival: Arrival) -> bool:
         self.begun.append(arrival)
         self.most = max(self.most, len(self.begun) - len(self.heard))
         await self._tell()
@@ -41,6 +45,7 @@ class Ears:
             await asyncio.sleep(0)
         self.heard.append(arrival)
         await self._tell()
+        return not self.dismisses
 
     def free(self) -> None:
         """Let go what is held up, and what will be."""
@@ -106,6 +111,8 @@ class Place:
         self.server = server
         self.state = state
         self.grace_s = grace_s
+        # How long a pressed button turns.
+        self.press_s = 60.0
         self.pulse = Watched()
         self.pauses = Pauses()
         self.began = datetime(2020, 1, 1, tzinfo=UTC)
@@ -116,7 +123,7 @@ class Place:
 
     def new(self, clock: Callable[[], float] | None = None) -> Telegram:
         """Build another adapter of the same bot."""
-        times = Times(sleep=self.pauses, farewell_s=30.0, grace_s=self.grace_s)
+        times = Times(sleep=self.pauses, farewell_s=30.0, grace_s=self.grace_s, press_s=self.press_s)
         more = {} if clock is None else {"clock": clock}
         return Telegram(
             self.table, Site(self.state, self.pulse, {}, self.began, self.mark_s), times=times, **more
@@ -127,7 +134,7 @@ class Place:
         """When the process began, by the clock that nobody sets."""
         return steady_s() - (datetime.now(UTC) + self.ahead - self.began).total_seconds()
 
-    def run(self, emit: Callable[[Arrival], Awaitable[None]]) -> asyncio.Task[None]:
+    def run(self, emit: Callable[[Arrival], Awaitable[bool]]) -> asyncio.Task[None]:
         """Let the adapter receive."""
         task = asyncio.create_task(self.channel.run(emit))
         self._tasks.append(task)

@@ -6,11 +6,14 @@ import json
 import logging
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
+from channels.base import Piece
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, SendLater
+from channels.message import Button
 from channels.telegram.updates import ALLOWED
 from tests.channels.telegram.telegram_place import ADA, Ears, Place
 from tests.support.telegram_server import TelegramServer
@@ -65,20 +68,69 @@ async def test_an_edit_comes_after_its_message(server: TelegramServer, place: Pl
     assert ears.heard[0].platform_id == ears.heard[1].platform_id
 
 
-async def test_a_pressed_button_is_answered_though_the_queue_is_away(
-    server: TelegramServer, place: Place
-) -> None:
-    """The button stops turning at once; the value waits for its emit."""
+async def test_a_pressed_button_rests_though_the_queue_is_away(server: TelegramServer, place: Place) -> None:
+    """It does not turn for ever; the value waits for its emit."""
+    place.press_s = 0.01
+    await place.restart()
     ears = Ears(holds=lambda _: True)
-    message = {"message_id": 1, "date": 1, "chat": {"id": ADA, "type": "private"}}
-    person = {"id": ADA, "is_bot": False, "first_name": "Ada"}
-    server.push({"callback_query": {"id": "q7", "from": person, "data": "yes", "message": message}})
+    server.push({"callback_query": pressed("q7")})
     place.run(ears)
     (answer,) = await server.until_called("answerCallbackQuery")
 
-    assert answer.params["callback_query_id"] == "q7"
+    assert answer.params == {"callback_query_id": "q7"}
+    await ears.until(lambda ears: ears.begun)
     assert [(each.kind, each.text) for each in ears.begun] == [("action", "yes")]
     assert ears.heard == []
+
+
+async def test_a_press_that_nobody_answers_rests_at_once(server: TelegramServer, place: Place) -> None:
+    """Of a stranger to whom nothing is said, and below a message that lies in no chat."""
+    ears = Ears()
+    ears.dismisses = True
+    server.push({"callback_query": pressed("q7")})
+    server.push({"callback_query": pressed("q8") | {"message": None, "inline_message_id": "i"}})
+    place.run(ears)
+    answers = await server.until_called("answerCallbackQuery", 2)
+
+    assert {each.params["callback_query_id"] for each in answers} == {"q7", "q8"}
+
+
+async def test_an_answer_to_a_press_is_for_the_presser_alone(server: TelegramServer, place: Place) -> None:
+    """While the button turns, once, and short enough for it; anything else is a message."""
+    ears = Ears()
+    server.write(ADA, "hello")
+    server.push({"callback_query": pressed("q7")})
+    server.push({"callback_query": pressed("q8")})
+    place.run(ears)
+    await ears.until(lambda ears: len(ears.heard) == 3)
+
+    async def say(text: str, press: str, **more: Any) -> str:
+        meta = {"press": press}
+        (content,) = place.channel.split(text)
+        return await place.channel.send(
+            Piece(chat_id=str(ADA), content=content, nonce="n", meta=meta, **more)
+        )
+
+    await say("not yours", "q7")
+    await say("said again", "q7")
+    await say("x" * 201, "q8")
+    await say("asked", "q8", buttons=(Button(label="Yes", value="yes"),))
+    server.fail("answerCallbackQuery", how="400")
+    await say("too late", "q8")
+    await say("of another life", "q9")
+
+    assert server.world.answered == {"q7": "not yours"}
+    (shown,) = [each.params for each in server.called("answerCallbackQuery") if each.outcome == "answered"]
+    assert shown["show_alert"]
+    assert [each.text for each in server.sent] == [
+        "said again", "x" * 201, "asked", "too late", "of another life"
+    ]  # fmt: skip
+
+
+def pressed(id_: str) -> dict[str, Any]:
+    message = {"message_id": 1, "date": 1, "chat": {"id": ADA, "type": "private"}}
+    person = {"id": ADA, "is_bot": False, "first_name": "Ada"}
+    return {"id": id_, "from": person, "data": "yes", "message": message}
 
 
 async def test_a_group_that_moves_waits_for_what_came_before(server: TelegramServer, place: Place) -> None:

@@ -287,3 +287,9 @@ def test_the_zone_is_ready_to_use(tmp_path: Path) -> None:
     assert read(tmp_path, 'timezone = "Asia/Tokyo"').zone == ZoneInfo("Asia/Tokyo")
     for name in ("", "../etc/passwd", "/etc/passwd", "Mars"):
         assert len(problems(tmp_path, f'timezone = "{name}"')) == 1
+
+
+def test_the_files_of_tls_are_whole_paths(tmp_path: Path) -> None:
+    """A relative one would mean another file in each folder that a verb is run in."""
+    with pytest.raises(ConfigError, match=r"broker\.ca_file: expected a whole path"):
+        read(tmp_path, '[broker]\nca_file = "ca.pem"\n')

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.errors import LedgerDown, NewerState
 from gateway.outbound.ledger import DeliveryLedger, Progress
+from gateway.outbound.ledger_file import PUT, forget, rows_of
 from tests.gateway.embedded_place import files_at_most
 
 KEY, OUT = "fake:ada", "fake:1#reply"
@@ -193,3 +194,33 @@ async def test_a_closed_ledger_says_so(path: Path) -> None:
         pass
     with pytest.raises(LedgerDown):
         await ledger.done(KEY, OUT)
+
+
+async def test_the_pieces_of_a_letter_that_is_done_are_known_as_long_as_it_is(path: Path) -> None:
+    """Whoever traces a message sees what the platform took, as what and when; forgotten with the letter."""
+    clock = Clock()
+    async with DeliveryLedger(path, clock=clock) as ledger:
+        await ledger.trying(KEY, OUT, 0)
+        await ledger.sent(KEY, OUT, 0, platform_id="m1")
+        await ledger.trying(KEY, OUT, 1)
+        await ledger.sent(KEY, OUT, 1, platform_id="m2", last=True, put_at=clock.at - timedelta(seconds=2))
+        await ledger.trying(KEY, "fake:2#reply", 0)
+    rows = {(row.id, row.piece): row for row in rows_of(path, "fake:1")}
+
+    assert {piece: row.platform_id for (_, piece), row in rows.items()} == {
+        None: "",
+        PUT: "",
+        0: "m1",
+        1: "m2",
+    }
+    assert rows[OUT, PUT].at == clock.at - timedelta(seconds=2)
+    assert rows[OUT, None].at == clock.at
+    assert [(row.piece, row.unknown) for row in rows_of(path, "fake:2")] == [(0, 1)]
+
+    clock.at += timedelta(days=8)
+    async with DeliveryLedger(path, clock=clock):
+        pass
+    assert rows_of(path, "fake:1") == []
+    assert len(rows_of(path, "fake:2")) == 1
+    assert forget(path, [KEY], before=None) == 1
+    assert rows_of(path, "fake:2") == []

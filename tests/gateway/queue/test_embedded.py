@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -349,3 +350,34 @@ async def test_slow_listener_loses_the_oldest(tmp_path: Path) -> None:
         for number in range(1_500):
             await mailbox.tell("events", 0, b"%d" % number)
         assert await anext(heard) == b"500"
+
+
+async def test_what_waits_for_a_message_is_found_by_its_id(tmp_path: Path) -> None:
+    """The message itself and what was put for it, until settled; nothing of an id that begins alike."""
+    async with opened(tmp_path) as mailbox:
+        for number, box in (("0", INBOUND), ("0#reply", WEB), ("01", INBOUND)):
+            await mailbox.put(post(ADA, number, box=box))
+        found = await mailbox.waiting("web:ada#0")
+        async with mailbox.take(INBOUND) as letters:
+            await mailbox.settle((await collect(letters, 1))[0])
+        left = await mailbox.waiting("web:ada#0")
+
+    assert [(each.box, each.key, each.id) for each in found] == [
+        (INBOUND, ADA, "web:ada#0"),
+        ("outbound.web", ADA, "web:ada#0#reply"),
+    ]
+    assert [each.id for each in left] == ["web:ada#0#reply"]
+
+
+async def test_headers_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
+    """A row that an earlier version settled leaves no header to the letter that gets its number."""
+    async with opened(tmp_path) as first:
+        await first.put(Post(INBOUND, ADA, "a", b"a", {"traceparent": "old"}))
+    with contextlib.closing(sqlite3.connect(tmp_path / "queue.db")) as file:
+        file.execute("DELETE FROM letters")
+        file.commit()
+    async with opened(tmp_path) as second:
+        await second.put(post(ADA, 1))
+        async with second.take(INBOUND) as letters:
+            (letter,) = await collect(letters, 1)
+            assert letter.headers == {}

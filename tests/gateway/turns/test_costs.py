@@ -102,6 +102,38 @@ async def test_all_that_was_asked_counts_once_and_turns_alone_are_turns(tmp_path
     assert abs(shown["cost_usd"] - sum(row["cost_usd"] for row in written)) < 1e-6
 
 
+async def test_vectors_for_facts_and_searches_are_their_persons(tmp_path: Path) -> None:
+    """Of whoever asks, with the chat: each has a line of its own, and the cap on the person holds for all."""
+    for number in range(7):
+        fact = {"id": f"01KG9NB3H0Q5W4XZ2WM29XRYB{number}", "text": f"Ada keeps {number} ferrets."}
+        path = tmp_path / "memory" / "people" / "ada" / "facts.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(fact) + "\n")
+    search = '[[tool:memory_search {"query": "ferrets"}]]'
+    async with ModelServer() as model:
+        priced = tables(model)
+        priced["model"] |= {"embedding": "openai/text-embedding-3-small"}
+        limits = {"cost_per_person_per_day_usd": 1.0, "cost_per_chat_per_day_usd": 1.0}
+        people = {"ada": ["web:ada", "web:phone"]}
+        async with open_place(tmp_path, people=people, limits=limits, **priced) as place:
+            services = services_of(place)
+            assert await said(place, f"how many ferrets? {search}")
+            await done(services)
+            await services.usage_today()
+            shown = services.limits_today()
+
+    found = [row for row in rows(tmp_path) if "hold" not in row]
+    vectors = [row for row in found if not row.get("turn", True) and row["person"]]
+    assert len(model.embedded) == len(vectors) == 2
+    assert {(row["key"], row["person"]) for row in vectors} == {("web:ada", "people/ada")}
+    assert all(row["cost_usd"] > 0 for row in vectors)
+    used = {row["limit"]: row["used"] for row in shown or ()}
+    own = sum(row["cost_usd"] for row in found if row["person"])
+    assert abs(used["cost_per_person_per_day_usd"] - own) < 1e-4
+    assert used["cost_per_chat_per_day_usd"] >= own
+
+
 async def test_a_day_whose_money_is_spent_ends_the_background_visibly(tmp_path: Path) -> None:
     """The turn that spends it is answered; its session gets no name today, and the next message a notice."""
     async with (

@@ -91,6 +91,7 @@ async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None
     async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         entry = await work.begun.get()
+        entry.letter.lost = True  # type: ignore[misc]
         again = HandedLetter("1")
 
         added = lanes.add(inbound("cli:a", "1"), again)
@@ -98,6 +99,19 @@ async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None
         assert added is None
         assert entry.letter is again
         assert work.begun.empty()
+
+
+async def test_a_copy_that_was_put_beside_a_letter_has_its_own_turn_behind_it() -> None:
+    """Each has its acknowledgement; one whose delivery ended meanwhile comes again by itself."""
+    async with opened() as (work, lanes):
+        put(lanes, "cli:a", "1")
+        await work.begun.get()
+        lost, copy = HandedLetter("1"), HandedLetter("1")
+        assert [lanes.add(inbound("cli:a", "1"), each) for each in (lost, copy)] == [None, None]
+        lost.lost = True
+        work.running["cli:a|1"].set_result(None)
+
+        assert (await work.begun.get()).letter is copy
 
 
 async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 from gateway.errors import LetterLost
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, ParkedAs, Post
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.errors import ModelRefused
 from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
+from tests.support.broker import Broker
 
 
 class DeliversTwice(EmbeddedMailbox):
@@ -94,13 +96,13 @@ class Parking(EmbeddedMailbox):
 async def test_a_letter_that_is_put_back_at_once_is_answered(tmp_path: Path) -> None:
     """Its first delivery still stands in the lane: the new one is a letter of its own."""
 
-    async def put_back(parked: Letter) -> None:
+    async def put_back(_parked: Letter) -> None:
         entry = r.worker.lanes.begun(ADA)
         assert entry is not None
         async with r.store.open(ADA) as session:
             await session.journal.unpark("m1")
         assert await r.mailbox.replay("m1") is not None
-        await until(lambda: entry.letter is not parked)
+        await until(lambda: bool(entry.copies))
 
     parking = Parking(tmp_path / "state", put_back)
     async with rig(tmp_path, ModelRefused("no"), "fine", mailbox=parking) as r:
@@ -108,3 +110,34 @@ async def test_a_letter_that_is_put_back_at_once_is_answered(tmp_path: Path) -> 
 
         assert [reply.id for reply in await r.replies(2)] == ["m1#notice.refused", "m1#reply"]
         await r.settled()
+
+
+async def test_each_letter_under_one_id_leaves_the_queue(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    """Other programs may publish a message several times, before its turn or in it: it is asked once."""
+    mailbox = RabbitMailbox(broker.url, name=broker_name, partitions=1)
+    async with rig(tmp_path, "one", "two", "three", mailbox=mailbox) as r:
+        await r.begin("hello", "m1")
+        for message_id in ("m1", "m2", "m2", "m1", "m2", "m3"):
+            await r.put(message_id, message_id)
+        await r.until_in_lane(3)
+        r.model.release.set()
+
+        await r.settled()
+    assert [prompt.messages[-1]["content"] for prompt in r.model.prompts] == ["hello", "m2", "m3"]
+
+
+async def test_each_letter_under_one_id_leaves_the_queue_where_it_is_refused(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    mailbox = RabbitMailbox(broker.url, name=broker_name, partitions=1)
+    async with rig(tmp_path, "one", "two", mailbox=mailbox, flood_per_chat=1) as r:
+        await r.begin("hello", "m1")
+        for message_id in ("m2", "m3", "m4", "m4", "m5", "m3", "m4"):
+            await r.put(message_id, message_id)
+        await r.until_waiting(2)
+        r.model.release.set()
+
+        await r.settled()
+    assert len(r.model.prompts) == 2

@@ -193,7 +193,8 @@ async def test_damaged_state_stops_nothing(tmp_path: Path) -> None:
 
 async def test_by_hand_at_once(tmp_path: Path) -> None:
     """By hand all of a key is done now, ended sessions first, whatever back-off and budget say."""
-    async with open_workspace(tmp_path, calls_per_hour=0) as workspace:
+    async with open_workspace(tmp_path, calls_per_hour=1) as workspace:
+        await workspace.memory.budget.take()
         await workspace.said(ADA, talk(4))
         await workspace.new(ADA)
         await workspace.said(ADA, talk(8, start=20))
@@ -203,7 +204,7 @@ async def test_by_hand_at_once(tmp_path: Path) -> None:
         assert (report.messages, report.calls) == (4 + 3, 2)
         assert report.memory_bytes == len(await workspace.read("MEMORY.md")) > report.memory_bytes_before == 0
         assert jobs_in(tmp_path) == []
-        assert workspace.memory.budget.shown()["calls_last_hour"] == 2
+        assert workspace.memory.budget.shown()["calls_last_hour"] == 3
 
 
 async def test_a_scope_state_is_free_again_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:

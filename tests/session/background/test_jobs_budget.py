@@ -117,6 +117,26 @@ async def test_failed_calls_count(tmp_path: Path) -> None:
         assert workspace.memory.budget.shown()["calls_last_hour"] == 1
 
 
+@pytest.mark.parametrize(("hour", "day", "held"), [(0, 0, None), (0, 2, "day"), (2, 0, "hour")])
+async def test_a_limit_of_0_is_none(tmp_path: Path, hour: int, day: int, held: str | None) -> None:
+    """As everywhere in ``[limits]``; the other one holds, and what is called is counted all the same."""
+    clock = Clock()
+    budget = Budget(tmp_path / "budget.json", per_hour=hour, per_day=day, clock=clock)
+    await budget.take()
+    await budget.take()
+    spans = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+    if held is None:
+        await budget.take()
+    else:
+        with pytest.raises(NotNow) as raised:
+            await budget.take()
+        assert raised.value.until == START + spans[held]
+
+    shown = budget.shown()
+    assert shown["calls_last_hour"] == shown["calls_last_day"] == (3 if held is None else 2)
+    assert (shown["reached_until"] is None) == (held is None)
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"v": 1, "minutes": []}', b"\x00\xff"])
 async def test_a_count_that_is_damaged_lifts_no_cap(tmp_path: Path, damage: bytes) -> None:
     """What has cost something in the last hours stands for it; turns are none of it."""

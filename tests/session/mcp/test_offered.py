@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from session.context.scopes import Scopes
+from session.mcp.names import NoServers
 from session.mcp.process import unconfined
 from session.mcp.servers import McpServers, person_of, serves
 from session.mcp.spec import ServerSpec
@@ -141,8 +142,9 @@ async def test_what_may_be_repeated_is_what_somebody_vouches_for(tmp_path: Path)
         ]
 
     assert found == [[False, False, False], [True, False, False], [False, True, False]]
-    assert Toolbox([], McpServers([], tmp_path, scopes())).may_repeat("mcp_removed_tool") is False
-    assert Toolbox([], McpServers([], tmp_path, scopes())).may_repeat("never_was") is True
+    for source in (McpServers([], tmp_path, scopes()), NoServers()):
+        assert Toolbox([], source).may_repeat("mcp_removed_tool") is False
+        assert Toolbox([], source).may_repeat("never_was") is True
 
 
 async def test_a_policy_knows_a_tool_by_its_servers_names(tmp_path: Path) -> None:

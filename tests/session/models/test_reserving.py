@@ -334,12 +334,12 @@ async def test_vectors_are_held_for_while_they_are_asked_for(tmp_path: Path) -> 
     async with meter.embedding(words, [text]) as count:
         [during] = mine.shown() or ()
         with pytest.raises(NotNow):
-            async with mine.embedding("cli:bob", words, [text + text]):
+            async with mine.embedding(Payer("cli:bob"), words, [text + text]):
                 raise AssertionError("it may not be asked")
         with pytest.raises(OverCap):
             async with turn_meter(mine, BOB).embedding(words, [text + text]):
                 raise AssertionError("it may not be asked")
-        async with mine.embedding("cli:bob", words, [text]) as counted:
+        async with mine.embedding(Payer("cli:bob"), words, [text]) as counted:
             counted(Usage(prompt=30))
         count(Usage(prompt=20))
     mine.record("cli:ada", "ada", meter.usage, id_="m1")
@@ -349,3 +349,24 @@ async def test_vectors_are_held_for_while_they_are_asked_for(tmp_path: Path) -> 
     assert (during["used"], during["reserved"]) == (0, 50)
     assert (after["used"], after["reserved"]) == (50, 0)
     assert mine.today().turns == 1
+
+
+async def test_vectors_beside_a_turn_count_for_the_person_and_the_job_that_ask(tmp_path: Path) -> None:
+    """In one chat as in another; what nobody asked for counts for the chat alone."""
+    caps = Caps(cost_per_person_per_day_usd=0.5, cost_per_job_per_day_usd=0.5)
+    mine = spending(tmp_path, Clock(NOON), caps)
+    for payer in (Payer("cli:a", "ada", "daily"), Payer("cli:b", "bob"), Payer("cli:a")):
+        async with mine.embedding(payer, WordEmbedder(), ["x"]) as count:
+            count(Usage(cost_usd=0.5))
+    await mine.refresh()
+
+    payers = (
+        Payer("cli:z", "ada"),
+        Payer("cli:z", "eve", "daily"),
+        Payer("cli:z", "bob"),
+        Payer("cli:a", "eve"),
+    )
+    reached = [mine.reached(payer) for payer in payers]
+    assert [cap.subject if cap is not None else None for cap in reached] == [
+        ("person", "ada"), ("job", "daily"), ("person", "bob"), None
+    ]  # fmt: skip

@@ -1,0 +1,42 @@
+"""Says until when the broker's certificate is valid."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from datetime import UTC, datetime
+from typing import Literal
+from urllib.parse import urlsplit
+
+from gateway.config.settings import Broker
+from gateway.errors import MailboxDown
+
+Finding = tuple[Literal["ok", "warn", "fail"], str, str]
+WITHIN_S = 8.0
+TLS_PORT = 5671
+DAYS = 30
+
+
+async def check(broker: Broker) -> list[Finding]:
+    """Return level, text and cure; nothing without TLS, or where the broker's own check tells why not."""
+    if not broker.url.startswith("amqps:"):
+        return []
+    from gateway.queue.rabbitmq.tls import TlsFiles
+
+    parts = urlsplit(broker.url)
+    files = TlsFiles(broker.ca_file, broker.cert_file, broker.key_file)
+    try:
+        context = await asyncio.to_thread(files.context)
+        async with asyncio.timeout(WITHIN_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port or TLS_PORT, ssl=context)
+    except (OSError, TimeoutError, MailboxDown):
+        return []
+    valid_until = writer.get_extra_info("peercert")["notAfter"]
+    writer.transport.abort()
+    return [_judged(datetime.fromtimestamp(ssl.cert_time_to_seconds(valid_until), UTC), datetime.now(UTC))]
+
+
+def _judged(valid_until: datetime, now: datetime) -> Finding:
+    days = (valid_until - now).days
+    text = f"the broker's certificate is valid until {valid_until:%Y-%m-%d}, for {days} days"
+    return ("warn", text, "renew it on the broker") if days < DAYS else ("ok", text, "")

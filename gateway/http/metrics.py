@@ -1,0 +1,32 @@
+"""``/metrics``: how the gateway stands and what it counted, for Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import PlainTextResponse, Response
+
+from gateway.http.shape import needs
+from gateway.service.gauges import gauges
+
+if TYPE_CHECKING:
+    from gateway.app.app import Application
+
+
+def routes(application: Application) -> APIRouter:
+    """Build the route of the metrics."""
+    router = APIRouter()
+
+    @router.get(
+        "/metrics",
+        summary="Lanes, queues, turns, models, deliveries and more, for Prometheus",
+        response_class=PlainTextResponse,
+        **needs("read"),
+    )
+    async def get_metrics() -> Response:
+        counted = application.metrics.text() if application.metrics is not None else b""
+        return Response(await gauges(application) + counted, media_type=CONTENT_TYPE_LATEST)
+
+    return router

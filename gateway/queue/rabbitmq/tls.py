@@ -1,0 +1,81 @@
+"""TLS to the broker: whom this process trusts, who it is, and what is wrong where they do not agree."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.errors import MailboxDown
+from gateway.queue.rabbitmq.refusals import Refusal
+
+_AUTHORITY = "broker.ca_file names the certificate of the authority that signed the broker's"
+_OWN = "broker.cert_file and broker.key_file name the certificate that the broker asks for"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The PEM files of a connection; empty: the machine's own authorities, and no certificate of ours."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files anew, so that renewed ones count from the next connection on. Blocks.
+
+        Raises:
+            MailboxDown: one of them cannot be used.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+        except (OSError, ssl.SSLError) as error:
+            raise MailboxDown(f"{self.ca}: {_said(error)}", hint=_AUTHORITY) from error
+        if self.cert:
+            try:
+                context.load_cert_chain(self.cert, self.key or None)
+            except (OSError, ssl.SSLError) as error:
+                raise MailboxDown(f"{self.cert} with its key: {_said(error)}", hint=_OWN) from error
+        return context
+
+
+NO_FILES = TlsFiles()
+
+
+def refusal_of(error: BaseException) -> Refusal | None:
+    """Read why a connection by TLS failed; None where that is not the reason."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            if "hostname" in cause.verify_message.lower() or "IP address" in cause.verify_message:
+                hint = "broker.url has to name the host as the broker's certificate does"
+            elif "expired" in cause.verify_message or "not yet valid" in cause.verify_message:
+                hint = "renew the broker's certificate, or set the clock"
+            else:
+                hint = _AUTHORITY
+            return Refusal(f"the broker's certificate is not trusted: {cause.verify_message}", hint)
+        if isinstance(cause, ssl.SSLError):
+            return _handshake(cause)
+    return None
+
+
+def _handshake(error: ssl.SSLError) -> Refusal:
+    reason = (error.reason or "").replace("_", " ").lower() or "closed in the handshake"
+    if "alert" in reason:
+        return Refusal(f"the broker refuses our certificate, or that there is none: {reason}", _OWN)
+    if "wrong version" in reason or "record layer" in reason:
+        return Refusal(
+            "the broker does not speak TLS there", "amqp:// in broker.url, or its port for TLS, 5671"
+        )
+    return Refusal(f"TLS to the broker fails: {reason}", _AUTHORITY)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        yield from (each for each in seen.args if isinstance(each, BaseException))
+        seen = seen.__cause__ or seen.__context__
+
+
+def _said(error: OSError) -> str:
+    return (error.strerror or str(error)) if not isinstance(error, ssl.SSLError) else str(error.reason)

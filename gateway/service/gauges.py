@@ -1,0 +1,224 @@
+"""How a gateway stands now, as metrics: lanes, queues, parts, limits, background, what waits for people."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from platform import python_version
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from durable import SYNC_BOUNDS_S, sync_counts
+from gateway.app.metrics import PREFIX
+from gateway.errors import MailboxDown
+from gateway.queue.mailbox import Depth
+from session.disk.threads import start_thread
+from session.errors import SessionError
+from session.subagents.records import shown as subagents_shown
+from session.transcript.key import SLOTS, slot_of
+from session.transcript.line import read_time
+
+if TYPE_CHECKING:
+    from gateway.app.app import Application
+    from gateway.app.sessions import SessionServices
+    from gateway.turns.lanes import Lanes
+
+_LATEST = "9999-12-31T23:59:59.999999+00:00"
+# Prometheus gives up a scrape after ten seconds.
+DEPTHS_WITHIN_S = 2.0
+
+
+async def gauges(application: Application) -> bytes:
+    """Write how everything stands in Prometheus' text format; what cannot be looked at is left out."""
+    depths = await _depths(application)
+    services = application.services
+    waiting = await start_thread(lambda: _waiting(application), name="metrics") if services else None
+    ready, parts = application.readiness()
+    families = [*_process(application, ready=ready), *_parts(parts), *_queues(depths)]
+    if application.worker is not None:
+        families += _lanes(application.worker.lanes, application.settings.broker.partitions)
+    if services is not None:
+        families += _session(services)
+        if waiting is not None:
+            families += [
+                _gauge("approvals_waiting", "Calls of tools that wait for a person.", waiting[0]),
+                _gauge("subagents_working", "Subagents that work or wait for their turn.", waiting[1]),
+            ]
+    registry = CollectorRegistry()
+    registry.register(_Families(families))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+async def _depths(application: Application) -> Mapping[str, Depth]:
+    try:
+        async with asyncio.timeout(DEPTHS_WITHIN_S):
+            return await application.mailbox.depths(application.replied.names())
+    except (MailboxDown, TimeoutError):
+        return {}
+
+
+def _waiting(application: Application) -> tuple[int, int] | None:
+    """Count the approvals and the subagents that are open; None where their files cannot be read."""
+    assert application.services is not None
+    try:
+        approvals = application.services.answers.files.waiting()
+        return len(approvals), len(subagents_shown(application.settings.state))
+    except SessionError:
+        return None
+
+
+def _process(application: Application, *, ready: bool) -> Iterator[Metric]:
+    built = GaugeMetricFamily(
+        f"{PREFIX}_build_info", "What runs here; always 1.", labels=("version", "python", "role")
+    )
+    built.add_metric((version("chat-gateway"), python_version(), application.role), 1)
+    yield built
+    yield _gauge("ready", "Whether queue and lanes are up.", ready)
+    counts, sum_s = sync_counts()
+    bounds = [*(str(float(bound)) for bound in SYNC_BOUNDS_S), "+Inf"]
+    buckets = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]
+    yield HistogramMetricFamily(
+        f"{PREFIX}_fsync_seconds", "How long the disk took to keep what was written.", buckets, sum_s
+    )
+    held = application.mailbox.in_memory()
+    yield _gauge("held_letters", "Letters that this process holds.", held.letters)
+    yield _gauge("held_bytes", "Their bytes.", held.bytes)
+
+
+def _parts(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    up = GaugeMetricFamily(f"{PREFIX}_part_up", "Whether a part of the gateway is up.", labels=("part",))
+    trips = GaugeMetricFamily(
+        f"{PREFIX}_last_round_trip_seconds",
+        "How long ago a platform last answered.",
+        labels=("channel",),
+    )
+    now = datetime.now(UTC)
+    for name, part in parts.items():
+        up.add_metric((name,), part["up"])
+        if (at := read_time(part.get("last_round_trip"))) is not None:
+            trips.add_metric((name,), max((now - at).total_seconds(), 0.0))
+    yield up
+    yield trips
+
+
+def _queues(depths: Mapping[str, Depth]) -> Iterator[Metric]:
+    count = GaugeMetricFamily(
+        f"{PREFIX}_queue_letters", "Letters that wait or are worked on, by box.", labels=("box",)
+    )
+    oldest = GaugeMetricFamily(
+        f"{PREFIX}_queue_oldest_seconds", "Age of the oldest, where the queue tells.", labels=("box",)
+    )
+    now = datetime.now(UTC)
+    for box, depth in depths.items():
+        if box == "parked":
+            yield _gauge("parked_letters", "Letters that were set aside.", depth.count)
+            continue
+        count.add_metric((box,), depth.count)
+        if depth.oldest_at is not None:
+            oldest.add_metric((box,), max((now - depth.oldest_at).total_seconds(), 0.0))
+    yield count
+    yield oldest
+
+
+def _lanes(lanes: Lanes, partitions: int) -> Iterator[Metric]:
+    """Count the lines of chats; of each partition the age of the message that waits or runs longest."""
+    letters = running = asking = count = 0
+    oldest, queued = dict[int, str](), dict[int, datetime]()
+    now = datetime.now(UTC)
+    for lane in lanes:
+        if not lane.entries:
+            continue
+        first = lane.entries[0]
+        count += 1
+        letters += len(lane.entries)
+        if first.asking:
+            asking += 1
+        elif lane.running is not None:
+            running += 1
+        slot, accepted = slot_of(lane.key), first.inbound.received_at
+        if accepted is None or len(accepted) != len(_LATEST) or not accepted.endswith("+00:00"):
+            if first.queued_at < queued.get(slot, now):
+                queued[slot] = first.queued_at
+        # In this spelling, ours, the earlier is the lesser text: ten thousand of them are not parsed.
+        elif accepted < oldest.get(slot, _LATEST):
+            oldest[slot] = accepted
+    found = GaugeMetricFamily(
+        f"{PREFIX}_lanes", "Lines of chats, by what their first message does.", labels=("state",)
+    )
+    for state, number in (("running", running), ("waiting", count - running - asking), ("asking", asking)):
+        found.add_metric((state,), number)
+    yield found
+    yield _gauge("lane_letters", "Messages in the lines of chats.", letters)
+    accepted_at = ((slot, read_time(text)) for slot, text in oldest.items())
+    yield _ages([*accepted_at, *queued.items()], now, partitions)
+
+
+def _ages(oldest: Iterable[tuple[int, datetime | None]], now: datetime, partitions: int) -> Metric:
+    ages = GaugeMetricFamily(
+        f"{PREFIX}_partition_oldest_seconds", "Age of the oldest message in hand.", labels=("partition",)
+    )
+    by_partition = dict.fromkeys(range(partitions), 0.0)
+    for slot, at in oldest:
+        partition = slot * partitions // SLOTS
+        # Anybody may publish a letter with a time that is none.
+        if at is not None:
+            by_partition[partition] = max(by_partition[partition], (now - at).total_seconds())
+    for partition, age in by_partition.items():
+        ages.add_metric((f"{partition:02d}",), age)
+    return ages
+
+
+def _session(services: SessionServices) -> Iterator[Metric]:
+    hits, misses = services.store.cache_use()
+    opened = CounterMetricFamily(
+        f"{PREFIX}_sessions_opened", "Conversations opened, by whether they were held.", labels=("cache",)
+    )
+    opened.add_metric(("hit",), hits)
+    opened.add_metric(("miss",), misses)
+    yield opened
+    yield _gauge("cache_bytes", "Memory of conversations that are held.", services.store.cached_bytes())
+    shown = services.jobs.shown()
+    jobs = GaugeMetricFamily(f"{PREFIX}_background_jobs", "Work of the background.", labels=("state",))
+    for state in ("waiting", "running", "facts_waiting"):
+        jobs.add_metric((state,), shown[state])
+    yield jobs
+    yield from _limits(services.limits_today() or (), shown["budget"])
+
+
+def _limits(caps: Iterable[Mapping[str, Any]], budget: Mapping[str, Any]) -> Iterator[Metric]:
+    """Show each limit and what is left of it; of those on chats and people the least that anybody has."""
+    least: dict[str, tuple[float, float]] = {}
+    for row in caps:
+        now = (float(row["left"]), float(row["of"]))
+        least[row["limit"]] = min(least.get(row["limit"], now), now)
+    for name, used, of in (
+        ("background_calls_per_hour", "calls_last_hour", "per_hour"),
+        ("background_calls_per_day", "calls_last_day", "per_day"),
+    ):
+        if budget[of]:
+            least[name] = (float(max(budget[of] - budget[used], 0)), float(budget[of]))
+    words = "What is left of a limit: dollars, tokens or calls."
+    left = GaugeMetricFamily(f"{PREFIX}_limit_left", words, labels=("limit",))
+    whole = GaugeMetricFamily(f"{PREFIX}_limit", "The limit itself.", labels=("limit",))
+    for name, (rest, of_all) in sorted(least.items()):
+        left.add_metric((name,), rest)
+        whole.add_metric((name,), of_all)
+    yield left
+    yield whole
+
+
+def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", words, value=float(value))

@@ -1,0 +1,237 @@
+"""The Debian package under a real systemd: installed, started, watched, confined, and taken away again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.systemd import units
+from tests.docs.page import read
+from tests.support.harness import ROOT
+from tests.support.systemd_box import Box, lacking
+
+SYSTEM = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, text=True, check=False).stdout
+if reason := lacking():
+    pytest.skip(reason, allow_module_level=True)
+if not SYSTEM.startswith("Python {}.{}.".format(*sys.version_info)):
+    pytest.skip("needs Debian's own Python of the version that the packages are for", allow_module_level=True)
+pytestmark = pytest.mark.slow
+
+UNIT = "chat-gateway.service"
+CONFIG = Path("/etc/chat-gateway/config.toml")
+AS_SERVICE = (
+    *("runuser", "-u", "chat-gateway", "--", "chat-gateway", "--config", str(CONFIG)),
+    *("--workspace", "/var/lib/chat-gateway"),
+)
+# What dpkg, man-db and the journal note of every package.
+BOOKS = ("/var/lib/dpkg", "/var/cache", "/var/log", "/var/lib/systemd", "/etc/.pwd.lock")
+BOOKS += ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
+
+
+@pytest.fixture(scope="module")
+def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package, built from this checkout and the packages that are installed beside it."""
+    folder = tmp_path_factory.mktemp("share")
+    environment = {**os.environ, "DEB_PACKAGES": sysconfig.get_path("purelib"), "DEB_COMPRESS": "none"}
+    done = subprocess.run(
+        [ROOT / "deploy" / "deb" / "build.sh", sys.executable, folder],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    Path(done.stdout.strip()).rename(folder / "chat-gateway.deb")
+    shutil.copy(ROOT / "tests" / "support" / "stuck.py", folder)
+    folder.chmod(0o755)
+    return folder
+
+
+def install(box: Box) -> None:
+    box.run("dpkg", "--install", "--force-unsafe-io", "/run/share/chat-gateway.deb", check=True)
+
+
+@pytest.fixture(scope="module")
+def box(share: Path) -> Iterator[Box]:
+    """A machine on which the package is installed and runs."""
+    with Box(share) as machine:
+        install(machine)
+        yield machine
+
+
+@pytest.fixture
+def service(box: Box) -> Iterator[Box]:
+    """The service as it was installed, again after the test."""
+    yield box
+    box.run("rm", "-rf", f"/etc/systemd/system/{UNIT}.d")
+    write(box, CONFIG, "")
+    box.run("systemctl", "daemon-reload")
+    box.run("systemctl", "reset-failed", UNIT)
+    box.run("systemctl", "restart", UNIT, check=True)
+
+
+def write(box: Box, path: Path, text: str) -> None:
+    box.run("sh", "-c", f'mkdir -p "{path.parent}" && printf %s "$TEXT" > "{path}"', check=True, TEXT=text)
+
+
+def drop_in(box: Box, text: str) -> None:
+    write(box, Path(f"/etc/systemd/system/{UNIT}.d/test.conf"), text)
+    box.run("systemctl", "daemon-reload", check=True)
+
+
+def test_it_is_started_by_its_installation_and_answers(box: Box) -> None:
+    """The user, its folders, the enabled unit, the page and the verbs are there without a further step."""
+    page = box.run("curl", "-fsS", "http://127.0.0.1:8006/", check=True).stdout
+    answer = box.run(*AS_SERVICE, "chat", "-m", "hello", check=True).stdout
+
+    assert box.shown(UNIT, "ActiveState") == "active"
+    assert box.shown(UNIT, "StatusText") == "answers"
+    assert box.shown(UNIT, "User") == "chat-gateway"
+    assert box.run("systemctl", "is-enabled", UNIT).stdout == "enabled\n"
+    assert "<script" in page
+    assert answer == "echo: hello\n"
+    modes = box.run("stat", "-c", "%a %U %G", str(CONFIG.parent), str(CONFIG), "/var/lib/chat-gateway").stdout
+    assert modes.splitlines() == [
+        "750 root chat-gateway",
+        "640 root chat-gateway",
+        "700 chat-gateway chat-gateway",
+    ]
+    assert box.run("man", "-w", "chat-gateway").returncode == 0 or shutil.which("man") is None
+
+
+def test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_not(service: Box) -> None:
+    """The watchdog ends the first, whose log says where it stood; the second goes on through many limits."""
+    home = "/usr/lib/chat-gateway/bin/python3"
+    drop_in(
+        service,
+        "[Service]\nWatchdogSec=2\nEnvironment=CHAT_GATEWAY_MODEL__ECHO_DELAY_S=5\nExecStart=\n"
+        f"ExecStart={home} /run/share/stuck.py --config {CONFIG} --workspace /var/lib/chat-gateway run\n",
+    )
+    service.run("systemctl", "restart", UNIT, check=True)
+
+    answer = service.run(*AS_SERVICE, "chat", "-m", "slow", check=True).stdout
+    restarts = service.shown(UNIT, "NRestarts")
+    service.run("systemctl", "kill", "--kill-who=main", "-s", "USR1", UNIT, check=True)
+    service.until(UNIT, "NRestarts", "1")
+    service.until(UNIT, "ActiveState", "active")
+
+    assert answer == "echo: slow\n"
+    assert restarts == "0"
+    journal = service.journal(UNIT)
+    assert "_block" in journal
+    assert "Watchdog timeout" in journal
+
+
+def test_a_configuration_that_cannot_be_used_is_not_tried_again(service: Box) -> None:
+    """It ends with 78, and says in the journal what is wrong."""
+    write(service, CONFIG, "[http]\nprot = 1\n")
+    service.run("systemctl", "restart", UNIT)
+    service.until(UNIT, "ActiveState", "failed")
+
+    assert service.shown(UNIT, "ExecMainStatus") == "78"
+    assert service.shown(UNIT, "NRestarts") == "0"
+    assert "http.prot: unknown key; nearest: http.port" in service.journal(UNIT)
+
+
+def test_a_secret_comes_from_the_store_of_credentials(service: Box) -> None:
+    """A file that is root's alone becomes the token that HTTP asks for."""
+    token = "a-token-of-the-test-0123456789"
+    write(service, Path("/etc/credstore/chat-gateway.http.token"), token)
+    try:
+        service.run("systemctl", "restart", UNIT, check=True)
+        address = "http://127.0.0.1:8006/v1/status"
+        without = service.run("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", address).stdout
+        with_it = service.run("curl", "-fsS", "-H", f"Authorization: Bearer {token}", address, check=True)
+    finally:
+        service.run("rm", "/etc/credstore/chat-gateway.http.token", check=True)
+
+    assert without == "401"
+    assert json.loads(with_it.stdout)["ready"] is True
+
+
+@pytest.mark.parametrize(("more", "sandbox"), [("", "landlock"), ("sandbox.conf", "bubblewrap")])
+def test_commands_of_tools_are_confined_under_the_unit(service: Box, more: str, sandbox: str) -> None:
+    """As it is, Landlock does it; with the drop-in, bubblewrap: `doctor` tries it under the same."""
+    write(service, CONFIG, f'[tools.shell]\nenabled = true\nsandbox = "{sandbox}"\n')
+    body = units.text(UNIT, Path("/usr/bin/chat-gateway"))
+    body = body.replace("Type=notify", "Type=oneshot").replace("WatchdogSec=60\n", "")
+    body = body.replace("/var/lib/chat-gateway run", "/var/lib/chat-gateway doctor --json")
+    body = body.replace("Restart=on-failure\n", "StandardOutput=truncate:/run/share/doctor.json\n")
+    write(service, Path("/etc/systemd/system/looks.service"), body)
+    if more:
+        text = units.text(more, Path("/usr/bin/chat-gateway"))
+        write(service, Path("/etc/systemd/system/looks.service.d/sandbox.conf"), text)
+    service.run("systemctl", "daemon-reload", check=True)
+    service.run("systemctl", "start", "looks.service")
+    service.run("rm", "-rf", "/etc/systemd/system/looks.service.d")
+
+    checks = json.loads((service.share / "doctor.json").read_text())
+    found = [check for check in checks if check["name"] == "tools"]
+    assert any(sandbox in check["text"] and check["level"] == "ok" for check in found), found
+
+
+def test_removed_it_keeps_and_purged_it_leaves_nothing(share: Path) -> None:
+    """`remove` keeps conversations and configuration, `purge` takes away user, files and folders."""
+    with Box(share) as machine:
+        machine.run("touch", "/run/before", check=True)
+        install(machine)
+        machine.run(*AS_SERVICE, "chat", "-m", "hello", check=True)
+        machine.run("dpkg", "--remove", "chat-gateway", check=True)
+        gone = machine.run("systemctl", "is-active", UNIT).stdout.strip()
+        kept = machine.run("ls", "/var/lib/chat-gateway/sessions", str(CONFIG), check=True).stdout
+        machine.run("dpkg", "--purge", "chat-gateway", check=True)
+
+        assert gone == "inactive"
+        assert "cli_direct.jsonl" in kept
+        assert listing(machine) == []
+        assert machine.run("getent", "passwd", "chat-gateway").returncode != 0
+
+
+def test_the_commands_of_the_page_install_and_remove_it(share: Path) -> None:
+    """Without a package: what docs/systemd.md says is typed, and then the service runs, and is gone."""
+    blocks = [code.text for code in read(ROOT / "docs" / "systemd.md").code if code.language == "sh"]
+    (installing,) = (text for text in blocks if "chat-gateway systemd install" in text)
+    (confining,) = (text for text in blocks if "show sandbox.conf" in text)
+    (removing,) = (text for text in blocks if "userdel" in text)
+    with Box(share) as machine:
+        program = (
+            "cd /run && dpkg-deb -x /run/share/chat-gateway.deb x && mv x/usr/lib/chat-gateway /usr/lib/"
+        )
+        machine.run(
+            "sh", "-c", f"{program} && ln -s ../lib/chat-gateway/bin/chat-gateway /usr/bin/", check=True
+        )
+        typed(machine, installing)
+        active = machine.shown(UNIT, "ActiveState")
+        mode = machine.run("stat", "-c", "%a %U %G", str(CONFIG)).stdout
+        typed(machine, confining)
+        drop_ins = machine.shown(UNIT, "DropInPaths")
+        answer = machine.run(*AS_SERVICE, "chat", "-m", "hello", check=True).stdout
+        typed(machine, removing)
+
+        assert active == "active"
+        assert mode == "640 root chat-gateway\n"
+        assert drop_ins.endswith("sandbox.conf")
+        assert answer == "echo: hello\n"
+        assert machine.shown(UNIT, "LoadState") == "not-found"
+        assert machine.run("getent", "passwd", "chat-gateway").returncode != 0
+
+
+def typed(box: Box, commands: str) -> None:
+    """Type what a page says, as a person who may use sudo."""
+    box.run("bash", "-ec", f'sudo() {{ "$@"; }}\n{commands}', check=True)
+
+
+def listing(box: Box) -> list[str]:
+    """All files that came or changed since, but for the package manager's own books."""
+    places = ("/etc", "/usr", "/var", "/opt")
+    found = box.run("find", *places, "-xdev", "-cnewer", "/run/before", "!", "-type", "d", check=True).stdout
+    named = box.run("find", *places, "-xdev", "-type", "d", "-path", "*chat-gateway*", check=True).stdout
+    return [path for path in (found + named).splitlines() if not path.startswith(BOOKS)]

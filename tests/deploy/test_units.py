@@ -1,0 +1,161 @@
+"""The units: what systemd's own checks say of them, and that they start what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from gateway.cli import systemd_verbs
+from gateway.cli.parser import build
+from gateway.config.schema import Schema
+from gateway.config.settings import LimitsSettings, Settings
+from gateway.errors import GatewayError
+from gateway.systemd import units
+from tests.support.harness import ROOT
+
+SERVICES = ("chat-gateway.service", "chat-gateway@.service")
+MAX_EXPOSURE = 2.0
+PROGRAM = Path("/usr/bin/env")
+
+
+def service(name: str) -> list[tuple[str, str]]:
+    """The lines of ``[Service]``, in order."""
+    text = units.text(name, Path(units.PACKAGED_PROGRAM)).split("[Service]", 1)[1].split("\n[", 1)[0]
+    return [
+        (key, value)
+        for key, _, value in (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+        if key
+    ]
+
+
+def analyze(*words: str, root: Path) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        pytest.fail("install systemd (apt-get install systemd), or run: make test")
+    return subprocess.run(["systemd-analyze", *words], cwd=root, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The folder of units, as `systemd install` writes it, with a program that is there."""
+    units.install(tmp_path, PROGRAM)
+    return tmp_path / "systemd" / "system"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_little_is_exposed(name: str, installed: Path) -> None:
+    done = analyze("security", "--offline=true", "--json=short", f"./{name}", root=installed)
+    said = analyze("security", "--offline=true", f"./{name}", root=installed)
+
+    exposure = re.search(r"Overall exposure level .*: ([\d.]+)", said.stdout)
+    assert exposure, said.stdout + said.stderr
+    assert float(exposure[1]) <= MAX_EXPOSURE
+    assert json.loads(done.stdout)
+
+
+def test_with_bubblewrap_it_is_exposed_no_more_than_that_needs(installed: Path) -> None:
+    """The drop-in that gives bubblewrap its namespaces leaves capabilities and files as they were."""
+    unit = installed / "chat-gateway.service"
+    more = units.text("sandbox.conf", PROGRAM).split("[Service]", 1)[1]
+    before, after = unit.read_text().split("\n[Install]")
+    unit.write_text(f"{before}{more}\n[Install]{after}")
+
+    said = analyze("security", "--offline=true", "./chat-gateway.service", root=installed)
+
+    exposure = re.search(r"Overall exposure level .*: ([\d.]+)", said.stdout)
+    assert exposure, said.stdout + said.stderr
+    assert float(exposure[1]) <= 4.0
+
+
+def test_systemd_finds_no_fault_in_them(installed: Path) -> None:
+    names = ["./chat-gateway.service", "./chat-gateway@session.service", "./chat-gateway@channels.service"]
+    for role in ("session", "channels"):
+        (installed / f"chat-gateway@{role}.service").write_text(
+            (installed / "chat-gateway@.service").read_text()
+        )
+
+    done = analyze("verify", "--man=no", *names, root=installed)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_they_start_what_there_is(name: str) -> None:
+    """Their command is one that the program takes, for each role that the template may have."""
+    lines = dict(service(name))
+    for role in ("channels", "session") if "@" in name else ("all",):
+        program, *words = shlex.split(lines["ExecStart"].replace("%i", role))
+        args = build().parse_args(words)
+
+        assert program == units.PACKAGED_PROGRAM
+        assert args.role == role
+        assert str(args.workspace) == f"/var/lib/{lines['StateDirectory']}"
+    assert lines["Type"] == "notify"
+    assert set(lines["RestartPreventExitStatus"].split()) == {"73", "78"}
+    assert int(lines["TimeoutStopSec"]) > LimitsSettings().drain_s + 10
+
+
+def test_both_are_the_same_service() -> None:
+    """The template differs in its command alone."""
+    one, template = ([line for line in service(name) if line[0] != "ExecStart"] for name in SERVICES)
+
+    assert one == template
+
+
+def test_every_secret_may_be_a_credential() -> None:
+    """Each key that holds a secret is looked for in the store of credentials, none other."""
+    named = dict(value.split(":") for key, value in service(SERVICES[0]) if key == "LoadCredential")
+
+    assert named == {".".join(path): f"chat-gateway.{'.'.join(path)}" for path in Schema(Settings).secrets}
+
+
+def test_the_user_and_the_folders_are_those_of_the_units() -> None:
+    lines = dict(service(SERVICES[0]))
+    users = (ROOT / "systemd" / "sysusers.conf").read_text()
+    folders = (ROOT / "systemd" / "tmpfiles.conf").read_text()
+
+    assert re.search(rf'^u {lines["User"]} - ".*" /var/lib/{lines["StateDirectory"]} ', users, re.MULTILINE)
+    assert f"d /var/lib/{lines['StateDirectory']} 0700 {lines['User']} {lines['User']} -" in folders
+
+
+def test_install_writes_them_with_the_program_that_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each file lies where systemd looks for it, and everybody may read it."""
+    assert main(["systemd", "install", "--to", str(tmp_path), "--program", "/opt/x/bin/chat-gateway"]) == 0
+
+    written = capsys.readouterr().out.split()
+    assert written == [str(tmp_path / place) for place in units.PLACES.values()]
+    for place in written:
+        assert Path(place).stat().st_mode & 0o777 == 0o644
+        assert Path(place).parent.stat().st_mode & 0o777 == 0o755
+    assert "ExecStart=/opt/x/bin/chat-gateway " in Path(written[0]).read_text()
+
+
+def test_a_program_that_the_service_could_not_see_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="where no service may look"):
+        units.install(tmp_path, Path("/home/ada/.local/bin/chat-gateway"))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_show_prints_each_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert systemd_verbs.NAMES == units.NAMES
+    for name in units.NAMES:
+        assert main(["systemd", "show", name, "--program", units.PACKAGED_PROGRAM]) == 0
+        assert capsys.readouterr().out == (ROOT / "systemd" / name).read_text()
+
+
+def test_a_sentence_says_what_may_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What stands in the way is named, with the cure."""
+    (tmp_path / "systemd").write_text("a file")
+
+    assert main(["systemd", "install", "--to", str(tmp_path), "--program", str(PROGRAM)]) == 1
+
+    assert "run it as root, or name a folder by --to" in capsys.readouterr().err

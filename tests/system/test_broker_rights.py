@@ -1,0 +1,203 @@
+"""The rights of each role on a real RabbitMQ: a whole gateway works under them, and no role can do more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aio_pika
+import pytest
+from aio_pika.abc import AbstractChannel
+from aiormq.exceptions import ChannelAccessRefused
+
+from gateway.queue.mailbox import ParkedAs, Post, outbound
+from tests.gateway.on_rabbit import serving
+from tests.support.broker import BIN, Broker
+from tests.support.harness import ROOT, Daemon, command
+from tests.support.place import on
+from tests.support.telegram_server import TelegramServer
+from tests.system.platform_place import ADA, with_telegram
+
+PARTITIONS = 4
+Deed = Callable[[AbstractChannel, str], Awaitable[object]]
+
+
+def user(broker: Broker, name: str, *role: str) -> str:
+    """Make a user with the rights of a role, as the page says; return its address."""
+    login = f"{role[0]}-{name}"
+    broker.ctl("add_user", login, "pw")
+    run(broker, name, "rights.sh", role[0], login, *role[1:])
+    return broker.url.replace("guest:guest", f"{login}:pw")
+
+
+def run(broker: Broker, name: str, script: str, *words: str) -> None:
+    """Run one of the scripts for the broker."""
+    environment = {**os.environ, **broker.environment(), "RABBITMQCTL": f"{BIN}/rabbitmqctl --quiet"}
+    done = subprocess.run(
+        [ROOT / "deploy" / "rabbitmq" / script, *words],
+        env={**environment, "NAME": name},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+async def test_a_gateway_in_roles_works_under_them(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    """The adapters come first, wait for the queues, and then messages and answers flow."""
+    session_url = user(broker, broker_name, "session")
+    channels_url = user(broker, broker_name, "channels", "telegram")
+    async with TelegramServer() as server:
+        config = on(broker, broker_name, partitions=PARTITIONS, **with_telegram(server))
+        channels = Daemon(tmp_path, role="channels", config=config | {"broker.url": channels_url})
+        session = Daemon(tmp_path, role="session", config=config | {"broker.url": session_url})
+        try:
+            await channels.start(wait=False)
+            await channels.said("docs/rabbitmq.md has the rights of each role")
+            await session.start()
+            await channels.ready()
+            server.write(ADA, "one")
+            await server.said(ADA, lambda sent: sent.text == "echo: one")
+            server.write(ADA, "two")
+            await server.said(ADA, lambda sent: sent.text == "echo: two")
+
+            assert [sent.text for sent in server.sent_to(ADA)] == ["echo: one", "echo: two"]
+            assert await session.stop() == 0
+            # The adapters have no port; whether they run is told all the same.
+            assert (await command(tmp_path, "status", "--alive", config=config))[0] == 0
+            assert await channels.stop() == 0
+            assert (await command(tmp_path, "status", "--alive", config=config))[0] == 69
+            assert b"Traceback" not in channels.log
+        finally:
+            for daemon in (channels, session):
+                if daemon.alive:
+                    await daemon.kill()
+
+
+async def test_an_adapter_may_set_a_reply_aside(broker: Broker, broker_name: str) -> None:
+    """What its platform refuses for good is parked, where the session daemons list it."""
+    session_url = user(broker, broker_name, "session")
+    channels_url = user(broker, broker_name, "channels", "telegram")
+    async with serving(session_url, broker_name) as session:
+        await session.ready()
+        async with serving(channels_url, broker_name) as channels:
+            await channels.ready()
+            await session.put(Post(outbound("telegram"), "telegram:1", "a", b"{}"))
+            async with channels.take(outbound("telegram")) as letters:
+                letter = await anext(aiter(letters))
+                await channels.park(letter, ParkedAs("telegram:1", "refused", 1))
+
+            parked = await session.parked()
+            assert [(one.id, one.box) for one in parked] == [("a", outbound("telegram"))]
+
+
+async def _consume(channel: AbstractChannel, queue: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).get(fail=False)
+
+
+async def _publish(channel: AbstractChannel, exchange: str, route: str) -> None:
+    message = aio_pika.Message(b"{}")
+    if exchange:
+        await (await channel.get_exchange(exchange, ensure=False)).publish(message, route)
+    else:
+        await channel.default_exchange.publish(message, route)
+
+
+async def _bind(channel: AbstractChannel, queue: str, exchange: str, route: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).bind(exchange, route)
+
+
+async def _purge(channel: AbstractChannel, queue: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).purge()
+
+
+async def _delete(channel: AbstractChannel, queue: str) -> None:
+    await channel.queue_delete(queue, if_unused=False, if_empty=False)
+
+
+DEEDS: dict[str, Deed] = {
+    "take inbound letters": lambda at, name: _consume(at, f"{name}.inbound.{PARTITIONS}.00"),
+    "take another platform's replies": lambda at, name: _consume(at, f"{name}.outbound.discord"),
+    "have another platform's replies copied": lambda at, name: _bind(
+        at, f"{name}.outbound.telegram", f"{name}.outbound", "discord"
+    ),
+    "write to another platform": lambda at, name: _publish(at, f"{name}.outbound", "discord"),
+    "write to a queue by its name": lambda at, name: _publish(at, "", f"{name}.outbound.discord"),
+    "stop turns": lambda at, name: _publish(at, f"{name}.control", ""),
+    "read what is parked": lambda at, name: _consume(at, f"{name}.parked"),
+    "take the record of partitions away": lambda at, name: _purge(at, f"{name}.topology"),
+    "empty the inbound queues": lambda at, name: _purge(at, f"{name}.inbound.{PARTITIONS}.00"),
+    "delete an inbound queue": lambda at, name: _delete(at, f"{name}.inbound.{PARTITIONS}.00"),
+    "make a queue": lambda at, name: at.declare_queue(f"{name}.mine"),
+    "look on at all chats": lambda at, name: _bind(at, f"{name}.outbound.telegram", f"{name}.events", "#"),
+}
+
+
+@pytest.mark.parametrize("role", ["channels", "program"])
+async def test_no_more_is_allowed(broker: Broker, broker_name: str, role: str) -> None:
+    """Each of these is refused to the user of an adapter, and to that of somebody else's program."""
+    session_url = user(broker, broker_name, "session")
+    url = user(broker, broker_name, role, "telegram")
+    async with serving(session_url, broker_name) as session:
+        await session.ready()
+        for channel in ("telegram", "discord"):
+            await session.put(Post(outbound(channel), f"{channel}:1", channel, b"{}"))
+        allowed = []
+        async with await aio_pika.connect(url) as connection:
+            for name, deed in DEEDS.items():
+                try:
+                    await deed(await connection.channel(), broker_name)
+                except ChannelAccessRefused:
+                    continue
+                allowed.append(name)
+            at = await connection.channel()
+            await _publish(at, f"{broker_name}.inbound", "000")
+            await _consume(at, f"{broker_name}.outbound.telegram")
+
+        assert allowed == []
+        assert await _counted(session) == 1
+
+
+async def _counted(session: object) -> int:
+    depths = await session.depths(["discord"])  # type: ignore[attr-defined]
+    return int(depths[outbound("discord")].count)
+
+
+async def test_the_session_user_has_nothing_of_others(broker: Broker, broker_name: str) -> None:
+    """Its rights end with the names of its gateway."""
+    url = user(broker, broker_name, "session")
+    async with await aio_pika.connect(url) as connection:
+        with pytest.raises(ChannelAccessRefused):
+            await (await connection.channel()).declare_queue(f"other-{broker_name}")
+
+
+async def test_the_policy_matches_the_queues_and_takes_no_letter(broker: Broker, broker_name: str) -> None:
+    """It is in force for each queue of the gateway, and letters come as they went."""
+    run(broker, broker_name, "policies.sh")
+    try:
+        async with serving(broker.url, broker_name, queue_type="quorum") as mailbox:
+            await mailbox.ready()
+            await mailbox.put(Post(outbound("shop"), "shop:1", "a", b"{}"))
+            async with mailbox.take(outbound("shop")) as letters:
+                assert (await anext(aiter(letters))).id == "a"
+            listed = broker.ctl("list_queues", "name", "policy").splitlines()
+    finally:
+        broker.ctl("clear_policy", f"{broker_name}-balanced")
+
+    ours = [line.split("\t") for line in listed if line.startswith(f"{broker_name}.")]
+    assert len(ours) > PARTITIONS
+    assert {policy for _, policy in ours} == {f"{broker_name}-balanced"}
+
+
+def test_a_role_that_there_is_not_is_refused() -> None:
+    done = subprocess.run(
+        [ROOT / "deploy" / "rabbitmq" / "rights.sh", "nobody", "x"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "Usage: deploy/rabbitmq/rights.sh session USER" in done.stderr

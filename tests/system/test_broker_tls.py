@@ -1,0 +1,133 @@
+"""TLS to a real RabbitMQ: who is trusted, who is let in, and what is said where they do not agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.certificates import Authority
+from tests.support.harness import Daemon, ask, command
+from tests.support.ports import KeptPort
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker that speaks TLS and asks for a certificate, with the files of those who use it."""
+
+    broker: Broker
+    url: str
+    authority: Authority
+    other: Authority
+
+    def config(self, **changed: object) -> dict[str, object]:
+        """The configuration of a gateway that is let in, but for what is changed."""
+        cert, key = self.authority.issue("gateway")
+        config: dict[str, object] = {
+            "broker.url": self.url,
+            "broker.ca_file": str(self.authority.certificate),
+            "broker.cert_file": str(cert),
+            "broker.key_file": str(key),
+        }
+        return config | {f"broker.{name}": value for name, value in changed.items()}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("tls")
+    authority, other = Authority(folder / "ours"), Authority(folder / "others", "another authority")
+    cert, key = authority.issue("broker", alternative="IP:127.0.0.1")
+    port = KeptPort()
+    lines = (
+        f"listeners.ssl.1 = 127.0.0.1:{port.port}",
+        f"ssl_options.cacertfile = {authority.certificate}",
+        f"ssl_options.certfile = {cert}",
+        f"ssl_options.keyfile = {key}",
+        "ssl_options.verify = verify_peer",
+        "ssl_options.fail_if_no_peer_cert = true",
+    )
+    with Broker(config=lines) as broker:
+        yield Secured(broker, f"amqps://guest:guest@127.0.0.1:{port.port}/", authority, other)
+    port.close()
+
+
+async def broker_check(secured: Secured, workspace: Path, *, name: str = "broker", **changed: object) -> str:
+    """What ``doctor`` says of the broker, with its cure."""
+    _, said = await command(workspace, "doctor", config=secured.config(**changed))
+    lines = said.splitlines()
+    at = next(place for place, line in enumerate(lines) if f"  {name}: " in line)
+    return "\n".join(lines[at : at + 2])
+
+
+async def test_a_gateway_works_over_tls_in_roles(secured: Secured, tmp_path: Path) -> None:
+    """With the authority's certificate and one of its own, a message is answered."""
+    async with Daemon(tmp_path, role="session", config=secured.config()) as daemon:
+        answer = await ask(daemon, "web:ada", "1", "hello")
+
+    assert answer is not None
+    assert answer["reply"] == "echo: hello"
+
+
+async def test_the_end_of_the_brokers_certificate_is_told(secured: Secured, tmp_path: Path) -> None:
+    """A month before, `doctor` warns: the test's is valid for two days."""
+    said = await broker_check(secured, tmp_path, name="certificates")
+
+    assert said.startswith("warn")
+    assert "the broker's certificate is valid until 20" in said
+    assert "try: renew it on the broker" in said
+
+
+async def test_another_authority_is_refused(secured: Secured, tmp_path: Path) -> None:
+    """A broker whose certificate another one signed gets no password; the key to correct is named."""
+    said = await broker_check(secured, tmp_path, ca_file=str(secured.other.certificate))
+
+    assert said.startswith("fail")
+    assert "the broker's certificate is not trusted" in said
+    assert "broker.ca_file" in said
+
+
+async def test_without_any_authority_the_machines_own_count(secured: Secured, tmp_path: Path) -> None:
+    """A self-made certificate is not among them."""
+    said = await broker_check(secured, tmp_path, ca_file="")
+
+    assert "the broker's certificate is not trusted" in said
+
+
+async def test_without_a_certificate_of_its_own_it_is_told_what_is_asked(
+    secured: Secured, tmp_path: Path
+) -> None:
+    said = await broker_check(secured, tmp_path, cert_file="", key_file="")
+
+    assert said.startswith("fail")
+    assert "broker.cert_file and broker.key_file" in said
+
+
+async def test_another_name_than_the_certificates_is_refused(secured: Secured, tmp_path: Path) -> None:
+    """It is the host of `broker.url` that the certificate has to name."""
+    said = await broker_check(secured, tmp_path, url=secured.url.replace("127.0.0.1", "localhost"))
+
+    assert "the broker's certificate is not trusted" in said
+    assert "as the broker's certificate does" in said
+
+
+async def test_a_broker_without_tls_is_told_apart(secured: Secured, tmp_path: Path) -> None:
+    plain = secured.broker.url.replace("amqp:", "amqps:")
+
+    said = await broker_check(secured, tmp_path, url=plain)
+
+    assert "the broker does not speak TLS there" in said
+
+
+async def test_files_that_cannot_be_used_are_named(secured: Secured, tmp_path: Path) -> None:
+    """A missing file, and one that is no certificate."""
+    text = tmp_path / "text.pem"
+    text.write_text("no certificate")
+
+    missing = await broker_check(secured, tmp_path / "one", ca_file=str(tmp_path / "gone.pem"))
+    wrong = await broker_check(secured, tmp_path / "two", cert_file=str(text))
+
+    assert "gone.pem: No such file or directory" in missing
+    assert f"{text} with its key" in wrong
