@@ -104,16 +104,16 @@ class Stream:
                 return
 
 
+# Every application has the same routes. A busy machine takes seconds to describe them, for which an open
+# connection would be silent too long.
+_DESCRIBED: list[Described] = []
+
+
 def _described(server: HttpServer) -> Callable[[httpx.Response], Awaitable[None]]:
     """Hold every answer to the OpenAPI document."""
-    described: list[Described] = []
-
-    async def check(answer: httpx.Response) -> None:
-        if not described:
-            described.append(Described(build_app(server.chats, Gate(host="127.0.0.1"))))
-        await described[0].check(answer)
-
-    return check
+    if not _DESCRIBED:
+        _DESCRIBED.append(Described(build_app(server.chats, Gate(host="127.0.0.1"))))
+    return _DESCRIBED[0].check
 
 
 @asynccontextmanager

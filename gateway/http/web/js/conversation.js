@@ -101,7 +101,8 @@ export class Conversation {
     if (document.visibilityState === "visible") {
       this.listen();
       if (this.history.order) this.catchUp();
-    } else if (this.stream) {
+    } else if (this.stream && this.stream.last !== null) {
+      // Without a place to go on from, what is told meanwhile would be missed.
       this.last = this.stream.last;
       this.stream.close();
       this.stream = null;
