@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +41,8 @@ def gateway(config: Path, settings: Settings) -> Iterator[None]:
     if DaemonRegistry(settings.workspace).running():
         yield
         return
+    # A terminal that is closed must not leave the gateway behind.
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     words = [sys.executable, "-m", "gateway", "--config", str(config), "--workspace", str(settings.workspace)]
     process = subprocess.Popen(  # noqa: S603 - this very program
         [*words, "run"],
@@ -77,6 +80,12 @@ def gateway(config: Path, settings: Settings) -> Iterator[None]:
         if reading is not None:
             reading.join()
         process.stderr.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def until_up(settings: Settings, channel: str) -> None:

@@ -183,7 +183,8 @@ async def test_a_file_goes_along_through_a_daemon(tmp_path: Path, broker: Broker
             done = await ask(home, "chat", "-m", "what is this?", "--file", str(note), config=config)
             seen = await model.arrived(1)
 
-    assert done == (0, "stub: what is this?\n")
+    assert done[0] == 0
+    assert done[1].startswith("stub: what is this?\n[document: note.txt (text/plain, 13 B)")
     (line,) = [row for row in objects((home / "sessions" / "cli_direct.jsonl").read_text()) if "role" in row][
         :1
     ]

@@ -192,14 +192,16 @@ async def test_answers_by_options_over_a_pipe(tmp_path: Path) -> None:
         )
         files = ("--key-file", str(tmp_path / "key"), "--token-file", str(tmp_path / "token"))
         process = await _piped(tmp_path, *words, *files)
-        assert process.stderr is not None
-        while "write to the bot now" not in (await process.stderr.readline()).decode():
-            assert process.returncode is None
-        server.write(direct, "it is me", user="ada")
-        while "is let in" not in (await process.stderr.readline()).decode():
-            assert process.returncode is None
-        server.write(direct, "hello", user="ada")
-        rest = (await asyncio.wait_for(process.communicate(), WITHIN_S))[1].decode()
+        try:
+            await _reads(process, "write to the bot now")
+            server.write(direct, "it is me", user="ada")
+            await _reads(process, "is let in")
+            server.write(direct, "hello", user="ada")
+            rest = (await asyncio.wait_for(process.communicate(), WITHIN_S))[1].decode()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.communicate()
 
     assert process.returncode == 0, rest
     assert "stub: hello" in rest
@@ -256,3 +258,12 @@ async def _piped(tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
         env=environment(),
         cwd=tmp_path,
     )
+
+
+async def _reads(process: asyncio.subprocess.Process, text: str) -> None:
+    assert process.stderr is not None
+    seen = ""
+    while text not in seen:
+        line = (await asyncio.wait_for(process.stderr.readline(), WITHIN_S)).decode()
+        assert line, seen
+        seen += line
