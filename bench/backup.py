@@ -61,13 +61,14 @@ def run() -> list[Row]:
             f"p95 {quantile(busy, 0.95) * 1e3:.0f} ms, without {quantile(calm, 0.95) * 1e3:.0f} ms",
             at_most=1.2,
         ),
-        times_slower(
+        Row(
             "… without the model's time",
-            median(busy) - DELAY_S,
-            median(calm) - DELAY_S,
+            (median(busy) - DELAY_S) * 1e3,
+            (median(calm) - DELAY_S) * 1e3,
+            "ms",
             "without",
-            what="told only: two syncs of the disk that is written to",
-            at_most=float("inf"),
+            (median(busy) - DELAY_S) / (median(calm) - DELAY_S),
+            notes={"what": "told only: the syncs of a disk that is written to"},
         ),
     ]
 

@@ -139,7 +139,7 @@ async def test_under_load_over_rabbitmq(tmp_path: Path, broker: Broker, broker_n
 
             async def put(chat: str, id_: str, text: str) -> str | None:
                 await client.put(inbound(f"foreign:{chat}", id_, text))
-                return (await client.answered(id_))[id_]
+                return (await client.answered(f"{id_}#reply"))[f"{id_}#reply"]
 
             async with Daemon(tmp_path / "old", config=config) as daemon:
                 before = await backed_up(tmp_path / "old", backup, Talk(put), config)
@@ -155,7 +155,7 @@ async def test_under_load_over_rabbitmq(tmp_path: Path, broker: Broker, broker_n
             async with Daemon(new, config=config) as daemon:
                 (chat, id_), reply = next(iter(before.items()))
                 await client.put(inbound(f"foreign:{chat}", id_, f"say {id_}"))
-                await until(lambda: len(client.told(id_)) == 2, 60)
-                assert client.told(id_) == [reply, reply]
+                await until(lambda: len(client.told(f"{id_}#reply")) == 2, 60)
+                assert client.told(f"{id_}#reply") == [reply, reply]
                 assert len(model.seen) == asked
                 assert await daemon.stop() == 0

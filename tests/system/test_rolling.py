@@ -65,7 +65,7 @@ async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broke
             enough.set()
             await writing
             ids = [id_ for of in sent.values() for id_ in of]
-            await client.answered(*ids)
+            await client.answered(*(f"{id_}#reply" for id_ in ids))
             await telegram.until(lambda: len(telegram.sent_to(ADA)) >= len(written))
             asked = [seen.text.splitlines()[-1] for seen in model.seen]
             for daemon in (*sessions, channels):
@@ -74,6 +74,6 @@ async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broke
     assert check(tmp_path, sent).sound
     assert sorted(asked) == sorted([*(f"say {id_}" for id_ in ids), *written])
     for chat in CHATS:
-        told = [reply["id"] for reply in client.replies if reply["key"] == f"foreign:{chat}"]
+        told = [reply["in_reply_to"] for reply in client.replies if reply["key"] == f"foreign:{chat}"]
         assert told == sent[f"foreign_{chat}"]
     assert [sent.text for sent in telegram.sent_to(ADA)] == [f"stub: {word}" for word in written]
