@@ -182,7 +182,7 @@ def json_schema(settings: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON Schema of a configuration file, as editors of TOML take it.
 
     Each key has its default, its range and its words, with the unit of a number; each secret may also be
-    given as a file's name. It needs nothing of a later draft than 7, which is as far as some editors' plugins go.
+    given as a file's name. It needs nothing of a later draft than 7, which is as far as some editors go.
     """
     schema = settings.model_json_schema()
     tables = schema.pop("$defs", {})
