@@ -52,6 +52,18 @@ class DaemonRegistry:
         """List the daemons that live, oldest first."""
         return [one for one in self._read() if one.alive]
 
+    def forget_gone(self) -> int:
+        """Take out the entries of processes that are gone; return how many those were.
+
+        Raises:
+            NewerState: a newer version wrote the list.
+            OSError: the disk refused.
+        """
+        gone = len(self._read()) - len(self.running())
+        if gone:
+            self._change()
+        return gone
+
     @contextmanager
     def entry(self, *, url: str, role: str) -> Iterator[None]:
         """Stand in the list while the context is open."""

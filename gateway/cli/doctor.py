@@ -6,14 +6,13 @@ import argparse
 import asyncio
 import contextlib
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
-from gateway.doctor import owners
 from gateway.doctor.checks import Check, examine
+from gateway.doctor.fixes import fix
 from gateway.errors import GatewayError
 from session.store.listing import brief
 
@@ -22,23 +21,15 @@ def doctor(args: argparse.Namespace) -> int:
     """Run the checks; exit 1 where one failed."""
     settings = settings_of(args)
     if args.fix:
-        _fix(settings.workspace)
+        for text, cure in fix(settings):
+            if cure:
+                output.error(text, cure)
+            else:
+                output.words(text)
     found = asyncio.run(_all(settings, quiet=args.json))
     if args.json:
         output.document([asdict(check) for check in found])
     return 1 if any(check.level == "fail" for check in found) else 0
-
-
-def _fix(workspace: Path) -> None:
-    """Mend what can be mended without a person's decision: files that their user cannot use."""
-    try:
-        given = owners.mend(workspace)
-    except OSError as error:
-        output.error(f"the owners of {workspace} stay as they are: {error.strerror}", "run it as root")
-        return
-    if given:
-        name = owners.user_of(workspace).name
-        output.words(f"owners: {given} files and folders given back to {name}")
 
 
 async def _all(settings: Settings, *, quiet: bool) -> list[Check]:

@@ -212,7 +212,7 @@ def _add_daemon(tree: _Tree) -> None:
         as_json=True,
     )
     doctor.add_argument(
-        "--fix", action="store_true", help="first give files back that the user of the workspace cannot use"
+        "--fix", action="store_true", help="first mend what needs nobody's decision, a line for each"
     )
 
 
@@ -246,7 +246,7 @@ def _add_sessions(tree: _Tree) -> None:
     verify = tree.verb(
         "verify",
         "gateway.cli.sessions:verify",
-        "check every transcript; exit 1 while one is damaged",
+        "check transcripts and what lies beside them; exit 1 while one is damaged",
         as_json=True,
     )
     verify.add_argument("--repair", action="store_true", help="repair them; the original is kept beside each")

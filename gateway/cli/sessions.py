@@ -16,7 +16,9 @@ from gateway.app.subagents import end_all
 from gateway.cli import attach, output, whole
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
+from gateway.doctor.cron import damage as jobs_damage
 from gateway.errors import GatewayError, Unreachable
+from session.kept import checking
 from session.store import switch_session
 from session.store.enclosed import AwaitedFiles
 from session.store.listing import brief
@@ -193,11 +195,12 @@ def clear(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Check every transcript, repair where asked; exit 1 while a problem stands."""
+    """Check every transcript and what lies beside them, repair where asked; exit 1 while a problem stands."""
 
     async def work(settings: Settings) -> list[dict[str, Any]]:
         async with _store(settings) as store:
-            return await store.verify(repair=args.repair)
+            found = await checking.verify(store, repair=args.repair)
+        return [*found, *await asyncio.to_thread(jobs_damage, settings.workspace)]
 
     problems = attach.complete(work(settings_of(args)))
     if args.json:
@@ -206,7 +209,7 @@ def verify(args: argparse.Namespace) -> int:
         shown = [problem | {"problem": brief(problem["problem"])} for problem in problems]
         output.rows(shown, ("file", "problem", "repaired"))
     if not problems:
-        output.words("every transcript can be read in full")
+        output.words("every transcript, and what lies beside them, can be read in full")
     return 1 if any(not problem["repaired"] for problem in problems) else 0
 
 

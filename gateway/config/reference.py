@@ -106,6 +106,17 @@ WORDS: Mapping[str, str] = {
     "tools.shell.network": "Whether its commands reach the network.",
     "tools.shell.timeout_s": "How long a command may take.",
     "mcp": "One table a server: `[mcp.NAME]` with `command` or `url`, and [more](tools.md#mcp-servers).",
+    "mcp.*.command": "Its program and arguments, for a server on its stdio; a list.",
+    "mcp.*.url": "Its address, for a server over HTTP.",
+    "mcp.*.headers_file": "A file with a header a line that requests to `url` carry, such as a token.",
+    "mcp.*.env": "Variables that the program is given besides a few harmless ones. Secrets.",
+    "mcp.*.network": "Whether the program reaches the network.",
+    "mcp.*.readable": "Files and folders, by whole paths, that the program may read.",
+    "mcp.*.channels": "The channels or chats that are offered its tools; empty: every one.",
+    "mcp.*.people": "The people, as `[people]` names them, that are offered its tools; empty: all.",
+    "mcp.*.repeatable": "Tools that may run again after a crash.",
+    "mcp.*.trusted": "Whether what it says of its tools is believed, such as that one only reads.",
+    "mcp.*.timeout_s": "How long one call may take.",
     "agents": "One table an agent: `[agents.NAME]` with a persona, a model, tools and memory of its own, and "
     "[more](agents.md).",
     "bindings": "Which chat talks to [which agent](agents.md#who-talks-to-whom).",
@@ -166,11 +177,22 @@ WORDS: Mapping[str, str] = {
     "log.level": "The least that is written.",
 }
 
+# What a number counts, by the end of its key's name.
+UNITS: Mapping[str, str] = {
+    "_s": "seconds",
+    "_mb": "megabytes",
+    "_kb": "kilobytes",
+    "_hours": "hours",
+    "_days": "days",
+    "_usd": "US dollars",
+}
+
 
 def json_schema(settings: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON Schema of a configuration file, as editors of TOML take it.
 
-    Each key has its default, its range and its words; each secret may also be given as a file's name.
+    Each key has its default, its range and its words, with the unit of a number; each secret may also be
+    given as a file's name. It needs nothing of a later draft than 7, which is as far as some editors go.
     """
     schema = settings.model_json_schema()
     tables = schema.pop("$defs", {})
@@ -198,12 +220,19 @@ def _inlined(table: dict[str, Any], tables: Mapping[str, Any], above: tuple[str,
         elif "$ref" in str(entry.get("additionalProperties")):
             one = entry["additionalProperties"]["$ref"].rpartition("/")[2]
             entry["additionalProperties"] = _inlined(tables[one], tables, (*path, "*"))
-        words = WORDS.get(".".join(path))
+        words = _words(".".join(path))
         found["properties"][name] = entry | ({"description": words} if words else {})
         if entry.get("writeOnly") or path == ("broker", "url"):
             file = f"The file that holds `{name}`, in the place of it."
             found["properties"][f"{name}_file"] = {"type": "string", "description": file}
     return found
+
+
+def _words(name: str) -> str:
+    """Say what a key means; the unit of its number stands behind it where the words do not say it."""
+    words = WORDS.get(name, "")
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
+    return f"{words} In {unit}." if words and unit and unit not in words else words
 
 
 def _plain(entry: dict[str, Any]) -> dict[str, Any]:
@@ -226,9 +255,15 @@ def is_table(entry: Mapping[str, Any]) -> bool:
 
 
 def keys(schema: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every table and key of a schema with its dotted name, a table before its keys."""
+    """Yield every table and key of a schema with its dotted name, a table before its keys.
+
+    A table whose name people choose is ``*``: ``mcp.*.url``.
+    """
     for name, entry in schema["properties"].items():
         path = (*above, name)
         yield ".".join(path), entry
+        chosen = entry.get("additionalProperties")
         if "properties" in entry:
             yield from keys(entry, path)
+        elif isinstance(chosen, dict) and "properties" in chosen:
+            yield from keys(chosen, (*path, "*"))

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import os
 import stat
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
-from gateway.doctor import certificates, cron, embedding, erasures, mcp, owners, tools
+from gateway.doctor import certificates, cron, embedding, erasures, machine, mcp, owners, platforms, tools
 from gateway.errors import GatewayError, StateInUse
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
@@ -32,6 +31,7 @@ from gateway.queue.mailbox import Mailbox
 from session.disk.layout import Layout
 from session.disk.state import read_state
 from session.errors import ModelAway, ModelRefused, SessionError
+from session.kept import checking
 from session.library.library import Library
 from session.models.model import Prompt, Warms
 from session.store.store import Store
@@ -107,6 +107,8 @@ async def examine(
                 yield check
     for check in await _looked("channels", _channels, settings):
         yield check
+    for name, level, text, cure in await platforms.check(settings):
+        yield Check(name, level, text, cure)
 
 
 async def _looked(name: str, look: Look, settings: Settings) -> list[Check]:
@@ -126,8 +128,7 @@ def _erasures(settings: Settings) -> list[Check]:
 
 
 def _versions() -> Check:
-    running = ".".join(map(str, sys.version_info[:3]))
-    return Check("versions", "ok", f"Python {running}")
+    return Check("versions", *machine.versions())
 
 
 def _folder(workspace: Path) -> Check:
@@ -253,6 +254,10 @@ def _of_model(settings: Settings, error: SessionError) -> str:
     return text if text.startswith(name) else f"{name}: {text}"
 
 
+def _machine(settings: Settings) -> list[Check]:
+    return [Check(*finding) for finding in machine.check(settings.workspace)]
+
+
 def _memory(settings: Settings) -> list[Check]:
     level, text, cure = memory_scope.check(settings)
     return [Check("memory", level, text, cure)]
@@ -346,7 +351,7 @@ def _transcripts(settings: Settings) -> list[Check]:
 async def _verify(settings: Settings) -> list[dict[str, Any]]:
     store = Store(settings.workspace, zone=settings.zone)
     try:
-        return await store.verify()
+        return await checking.verify(store)
     finally:
         await store.aclose()
 
@@ -379,6 +384,7 @@ def _media(settings: Settings) -> list[Check]:
 
 
 _CONTENTS: dict[str, Look] = {
+    "machine": _machine,
     "media": _media,
     "locks": _locks,
     "clock": _clock,

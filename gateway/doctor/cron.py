@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from channels.cron.job import CHANNEL
 from channels.cron.jobs_file import Contents, CronFile
@@ -37,6 +37,17 @@ def check(workspace: Path) -> Iterator[Finding]:
     for copy in sorted(file.path.parent.glob(f"{file.path.name}.corrupt-*")):
         yield "warn", f"cron/{copy.name} is the original of a damaged file", "look at it, then remove it"
     yield _clock(workspace, contents)
+
+
+def damage(workspace: Path) -> list[dict[str, Any]]:
+    """Return the row of ``sessions verify`` where the file of the jobs is damaged, which a person mends."""
+    try:
+        fault = CronFile(workspace).read().fault
+    except ChannelError as error:
+        return [{"file": "cron/jobs.json", "problem": str(error), "repaired": False}]
+    if fault is None:
+        return []
+    return [{"file": "cron/jobs.json", "problem": f"{fault.text}; {fault.cure}", "repaired": False}]
 
 
 def _open_to_others(path: Path) -> Iterator[Finding]:

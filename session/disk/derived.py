@@ -163,6 +163,18 @@ class DerivedFile:
             log.warning("derived.unused", file=self.path.name, error=error)
 
 
+def is_damaged(path: Path) -> bool:
+    """Say whether a SQLite file is none, or torn; one that another process holds alone is not looked at."""
+    try:
+        file = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)
+        try:
+            return bool(file.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok")
+        finally:
+            file.close()
+    except sqlite3.Error as error:
+        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED - {sqlite3.SQLITE_ERROR}
+
+
 def set_up(file: sqlite3.Connection) -> None:
     """Let several processes read and write, and let no deleted byte stay."""
     file.execute("PRAGMA journal_mode=WAL")

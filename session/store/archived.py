@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from ulid import ULID
@@ -17,7 +18,7 @@ from session.store.vectors import forget
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.loading import load
-from session.transcript.transcript import Transcript, parse
+from session.transcript.transcript import Transcript, parse, read_time
 
 BEGINNING_BYTES = 256 * 1024
 HeadOf = Callable[[Transcript], bytes | None]
@@ -74,6 +75,23 @@ def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of
         if found is not None and head is not None:
             _replace(held, *found, head)
         return found is not None
+
+
+def mend(fence: Fence, layout: Layout, ended: Archived, *, now: datetime) -> None:
+    """Leave out of an ended session what no reader understands; the file as it was stays beside it.
+
+    Raises:
+        StoreError: the disk refused; the file is as it was.
+    """
+
+    def head_of(transcript: Transcript) -> bytes:
+        updated = read_time(transcript.metadata.get("updated_at")) or now
+        # Where line 1 was lost, the name of the file says which session it is.
+        inner = {**transcript.inner, "session_id": ended.session_id}
+        return transcript.head(now=updated, inner=inner)
+
+    if not renew_head(fence, layout, ended.stem, ended.session_id, head_of):
+        raise StoreError(f"{ended.path.name} is gone", hint="verify once more")
 
 
 def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes) -> None:

@@ -14,8 +14,7 @@ from session.errors import StoreError
 from session.models.model import Totals
 from session.transcript import archive
 from session.transcript.agent import DEFAULT, agent_in, shown
-from session.transcript.archive import MAX_HEAD_BYTES
-from session.transcript.key import SessionKey
+from session.transcript.archive import MAX_HEAD_BYTES, Archived
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, parse, read_time, stamp
@@ -201,24 +200,26 @@ def key_at(path: Path, stem: str) -> str:
 
 _BETWEEN, _MORE = "; ", " more damaged lines"
 _SHOWN = 3
-Fix = Callable[[SessionKey, str], None]
+Fix = Callable[[Transcript, Archived | None], None]
 
 
 def verify(layout: Layout, fix: Fix | None) -> list[dict[str, Any]]:
-    """Report the transcripts with a problem; ``fix`` repairs an active one, by key and stem."""
+    """Report the transcripts with a problem; ``fix`` repairs one, an ended one where it lies."""
     report = []
     for path in transcripts(layout):
-        row = _check(layout, path, path.stem, fix)
+        row = _check(layout, path, path.stem, fix, None)
         if row is not None:
             report.append(row)
     for found in archive.everywhere(layout):
-        row = _check(layout, found.path, found.stem, None)
+        row = _check(layout, found.path, found.stem, fix, found)
         if row is not None:
             report.append(row)
     return report
 
 
-def _check(layout: Layout, path: Path, stem: str, fix: Fix | None) -> dict[str, Any] | None:
+def _check(
+    layout: Layout, path: Path, stem: str, fix: Fix | None, ended: Archived | None
+) -> dict[str, Any] | None:
     row: dict[str, Any] = {"file": str(path.relative_to(layout.workspace)), "problem": "", "repaired": False}
     try:
         found = load(path, stem)
@@ -229,7 +230,7 @@ def _check(layout: Layout, path: Path, stem: str, fix: Fix | None) -> dict[str, 
         if not row["problem"]:
             return None
         if fix is not None:
-            fix(SessionKey(transcript.key), stem)
+            fix(transcript, ended)
             row["repaired"] = True
     except StoreError as error:
         row["problem"] = row["problem"] or str(error)

@@ -56,6 +56,7 @@ OF_KEYS: Final = (
     Place("left by half", "state/keys/.{fence}.*.tmp", "derived"),
     Place("archive", "sessions/archive/{stem}/**"),
     Place("journal", "state/keys/{stem}.log"),
+    Place("original", "state/keys/{stem}.log.corrupt-{ulid}"),
     Place("lock", "state/keys/{stem}.lock", "guard"),
     Place("index", "state/index/{stem}.idx", "derived"),
     Place("index", "state/index/{stem}.new", "derived"),
@@ -109,7 +110,14 @@ ELSEWHERE: Final = (
     # The operator's own texts.
     *("AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**", "chat-gateway.toml"),
     # The scope ``workspace`` is of all direct chats.
-    *("memory/*.md", "memory/facts.jsonl", "memory/versions/**", "files/*", "state/memory/workspace.*"),
+    *(
+        "memory/*.md",
+        "memory/*.corrupt-*",
+        "memory/facts.jsonl",
+        "memory/versions/**",
+        "files/*",
+        "state/memory/workspace.*",
+    ),
     *("state/facts/workspace.lock", "state/recall/workspace.*"),
     # The same of another agent.
     *("agents/*/AGENTS.md", "agents/*/instructions.md", "agents/*/memory/*.md", "agents/*/files/*"),

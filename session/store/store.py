@@ -17,7 +17,7 @@ from ulid import ULID
 from session.disk.layout import Layout, OpenFiles
 from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thread
 from session.errors import StoreError
-from session.store import ending, listing
+from session.store import archived, ending, listing
 from session.store.cache import Handle, Handles
 from session.store.enclosed import UNKNOWN, AwaitedFiles
 from session.store.fence import FREEZE_S, Busy, Fence, Wait
@@ -28,10 +28,12 @@ from session.store.session import Session
 from session.store.view import View
 from session.store.writer import Moved, TranscriptWriter
 from session.transcript import archive
+from session.transcript.archive import Archived
 from session.transcript.index import Exchange
 from session.transcript.journal import JournalState
 from session.transcript.key import SessionKey, needs_mark, plain_stem
 from session.transcript.loading import load
+from session.transcript.transcript import Transcript
 
 __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
 
@@ -257,8 +259,12 @@ class Store:
     async def verify(self, *, repair: bool = False) -> list[dict[str, Any]]:
         """Check every transcript; report those with a problem, and repair them where asked to."""
 
-        def fix(key: SessionKey, stem: str) -> None:
-            writer, _ = self._new_writers(key, stem)
+        def fix(transcript: Transcript, ended: Archived | None) -> None:
+            if ended is not None:
+                fence = Fence(self.layout, ended.stem, owner=self.owner, freeze_s=self._freeze_s)
+                archived.mend(fence, self.layout, ended, now=self.clock())
+                return
+            writer, _ = self._new_writers(SessionKey(transcript.key), transcript.stem)
             wait = Wait()
             writer.checkpoint(writer.claim(wait), inner=None, offset=None, wait=wait)
 

@@ -36,6 +36,9 @@ def example() -> str:
     """Write the example file."""
     lines = [EXAMPLE_HEAD.rstrip()]
     for name, entry in keys(json_schema(Settings)):
+        if ".*." in name:
+            # There is no such table before somebody names it.
+            continue
         words = _plain(entry.get("description", ""))
         if is_table(entry):
             lines += ["", "", *_comment(words), f"[{name}]"]
@@ -73,10 +76,14 @@ def _tables() -> list[str]:
     top = [(name, entry) for name, entry in keys(schema) if "." not in name and not is_table(entry)]
     lines += ["", "## At the top", "", *_table(top)]
     for name, entry in keys(schema):
-        if not is_table(entry):
+        if not is_table(entry) or ".*." in name:
             continue
+        chosen = entry.get("additionalProperties")
+        if isinstance(chosen, dict) and "properties" in chosen:
+            entry = chosen | {"description": entry["description"]}
+            name = f"{name}.NAME"
         inner = [(f"{name}.{key}", value) for key, value in entry.get("properties", {}).items()]
-        inner = [(key, value) for key, value in inner if not is_table(value)]
+        inner = [(key, value) for key, value in inner if not is_table(value) or name.endswith(".NAME")]
         lines += ["", f"## `[{name}]`", "", entry["description"]]
         if inner:
             lines += ["", *_table(inner)]
@@ -89,7 +96,8 @@ def _table(rows: list[tuple[str, dict[str, Any]]]) -> list[str]:
         key = name.rpartition(".")[2]
         if _is_file(name, entry):
             continue
-        default = f"`{toml(entry['default'])}`" if "default" in entry else "by the preset"
+        default = "`{}`" if is_table(entry) else "by the preset"
+        default = f"`{toml(entry['default'])}`" if "default" in entry else default
         lines.append(f"| `{key}` | {default} | {wants(entry)} | {entry.get('description', '')} |")
     return lines
 
@@ -99,6 +107,7 @@ def wants(entry: dict[str, Any]) -> str:
     if "enum" in entry:
         return ", ".join(f"`{toml(choice)}`" for choice in entry["enum"])
     kinds = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list"}
+    kinds["object"] = "a table"
     return f"{kinds.get(entry['type'], 'text')} {bounds(entry)}".rstrip()
 
 

@@ -1,0 +1,139 @@
+"""``doctor --fix`` mends what needs no person's decision, tells each in a line, and twice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from datetime import UTC
+from pathlib import Path
+
+import orjson
+import pytest
+
+from gateway.app.daemons import DaemonRegistry
+from gateway.config.settings import Settings
+from gateway.doctor.fixes import fix
+from session.store.fence import temp_mark
+from session.store.store import Store
+from session.transcript.key import SessionKey
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    for name in ("sessions", "memory", "state/keys"):
+        (tmp_path / name).mkdir(parents=True, mode=0o700)
+    for folder, _, _ in os.walk(tmp_path):
+        Path(folder).chmod(0o700)
+    return Settings.model_validate({"workspace": tmp_path})
+
+
+def mended(settings: Settings) -> list[str]:
+    """Mend, and once more, which has nothing to do."""
+    told = [text for text, cure in fix(settings) if not cure]
+    assert list(fix(settings)) == []
+    return told
+
+
+def test_a_sound_workspace_is_left_alone(settings: Settings) -> None:
+    assert mended(settings) == []
+
+
+def test_folders_and_files_become_the_owners_alone(settings: Settings) -> None:
+    """What tools and people put into files/ keeps its mode, a link what it leads to."""
+    sessions, shared = settings.workspace / "sessions", settings.workspace / "files"
+    (sessions / "a.jsonl").touch(mode=0o644)
+    (sessions / "b.jsonl").touch()
+    (sessions / "b.jsonl").chmod(0o000)
+    sessions.chmod(0o755)
+    shared.mkdir(mode=0o700)
+    (shared / "shown.txt").touch(mode=0o644)
+    outside = settings.workspace.parent / f"{settings.workspace.name}-outside"
+    outside.touch(mode=0o644)
+    (settings.state / "link").symlink_to(outside)
+
+    (line,) = mended(settings)
+
+    assert line.startswith("permissions: ")
+    modes = [
+        stat.S_IMODE(path.stat().st_mode) for path in (sessions, sessions / "a.jsonl", sessions / "b.jsonl")
+    ]
+    assert modes == [0o700, 0o600, 0o600]
+    assert stat.S_IMODE((shared / "shown.txt").stat().st_mode) & 0o044
+    assert stat.S_IMODE(outside.stat().st_mode) & 0o044
+
+
+def test_missing_folders_are_made(settings: Settings) -> None:
+    (settings.workspace / "sessions").rmdir()
+
+    assert mended(settings) == ["folders: sessions made"]
+    assert stat.S_IMODE((settings.workspace / "sessions").stat().st_mode) == 0o700
+
+
+def test_daemons_that_are_gone_leave_the_list(settings: Settings) -> None:
+    """Those that live stay in it."""
+    with DaemonRegistry(settings.workspace).entry(url="http://127.0.0.1:1/", role="all"):
+        path = settings.state / "daemon.json"
+        content = orjson.loads(path.read_bytes())
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        content["daemons"].append(content["daemons"][0] | {"pid": gone.pid, "birth": "1"})
+        path.write_bytes(orjson.dumps(content))
+        path.chmod(0o600)
+
+        assert mended(settings) == ["daemons: 1 that ended without a word taken out of state/daemon.json"]
+        assert [one.pid for one in DaemonRegistry(settings.workspace).running()] == [os.getpid()]
+
+
+def test_what_killed_writers_left_goes(settings: Settings) -> None:
+    """That of a whole file, and that of a key, whose lock nobody holds."""
+    lock = settings.state / "keys" / "web_a.lock"
+    lock.touch(mode=0o600)
+    (settings.state / ".pairing.json.0.tmp").touch(mode=0o600)
+    (settings.workspace / "sessions" / f".{temp_mark('web_a')}.3.tmp").touch(mode=0o600)
+
+    (line,) = mended(settings)
+
+    assert line.startswith("leftovers: removed ")
+    assert ".pairing.json.0.tmp" in line
+    assert not list(settings.workspace.rglob("*.tmp"))
+
+
+def test_what_is_being_written_stays(settings: Settings) -> None:
+    """A process that holds the lock of a key may be in the midst of it."""
+    lock = settings.state / "keys" / "web_a.lock"
+    lock.touch(mode=0o600)
+    temp = settings.workspace / "sessions" / f".{temp_mark('web_a')}.3.tmp"
+    temp.touch(mode=0o600)
+    holder = subprocess.Popen(
+        ["flock", str(lock), "sh", "-c", "echo held; read end"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+
+    assert mended(settings) == []
+    assert temp.exists()
+    holder.communicate(b"\n")
+
+
+async def _talked(workspace: Path) -> Path:
+    store = Store(workspace, zone=UTC)
+    async with store.open(SessionKey("web:a")) as session:
+        await session.append([{"role": "user", "content": "hello"}])
+        path = session.path
+    await store.aclose()
+    return path
+
+
+async def test_a_damaged_transcript_is_repaired_and_kept_beside(settings: Settings) -> None:
+    path = await _talked(settings.workspace)
+    with path.open("ab") as file:
+        file.write(b'{"role": "us\n')
+
+    (line,) = await asyncio.to_thread(mended, settings)
+
+    assert line.startswith(f"damage: sessions/{path.name}: ")
+    assert b'"us\n' not in path.read_bytes()
+    assert len(list(path.parent.glob("*.corrupt-*"))) == 1
