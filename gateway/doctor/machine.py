@@ -81,9 +81,9 @@ def _inodes(workspace: Path) -> Finding:
     found = os.statvfs(workspace)
     # Some file systems make them as they are needed, and count none.
     if found.f_files and found.f_favail < FREE_FILES:
-        text = f"{found.f_favail} more files fit on the disk, whatever their size"
+        text = f"the disk has room for {found.f_favail} files, whatever their size"
         return "inodes", "warn", text, "remove small files there: turns wait while no file can be made"
-    return "inodes", "ok", f"{found.f_favail} more files fit" if found.f_files else "the disk counts none", ""
+    return "inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "the disk counts none", ""
 
 
 def _file_system(workspace: Path) -> Finding:
