@@ -105,8 +105,7 @@ def _file_system(workspace: Path) -> Finding:
         cure = "mount a volume, unless the container's own layer shall hold everything"
         return "file system", "warn", f"{text}; it goes with the container", cure
     if took_s < TOO_QUICK_S and rotates(workspace):
-        text += ", on a disk that says it rotates: maybe a cache answers for it, which proves nothing"
-        return "file system", "warn", text, "ask what becomes of that cache when power fails"
+        text += ", on a disk that says it rotates: maybe a cache answers for it, maybe it is a virtual one"
     return "file system", "ok", text, ""
 
 
