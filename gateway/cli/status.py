@@ -9,13 +9,15 @@ from typing import Any
 
 from gateway.app.daemons import DaemonRegistry
 from gateway.app.replied import RepliedChannels
-from gateway.app.served import served
+from gateway.app.served import enabled, served
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.errors import Unreachable
+from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.mailbox import INBOUND
+from session.approvals.files import ApprovalFiles
 from session.disk.layout import Layout
 from session.store.unnamed import media_bytes
 from session.subagents.records import shown as subagents_shown
@@ -61,7 +63,7 @@ async def _alive(settings: Settings) -> int:
 async def _status(settings: Settings) -> dict[str, Any]:
     async with attach.daemon(settings) as client:
         if client is not None:
-            return {"running": True, "url": client.url, **await client.status()}
+            return {"running": True, "url": client.url, **await client.status(), **_of_workspace(settings)}
     return {
         "running": False,
         "url": None,
@@ -70,10 +72,30 @@ async def _status(settings: Settings) -> dict[str, Any]:
         "lanes": [],
         "subagents": subagents_shown(settings.state),
         **await _queues(settings),
-        "parts": {},
+        "parts": _platforms(settings),
+        **_of_workspace(settings),
         **await _usage_today(settings),
         "media_bytes": media_bytes(Layout(settings.workspace)),
     }
+
+
+def _of_workspace(settings: Settings) -> dict[str, Any]:
+    """Say what all processes of a workspace share: which there are, and which calls wait for a person."""
+    daemons = DaemonRegistry(settings.workspace).running()
+    shown = ("id", "key", "tool", "asked_at", "expires_at")
+    waiting = [approval.as_dict() for approval in ApprovalFiles(settings.state).waiting()]
+    return {
+        "daemons": [
+            {"pid": one.pid, "role": one.role, "url": one.url, "started_at": one.started_at}
+            for one in daemons
+        ],
+        "approvals": [{name: row[name] for name in shown} for row in waiting],
+    }
+
+
+def _platforms(settings: Settings) -> dict[str, Any]:
+    """Say how each platform stood last, as its file tells it."""
+    return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings)}
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
@@ -105,6 +127,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     if found["running"]:
         state = "ready" if found["ready"] else "not ready"
         yield f"daemon: {state}, {found['url']}, version {found['version']}, process {found['pid']}"
+    for row in found.get("daemons") or ():
+        yield f"process {row['pid']}: role {row['role']}, since {row['started_at'][:19]}Z"
     yield f"model: {found['model']}"
     for row in found.get("agents") or ():
         yield f"agent {row['name']}: {row['model']}"
@@ -124,6 +148,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         running = f"running for {lane['running_s']} s" if lane["running_s"] is not None else "not running"
         asking = f", {lane['asking']} waits for an approval" if lane.get("asking") else ""
         yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting{asking}"
+    for row in found.get("approvals") or ():
+        yield f"approval {row['id']}: {row['key']} asks for {row['tool']}, until {row['expires_at'][:19]}Z"
     for row in found.get("subagents") or ():
         yield f"subagent {row['key']}: of {row['parent']}, since {row['since'][:19]}Z"
     if found.get("media_bytes"):

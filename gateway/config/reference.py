@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 NOT_BUILT = "Not built yet: it changes nothing."
 
 # One entry for each key and each table, by its path; a page, an example file and editors show them.
+# The tables of an agent have the keys of the sections of the same names, and mean what those mean.
+AGENT: Final = "agents.*."
 WORDS: Mapping[str, str] = {
     "workspace": "The folder of everything that is kept; relative to this file's folder.",
     "timezone": "The zone of times that are shown, stored and told to the model; any IANA name.",
@@ -119,6 +121,9 @@ WORDS: Mapping[str, str] = {
     "mcp.*.timeout_s": "How long one call may take.",
     "agents": "One table an agent: `[agents.NAME]` with a persona, a model, tools and memory of its own, and "
     "[more](agents.md).",
+    "agents.*.description": "What `/agent` says of it.",
+    "agents.*.persona": "Who it is; empty: what its folder says, else the persona of the workspace.",
+    "agents.*.choosable": "Whether a chat may choose it with `/agent`; else it is there for bindings.",
     "bindings": "Which chat talks to [which agent](agents.md#who-talks-to-whom).",
     "state": "Where the state of this machine lies.",
     "state.local_dir": f"A folder beside the workspace; empty: in it. {NOT_BUILT}",
@@ -230,7 +235,7 @@ def _inlined(table: dict[str, Any], tables: Mapping[str, Any], above: tuple[str,
 
 def _words(name: str) -> str:
     """Say what a key means; the unit of its number stands behind it where the words do not say it."""
-    words = WORDS.get(name, "")
+    words = WORDS.get(name, "") or WORDS.get(name.removeprefix(AGENT), "")
     unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
     return f"{words} In {unit}." if words and unit and unit not in words else words
 

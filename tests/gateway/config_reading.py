@@ -102,6 +102,11 @@ network = false
 timeout_s = 60
 [mcp]
 [agents]
+[metrics]
+port = 0
+[telemetry]
+endpoint = ""
+sample = 1.0
 [facts]
 enabled = true
 idle_s = 300

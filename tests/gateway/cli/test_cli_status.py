@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gateway.__main__ import main
+from gateway.app.daemons import DaemonRegistry
+from session.approvals.files import ApprovalFiles
+from session.approvals.record import Approval, Call
 from session.models.model import Usage
 from session.models.usage_lines import SpendingRow
 
@@ -54,3 +58,27 @@ def test_how_much_media_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
     assert "media: 1.5 MB of files that people sent" in shown
     assert json.loads(capsys.readouterr().out)["media_bytes"] == 3 * 2**19
+
+
+def test_processes_platforms_and_approvals_by_the_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a daemon that answers, files say who runs, how platforms stood, what waits for a word."""
+    monkeypatch.setenv("CHAT_GATEWAY_CHANNELS__TELEGRAM__ENABLED", "true")
+    monkeypatch.setenv("CHAT_GATEWAY_CHANNELS__TELEGRAM__TOKEN", "123456:AAsecret")
+    verb = ["status", "--workspace", str(tmp_path)]
+    now = datetime.now(UTC)
+    call = Call("web:ada", "web:ada", "m1", 1, "c1", "shell", '{"command": "a secret wish"}', "/tmp")
+    asked = ApprovalFiles(tmp_path / "state").ask(Approval.of(call, now, timeout_s=600))
+    with DaemonRegistry(tmp_path).entry(url="http://127.0.0.1:1", role="channels"):
+        assert main(verb) == 0
+        shown = capsys.readouterr().out
+        assert main([*verb, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert f"process {os.getpid()}: role channels, since " in shown
+    assert f"approval {asked.id}: web:ada asks for shell, until " in shown
+    assert "telegram: down (no process runs it: chat-gateway run --role channels)" in shown
+    assert "secret" not in shown + json.dumps(found)
+    assert [row["role"] for row in found["daemons"]] == ["channels"]
+    assert [row["id"] for row in found["approvals"]] == [asked.id]
