@@ -49,6 +49,7 @@ STAGES: Final = (
     | _of(
         Stage.CONVERSATIONS, "sessions/archive/{stem}/**", "state/keys/{stem}.log", "state/keys/{stem}.lock"
     )
+    | _of(Stage.CONVERSATIONS, "state/keys/{stem}.log.corrupt-{ulid}")
     | _of(
         Stage.CONVERSATIONS,
         "state/subagents/sessions/{stem}.jsonl",
@@ -68,13 +69,17 @@ STAGES: Final = (
         "state/retention.json",
         "state/workspace.json",
     )
-    | _of(Stage.MEMORY_STATE, "state/memory/{top}/{own}.json", "state/memory/workspace.*")
-    | _of(Stage.REST, "memory/{top}/{own}/**", "files/{top}/{own}/**", "memory/*.md", "memory/facts.jsonl")
+    | _of(Stage.MEMORY_STATE, "state/memory/{home}{top}/{own}.json", "state/memory/workspace.*")
+    | _of(Stage.MEMORY_STATE, "state/memory/agents/*/workspace.*")
+    | _of(Stage.REST, "{home}memory/{top}/{own}/**", "{home}files/{top}/{own}/**")
+    | _of(Stage.REST, "memory/*.md", "memory/facts.jsonl")
+    | _of(Stage.REST, "agents/*/AGENTS.md", "agents/*/instructions.md", "agents/*/files/*")
+    | _of(Stage.REST, "agents/*/memory/*.md", "agents/*/memory/facts.jsonl", "agents/*/memory/versions/**")
     | _of(
         Stage.REST, "memory/versions/**", "files/*", "media/*/*", "state/usage/*.jsonl", "state/budget.json"
     )
     | _of(Stage.REST, "AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**")
-    | _of(Stage.REST, "state/chat_history", "state/mcp/**")
+    | _of(Stage.REST, "state/chat_history", "state/mcp/**", "state/tokens.json", "memory/*.corrupt-*")
     | _of(Stage.DELIVERIES, "state/delivery-*.db")
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.PLACES if each.use == "derived"))
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.OF_SCOPES if each.use == "guard"))
@@ -82,6 +87,7 @@ STAGES: Final = (
     | _of(Stage.LEFT_OUT, "state/queue.db-*", "state/delivery-*.db-*")
     | _of(Stage.LEFT_OUT, "state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/*.ready")
     | _of(Stage.LEFT_OUT, "state/channel-*.json", "state/facts/workspace.lock", "state/recall/workspace.*")
+    | _of(Stage.LEFT_OUT, "state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*")
     | _of(Stage.LEFT_OUT, "state/subagents/chats.lock", "state/chat.log", "state/chat.log.1", "media/.*")
     # It may hold secrets, and is asked for by a word of its own.
     | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")

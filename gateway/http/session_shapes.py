@@ -31,6 +31,7 @@ class SessionRowOut(Shape):
     source: str
     cron_job_id: str | None
     active: bool
+    agent: str
     metrics: Metrics
 
 

@@ -14,9 +14,10 @@ print(sorted({"litellm", "openai", "telegram", "discord"} & set(sys.modules)))
 """
 
 
-def test_reading_the_configuration_loads_the_presets_alone() -> None:
+def test_reading_the_configuration_loads_presets_and_bindings_alone() -> None:
     """Neither a store nor a compactor; and whoever runs turns loads no client library by that."""
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
 
     presets = ["session.compaction", "session.compaction.presets", "session.models", "session.models.tokens"]
-    assert done.stdout.splitlines() == [str(presets), "[]"]
+    agents = ["session.context", "session.context.agents", "session.transcript", "session.transcript.key"]
+    assert done.stdout.splitlines() == [str(sorted(presets + agents)), "[]"]
