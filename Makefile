@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
 
-.PHONY: help install extras run test test-fast check bench chaos deb lock clean
+.PHONY: help install extras run test test-fast test-deb check bench chaos deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
@@ -33,7 +33,11 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
 	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core curl bubblewrap openssl systemd zsh fish
-	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15 --ignore tests/deploy/test_deb.py
+
+test-deb: $(VENV)/.dev ## installs, runs and purges the Debian package under a systemd of its own: needs root and minutes
+	@deploy/system-packages.sh bubblewrap systemd
+	$(BIN)/python -m pytest tests/deploy/test_deb.py
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow" --ignore tests/docs --ignore tests/test_house_rules.py

@@ -44,14 +44,17 @@ def test_a_sound_workspace_is_left_alone(settings: Settings) -> None:
 def test_folders_and_files_become_the_owners_alone(settings: Settings) -> None:
     """What tools and people put into files/ keeps its mode, a link what it leads to."""
     sessions, shared = settings.workspace / "sessions", settings.workspace / "files"
-    (sessions / "a.jsonl").touch(mode=0o644)
+    (sessions / "a.jsonl").touch()
+    (sessions / "a.jsonl").chmod(0o644)
     (sessions / "b.jsonl").touch()
     (sessions / "b.jsonl").chmod(0o000)
     sessions.chmod(0o755)
     shared.mkdir(mode=0o700)
-    (shared / "shown.txt").touch(mode=0o644)
+    (shared / "shown.txt").touch()
+    (shared / "shown.txt").chmod(0o644)
     outside = settings.workspace.parent / f"{settings.workspace.name}-outside"
-    outside.touch(mode=0o644)
+    outside.touch()
+    outside.chmod(0o644)
     (settings.state / "link").symlink_to(outside)
 
     (line,) = mended(settings)
