@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import durable
 from gateway.errors import GatewayError
+from gateway.systemd.units import program
 
 NAME = "chat-gateway.service"
 FOLDER = Path("~/.config/systemd/user")
@@ -34,8 +34,7 @@ WantedBy=default.target
 
 def text(config: Path, workspace: Path) -> str:
     """Return the unit; it starts this program where it lies now."""
-    program = Path(sys.prefix) / "bin" / "chat-gateway"
-    words = [str(program), "--config", str(config), "--workspace", str(workspace), "run"]
+    words = [str(program()), "--config", str(config), "--workspace", str(workspace), "run"]
     return _UNIT.format(command=" ".join(map(_quoted, words)))
 
 
