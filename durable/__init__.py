@@ -8,7 +8,7 @@ from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
 from durable.bounded_dict import BoundedDict
 from durable.database import Database, Job, Schema, settle_copy
-from durable.errors import Damaged, HintedError, LockHeld, NewerVersion
+from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
 from durable.folders import make_below, make_folder, make_private, sync_folder
 from durable.group_commit import Asked, GroupCommit
@@ -34,6 +34,7 @@ __all__ = [
     "Schema",
     "append_whole",
     "begin_sync",
+    "causes",
     "check_version",
     "decode_state",
     "discard",

@@ -12,6 +12,8 @@ What the disk refuses is an OSError: each package says in its own words what was
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class HintedError(Exception):
     """Base. ``str(error)`` is for the log, ``error.hint`` for the operator."""
@@ -31,3 +33,16 @@ class Damaged(HintedError):
 
 class LockHeld(HintedError):
     """Another process holds the lock for longer than anyone who moves does."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what it came from, outermost first and each once.
+
+    A client that raises what it was given from what it was told can close the chain to a ring.
+    """
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__

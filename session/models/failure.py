@@ -6,11 +6,12 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from durable import causes
 from session.errors import AwayCause, BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
 from session.models.credentials import CONFIGURED_KEY_CURE, cure
 
@@ -47,7 +48,7 @@ def classified(
     error: BaseException, *, model: str, secrets: Collection[str] = (), now: datetime | None = None
 ) -> ModelError:
     """Turn whatever a model call raised into one of our errors, its text free of secrets."""
-    chain = list(_chain(error))
+    chain = list(causes(error))
     ours = _meant(chain, model=model, secrets=secrets, now=now or datetime.now(UTC))
     status, code = _status(chain), _code(chain)
     kind = f"status {status}" if status else type(chain[-1]).__name__
@@ -89,16 +90,6 @@ def cleaned(text: str, *, secrets: Collection[str] = ()) -> str:
         text = text.replace(secret, "[key]")
     text = _KEY_LIKE.sub("[key]", " ".join(text.split()))
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what it came from, outermost first."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
 
 
 def _status(chain: list[BaseException]) -> int | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from durable import causes
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.refusals import Refusal
 
@@ -44,7 +44,7 @@ NO_FILES = TlsFiles()
 
 def refusal_of(error: BaseException) -> Refusal | None:
     """Read why a connection by TLS failed; None where that is not the reason."""
-    for cause in _causes(error):
+    for cause in (named for each in causes(error) for named in (each, *each.args)):
         if isinstance(cause, ssl.SSLCertVerificationError):
             if "hostname" in cause.verify_message.lower() or "IP address" in cause.verify_message:
                 hint = "broker.url has to name the host as the broker's certificate does"
@@ -67,14 +67,6 @@ def _handshake(error: ssl.SSLError) -> Refusal:
             "the broker does not speak TLS there", "amqp:// in broker.url, or its port for TLS, 5671"
         )
     return Refusal(f"TLS to the broker fails: {reason}", _AUTHORITY)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        yield from (each for each in seen.args if isinstance(each, BaseException))
-        seen = seen.__cause__ or seen.__context__
 
 
 def _said(error: OSError) -> str:

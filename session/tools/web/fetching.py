@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import httpx
 
+from durable import causes
 from session.errors import ToolError
 from session.tools.web.addresses import Target, followed, is_public, refused_host, target_of
 
@@ -216,11 +217,8 @@ def _charset(parameters: str) -> str:
 
 def _why(error: httpx.HTTPError) -> str:
     """Say what went wrong without a word of the other side's."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return "its certificate is not valid for it"
-        cause = cause.__cause__ or cause.__context__
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes(error)):
+        return "its certificate is not valid for it"
     if isinstance(error, httpx.TimeoutException):
         return "it does not answer in time"
     if isinstance(error, httpx.ConnectError):

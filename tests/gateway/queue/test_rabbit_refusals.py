@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gateway.doctor.checks import BROKER_S, Check, examine
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.refusals import refusal
+from gateway.queue.rabbitmq.tls import refusal_of
 from tests.support import ports
 from tests.support.broker import Broker
 
@@ -103,3 +105,19 @@ async def test_doctor_ends_at_the_first_refusal(tmp_path: Path, broker: Broker) 
 
     assert (found.level, found.cure) == ("fail", "start the broker, or correct broker.url")
     assert told == [f"asks the broker, for {BROKER_S:g} s at most …"] * 3
+
+
+def test_a_refusal_that_points_at_itself_is_read() -> None:
+    """The client's error came from the alert, and the alert from the error: one look at each."""
+    alert = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
+    alert.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    around, other = ConnectionError("it ended"), ConnectionError("it ended as well")
+    around.__cause__, other.__cause__ = other, around
+
+    ended = refusal_of(around)
+    other.__cause__, alert.__context__ = alert, around
+    refused = refusal_of(around)
+
+    assert ended is None
+    assert refused is not None
+    assert refused.text.endswith("that there is none: tlsv13 alert certificate required")
