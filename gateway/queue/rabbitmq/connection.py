@@ -117,7 +117,7 @@ class Link:
         Raises:
             LinkDown: nobody answers, or the broker refuses; the text holds no credentials.
         """
-        with _renamed(url, nameless=url.startswith("amqps:") and not tls.cert):
+        with _renamed(url):
             connection = await aio_pika.connect(
                 url,
                 timeout=timeout_s,
@@ -361,7 +361,7 @@ class AmqpChannel:
 
 
 @contextlib.contextmanager
-def _renamed(url: str, about: str = "", *, nameless: bool = False) -> Iterator[None]:
+def _renamed(url: str, about: str = "") -> Iterator[None]:
     """Turn the library's errors into ours, and never lose a cancellation.
 
     The library cancels what waits on a closed channel, and may answer a true cancellation with an error
@@ -385,7 +385,7 @@ def _renamed(url: str, about: str = "", *, nameless: bool = False) -> Iterator[N
         if cancelled():
             raise asyncio.CancelledError from None
         kind = next((ours for theirs, ours in _NAMED if isinstance(error, theirs)), LinkDown)
-        if (refused := refusal_of(error, nameless=nameless) or refusal(str(error), url)) is not None:
+        if (refused := refusal_of(error) or refusal(str(error), url)) is not None:
             raise kind(refused.text, hint=refused.hint) from None
         raise kind(f"{about}: {plain_words(error, url)}" if about else plain_words(error, url)) from None
     if cancelled():

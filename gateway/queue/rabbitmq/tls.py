@@ -42,14 +42,9 @@ class TlsFiles:
 NO_FILES = TlsFiles()
 
 
-def refusal_of(error: BaseException, *, nameless: bool = False) -> Refusal | None:
-    """Read why a connection by TLS failed; None where that is not the reason.
-
-    ``nameless`` says that it was being opened without a certificate of ours. The word of a broker that asks
-    for one may be lost, since it closes behind it what we are still writing to.
-    """
-    named = [one for each in causes(error) for one in (each, *each.args)]
-    for cause in named:
+def refusal_of(error: BaseException) -> Refusal | None:
+    """Read why a connection by TLS failed; None where that is not the reason."""
+    for cause in (named for each in causes(error) for named in (each, *each.args)):
         if isinstance(cause, ssl.SSLCertVerificationError):
             if "hostname" in cause.verify_message.lower() or "IP address" in cause.verify_message:
                 hint = "broker.url has to name the host as the broker's certificate does"
@@ -60,8 +55,6 @@ def refusal_of(error: BaseException, *, nameless: bool = False) -> Refusal | Non
             return Refusal(f"the broker's certificate is not trusted: {cause.verify_message}", hint)
         if isinstance(cause, ssl.SSLError):
             return _handshake(cause)
-    if nameless and any(isinstance(cause, ConnectionResetError) for cause in named):
-        return Refusal("the broker closes the connection, as one does that asks for a certificate", _OWN)
     return None
 
 
