@@ -14,7 +14,6 @@ from gateway.errors import MailboxDown
 
 Finding = tuple[Literal["ok", "warn", "fail"], str, str]
 WITHIN_S = 8.0
-TLS_PORT = 5671
 DAYS = 30
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
@@ -25,7 +24,7 @@ async def check(broker: Broker) -> list[Finding]:
     """Return level, text and cure; nothing without TLS, or where the broker's own check tells why not."""
     if not broker.url.startswith("amqps:"):
         return []
-    from gateway.queue.rabbitmq.tls import TlsFiles
+    from gateway.queue.rabbitmq.tls import TLS_PORT, TlsFiles
 
     parts = urlsplit(broker.url)
     files = TlsFiles(broker.ca_file, broker.cert_file, broker.key_file)

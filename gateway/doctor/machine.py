@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sqlite3
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gateway.app import descriptors
+from session.disk.derived import searches_texts
 
 Level = Literal["ok", "warn", "fail"]
 Finding = tuple[str, Level, str, str]
@@ -59,11 +59,8 @@ def _old_sqlite() -> Iterator[str]:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         yield f"SQLite is {sqlite3.sqlite_version}, and {oldest} is the oldest that works"
-    with contextlib.closing(sqlite3.connect(":memory:")) as file:
-        try:
-            file.execute("CREATE VIRTUAL TABLE texts USING fts5 (text)")
-        except sqlite3.OperationalError:
-            yield "SQLite was built without FTS5, by which conversations are searched"
+    if not searches_texts():
+        yield "SQLite was built without FTS5, by which conversations are searched"
 
 
 def _installed(name: str) -> str:
