@@ -24,6 +24,8 @@ from gateway.turns.model_standing import ModelStanding, of_part
 WAIT_S = 60.0
 # A queue that is written anew takes its time.
 ERASE_WITHIN_S = 600.0
+# How many rows of a listing are asked for at once.
+PAGE = 1000
 # A daemon that was there may restart: only one that is away for longer is given up.
 AWAY_S = 15.0
 QUICK_S = 10.0
@@ -183,8 +185,15 @@ class Client:
 
     async def parked(self, *, files: bool = False) -> list[dict[str, Any]]:
         """List the parked letters, oldest first; with ``files`` each with those that it names."""
-        params = {"files": "true"} if files else {}
-        return cast("list[dict[str, Any]]", (await self._once("GET", "/v1/parked", params=params))["parked"])
+        params = {"limit": str(PAGE)} | ({"files": "true"} if files else {})
+        rows: list[dict[str, Any]] = []
+        while True:
+            found = await self._once("GET", "/v1/parked", params=params)
+            rows += found["parked"]
+            # A daemon of an older version has no pages.
+            if (following := found.get("next")) is None:
+                return rows
+            params["cursor"] = str(following)
 
     async def parked_one(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Show one parked letter with its body."""
