@@ -22,6 +22,7 @@ from gateway.http import (
     entries,
     events,
     health,
+    lanes,
     login,
     media,
     memory,
@@ -44,6 +45,7 @@ from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connecti
 from gateway.http.errors import add_error_handlers
 from gateway.http.openai_errors import OpenAIErrors
 from gateway.http.parting import Parting
+from gateway.http.peers import Peers
 from gateway.http.rates import Rates
 from gateway.http.request_ids import RequestIds
 from gateway.http.security import Gate, Guard
@@ -77,6 +79,7 @@ class HttpServer:
         self.bound = asyncio.Event()
         self.chats = ChatService(application)
         self.descriptors = descriptors.limit()
+        self._peers = Peers(application.settings)
         self._gate = Gate(
             host=http.host,
             allowed_hosts=http.allowed_hosts,
@@ -117,7 +120,9 @@ class HttpServer:
         self.bound.set()
 
     def _app(self) -> FastAPI:
-        return (build_watched_app if self._watched else build_app)(self.chats, self._gate)
+        if self._watched:
+            return build_watched_app(self.chats, self._gate)
+        return build_app(self.chats, self._gate, self._peers)
 
     @property
     def url(self) -> str:
@@ -168,6 +173,7 @@ class HttpServer:
             raise
         finally:
             self._socket.close()
+            await self._peers.aclose()
 
 
 class _Server(uvicorn.Server):
@@ -178,8 +184,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build_app(chats: ChatService, gate: Gate) -> FastAPI:
-    """Put all routes together."""
+def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> FastAPI:
+    """Put all routes together; ``peers`` are the other daemons, None: whoever is registered."""
+    others = peers if peers is not None else Peers(chats.application.settings)
     return _with(
         health.routes(chats, gate),
         messages.routes(chats),
@@ -196,10 +203,11 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         pairing.routes(chats),
         operation.routes(chats),
         recall.routes(chats),
-        chat_routes.routes(chats),
+        chat_routes.routes(chats, others),
+        lanes.routes(chats, others),
         entries.routes(chats),
         media.routes(chats),
-        trace.routes(chats),
+        trace.routes(chats, others),
         metrics.routes(chats.application),
         login.routes(gate),
         page.routes(),
