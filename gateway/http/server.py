@@ -39,6 +39,7 @@ from gateway.http import (
     shape,
     sockets,
     trace,
+    uploads,
 )
 from gateway.http import chats as chat_routes
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
@@ -163,6 +164,7 @@ class HttpServer:
             )
         )
         running = asyncio.ensure_future(server.serve(sockets=[self._socket]))
+        sweeping = asyncio.ensure_future(uploads.keep_swept(application.settings))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -172,6 +174,7 @@ class HttpServer:
             running.cancel()
             raise
         finally:
+            sweeping.cancel()
             self._socket.close()
             await self._peers.aclose()
 
@@ -206,6 +209,7 @@ def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> Fas
         chat_routes.routes(chats, others),
         lanes.routes(chats, others),
         entries.routes(chats),
+        uploads.routes(chats),
         media.routes(chats),
         trace.routes(chats, others),
         metrics.routes(chats.application),
