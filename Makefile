@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
 
-.PHONY: help install extras run test test-fast test-deb check bench chaos deb lock clean
+.PHONY: help install extras run test test-fast test-deb check bench chaos screenshots deb lock clean
 help: ## lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(VENV)/.runtime: pyproject.toml $(LOCKS)/build.txt $(LOCKS)/runtime.txt
 	@deploy/first-install.sh $(VENV) $(LOCKS)/build.txt $(LOCKS)/runtime.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/build.txt -r $(LOCKS)/runtime.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -52,6 +52,10 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core
 	$(BIN)/python -m bench
+
+screenshots: $(VENV)/.dev ## takes the pictures of docs/ anew
+	@deploy/system-packages.sh chromium fonts-dejavu-core
+	$(BIN)/python -m tests.browser.screenshots
 
 deb: $(VENV)/.runtime ## builds a Debian package into dist/
 	@deploy/system-packages.sh python3
