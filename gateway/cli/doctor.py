@@ -19,7 +19,7 @@ from session.store.listing import brief
 
 def doctor(args: argparse.Namespace) -> int:
     """Run the checks; exit 1 where one failed."""
-    settings = settings_of(args)
+    settings = settings_of(args, any_form=True)
     if args.fix:
         for text, cure in fix(settings):
             if cure:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import stat
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,14 +14,26 @@ from typing import Any, Literal
 
 from channels import registry
 from channels.errors import ChannelError
-from gateway.app.app import open_mailbox
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.mailboxes import open_mailbox
 from gateway.app.model import build_model
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
 from gateway.config import folder, memory_scope, not_built
 from gateway.config.settings import Settings
-from gateway.doctor import certificates, cron, embedding, erasures, machine, mcp, owners, platforms, tools
+from gateway.doctor import (
+    certificates,
+    cron,
+    embedding,
+    erasures,
+    form,
+    locks,
+    machine,
+    mcp,
+    owners,
+    platforms,
+    tools,
+)
 from gateway.errors import GatewayError, StateInUse
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
@@ -42,7 +52,6 @@ BROKER_S = 8.0
 LOOK_S = 0.1
 MODEL_S = 30.0
 STUCK_S = 30.0
-HELD_S = 1.0
 MEDIA_MANY_BYTES = 5 * 2**30
 
 
@@ -295,33 +304,7 @@ def _cure(name: str) -> str:
 
 
 def _locks(settings: Settings) -> list[Check]:
-    """A lock is held only around a write: one that stays held belongs to a process that does not move."""
-    workspace = settings.workspace
-    stuck = [path for path in (workspace / "state" / "keys").glob("*.lock") if _is_held(path)]
-    if stuck:
-        time.sleep(HELD_S)
-    stuck = [path for path in stuck if _is_held(path)]
-    if stuck:
-        names = ", ".join(path.stem for path in stuck[:5])
-        cure = "look for a stopped process; the next message of that chat overtakes it after 30 s"
-        return [Check("locks", "warn", f"held for over {HELD_S:g} s: {names}", cure)]
-    running = DaemonRegistry(workspace).running()
-    who = ", ".join(f"{one.role} runs as pid {one.pid}" for one in running)
-    return [Check("locks", "ok", who or "no daemon runs")]
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return [Check("locks", *locks.check(settings.workspace))]
 
 
 def _clock(settings: Settings) -> list[Check]:
@@ -384,6 +367,7 @@ def _media(settings: Settings) -> list[Check]:
 
 
 _CONTENTS: dict[str, Look] = {
+    "form": lambda settings: [Check("form", *form.check(settings.workspace))],
     "machine": _machine,
     "media": _media,
     "locks": _locks,
