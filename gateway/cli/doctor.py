@@ -20,7 +20,7 @@ from session.store.listing import brief
 
 def doctor(args: argparse.Namespace) -> int:
     """Run the checks; exit 1 where one failed."""
-    settings = settings_of(args)
+    settings = settings_of(args, any_form=True)
     if args.fix:
         folder = asyncio.run(workspace.usable(settings))
         for text, cure in [(folder.text, folder.cure)] if folder.hangs else fix(settings):

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.app.app import open_mailbox
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.mailboxes import open_mailbox
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import served
 from gateway.config.settings import Settings

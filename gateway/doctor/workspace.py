@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import stat
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.app.daemons import DaemonRegistry
 from gateway.config import folder, memory_scope
 from gateway.config.settings import Settings
-from gateway.doctor import cron, erasures, machine, owners
+from gateway.doctor import cron, erasures, form, locks, machine, owners
 from gateway.doctor.finding import LOCAL_S, Check, looked
 from session.disk.layout import Layout
 from session.disk.state import read_state
@@ -25,7 +22,6 @@ from session.store.store import Store
 from session.store.unnamed import media_bytes
 
 STUCK_S: Final = 30.0
-HELD_S: Final = 1.0
 MEDIA_MANY_BYTES: Final = 5 * 2**30
 # Gigabytes are read for it.
 READ_ALL_S: Final = 900.0
@@ -119,33 +115,7 @@ def _jobs(settings: Settings) -> list[Check]:
 
 
 def _locks(settings: Settings) -> list[Check]:
-    """A lock is held only around a write: one that stays held belongs to a process that does not move."""
-    workspace = settings.workspace
-    stuck = [path for path in (workspace / "state" / "keys").glob("*.lock") if _is_held(path)]
-    if stuck:
-        time.sleep(HELD_S)
-    stuck = [path for path in stuck if _is_held(path)]
-    if stuck:
-        names = ", ".join(path.stem for path in stuck[:5])
-        cure = "look for a stopped process; the next message of that chat overtakes it after 30 s"
-        return [Check("locks", "warn", f"held for over {HELD_S:g} s: {names}", cure)]
-    running = DaemonRegistry(workspace).running()
-    who = ", ".join(f"{one.role} runs as pid {one.pid}" for one in running)
-    return [Check("locks", "ok", who or "no daemon runs")]
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return [Check("locks", *locks.check(settings.workspace))]
 
 
 def _clock(settings: Settings) -> list[Check]:
@@ -207,6 +177,7 @@ def _media(settings: Settings) -> list[Check]:
 
 
 _CONTENTS: Final[dict[str, Look]] = {
+    "form": lambda settings: [Check("form", *form.check(settings.workspace))],
     "machine": _machine,
     "media": _media,
     "locks": _locks,
