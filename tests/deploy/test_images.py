@@ -34,11 +34,13 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def stages() -> list[list[tuple[str, str]]]:
+    """The instructions of each stage; what stands above the first is a default of theirs."""
     found: list[list[tuple[str, str]]] = []
     for each in instructions():
         if each[0] == "FROM":
             found.append([])
-        found[-1].append(each)
+        if found:
+            found[-1].append(each)
     return found
 
 
@@ -47,8 +49,9 @@ def test_the_image_is_small_and_runs_as_nobody_in_particular() -> None:
     building, final = stages()
     words = dict(final)
 
-    assert building[0] == ("FROM", "python:3.12-slim AS build")
-    assert words["FROM"] == "python:3.12-slim"
+    assert instructions()[0] == ("ARG", "PYTHON=python:3.12-slim")
+    assert building[0] == ("FROM", "$PYTHON AS build")
+    assert words["FROM"] == "$PYTHON"
     assert [rest for word, rest in final if word == "COPY"] == [
         "--from=build /opt/chat-gateway /opt/chat-gateway"
     ]

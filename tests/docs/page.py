@@ -46,6 +46,8 @@ class Page:
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     code: list[Code] = field(default_factory=list)
+    # What stands as code within sentences.
+    spans: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
@@ -64,6 +66,8 @@ def parse(text: str, path: Path) -> Page:
     for event, span in pyromark.events_with_range(text, options=OPTIONS):
         raw = source[span["start"] : span["end"]].decode(errors="replace")
         line = source.count(b"\n", 0, span["start"]) + 1
+        if isinstance(event, dict) and "Code" in event:
+            page.spans.append(event["Code"])
         match event:
             case {"Start": {"Heading": _}} | {"Start": {"CodeBlock": _}}:
                 parts = []
