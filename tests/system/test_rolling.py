@@ -67,7 +67,7 @@ async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broke
             ids = [id_ for of in sent.values() for id_ in of]
             await client.answered(*(f"{id_}#reply" for id_ in ids))
             await telegram.until(lambda: len(telegram.sent_to(ADA)) >= len(written))
-            asked = [seen.text.splitlines()[-1] for seen in model.seen]
+            asked = [seen.text.splitlines()[-1] for seen in model.turns]
             for daemon in (*sessions, channels):
                 assert await daemon.stop() == 0
 
