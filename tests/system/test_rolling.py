@@ -49,10 +49,10 @@ async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broke
                         await client.put(inbound(f"foreign:{chat}", id_, f"say {id_}"))
                         sent[f"foreign_{chat}"].append(id_)
                     # A platform takes about one message a second of each chat.
-                    if number % 10 == 0:
+                    if number % 4 == 0:
                         written.append(f"word {number:04}")
                         telegram.write(ADA, written[-1])
-                    await asyncio.sleep(0.15)
+                    await asyncio.sleep(0.4)
 
             writing = asyncio.create_task(write())
             for daemon in (*sessions, channels):
