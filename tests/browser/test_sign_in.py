@@ -14,7 +14,7 @@ TOKEN = "correct-horse-battery-staple"
 
 
 async def test_the_token_is_asked_for_once(browser: Browser, tmp_path: Path) -> None:
-    """A wrong one is refused, the right one opens everything, and a reload asks no more."""
+    """A wrong one is refused, the right one opens everything, also after a reload; to sign out ends it."""
     async with Daemon(tmp_path, config={"http.token": TOKEN}) as daemon:
         context = await browser.new_context()
         console = Console(await context.new_page(), context, Gateway(daemon, ModelServer(), tmp_path))
@@ -33,15 +33,23 @@ async def test_the_token_is_asked_for_once(browser: Browser, tmp_path: Path) -> 
         await console.sees("echo: hello")
 
         await expect(page.locator(".right")).to_have_count(0)
+        await page.get_by_role("textbox", name="Message").fill("a secret draft")
         assert TOKEN not in await page.evaluate(
             "JSON.stringify(localStorage) + document.cookie + location.href"
         )
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(login).to_be_visible()
+        assert await page.evaluate("Object.keys(localStorage)") == []
+        assert await context.cookies() == []
+        assert "echo: hello" not in await page.content()
+        await page.reload()
+        await expect(login).to_be_visible()
         await console.end()
         await context.close()
 
 
 async def test_a_token_that_may_only_look_is_told_so(browser: Browser, tmp_path: Path) -> None:
-    """It sees everything; what it sends is refused with the reason, and comes back into the send box."""
+    """It sees everything, what it sends is refused with the reason; once it is revoked it sees nothing."""
     async with Daemon(tmp_path, config={"http.token": TOKEN}) as daemon:
         code, out = await command(tmp_path, "tokens", "add", "wall", "--right", "read")
         assert code == 0, out
@@ -55,5 +63,10 @@ async def test_a_token_that_may_only_look_is_told_so(browser: Browser, tmp_path:
         await console.say("hello")
 
         await expect(page.locator("article.pending .error")).to_contain_text("the right read")
+        code, out = await command(tmp_path, "tokens", "revoke", "wall")
+        assert code == 0, out
+        await expect(page.get_by_role("dialog", name="Sign in")).to_contain_text("the token was revoked")
+        await expect(page.locator("main")).to_be_hidden()
+        await expect(page.locator(".rail")).to_be_hidden()
         await console.end()
         await context.close()

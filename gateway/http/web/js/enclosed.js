@@ -20,6 +20,7 @@ export class Enclosed {
     this.files = (kept.get(this.slot, []) ?? []).filter((one) => Date.now() - one.at < KEPT_MS);
     this.element = h("ul.enclosed", { "aria-label": S.files.label, hidden: true });
     this.picker = h("input", { type: "file", multiple: true, hidden: true, "aria-label": S.files.add, on: { change: () => this.picked() } });
+    this.adding = Promise.resolve();
     this.line = Promise.resolve();
     this.draw();
   }
@@ -38,7 +39,13 @@ export class Enclosed {
     this.picker.value = "";
   }
 
-  async add(chosen) {
+  // In the order in which they were given, whoever gave them how.
+  add(chosen) {
+    this.adding = this.adding.then(() => this.each(chosen));
+    return this.adding;
+  }
+
+  async each(chosen) {
     for (const one of chosen) {
       if (this.files.length >= MOST) return void toast(S.files.many(MOST), "error");
       await this.one(one);
