@@ -45,7 +45,7 @@ function flat(found, prefix = "") {
   return own.length ? [[prefix, own], ...below] : below;
 }
 
-const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const text = (value) => (typeof value === "string" ? value : Array.isArray(value) ? value.map(text).join(", ") : JSON.stringify(value));
 
 function shownValue(value) {
   if (value === "" || value === null || (Array.isArray(value) && !value.length)) return h("span.faint", {}, S.config.unset);

@@ -100,7 +100,7 @@ export const S = {
     about: "What was said in all chats, their notes and facts, found by its words.", words: "Words", where: "Where", everywhere: "All chats", go: "Search", hits: "What was found",
     begin: "What are you looking for?", beginText: "A few words, or a question.", looking: (done, all) => `Looked through ${done.toLocaleString("en")} of ${plural(all, "chat", "chats")} …`, progress: "How much was searched",
     found: (count) => plural(count, "hit, the best first", "hits, the best first"), notAll: "Some chats are still being indexed: search again in a moment.", none: "Nothing was found", noneText: "Try fewer words, or other ones.",
-    by: (who) => who, kinds: { fact: "fact", memory: "notes", history: "history" },
+    by: (who) => ({ user: "Person", assistant: "Model" })[who] ?? who, kinds: { fact: "fact", memory: "notes", history: "history" },
   },
   parked: {
     about: "Messages that were set aside because they could not be answered or sent. None is lost.", none: "Nothing is parked", noneText: "Whatever cannot be answered is set aside here, with the reason.",

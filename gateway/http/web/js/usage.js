@@ -4,6 +4,8 @@ import { get, perhaps } from "./api.js";
 import { bar, columns } from "./charts.js";
 import { h, replace } from "./dom.js";
 import { compact, number, usd, utcDay } from "./format.js";
+import { titleOf } from "./chats.js";
+import { overview } from "./overview.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
 import { badge, button, card, empty, head, shown, tableOf } from "./ui.js";
@@ -62,8 +64,15 @@ function history(found, status) {
         rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.prompt_tokens, day.completion_tokens], told: S.usage.tokensOf(number(day.prompt_tokens), number(day.completion_tokens)) })) })),
       card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costLegend.length ? [["", S.usage.cost], ...costLegend] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd], told: usd(day.cost_usd) })) }))),
     card(null, columns({ title: S.usage.turnsByDay, format: compact, rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.turns], told: number(day.turns) })) })),
-    h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => h("a", { href: href("chats", [row.key ?? ""]), dir: "auto" }, row.key ?? S.usage.unnamed)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
+    h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => chatOf(row.key)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
   ];
+}
+
+// A chat by its name, as the list of chats has it.
+function chatOf(key) {
+  if (!key) return S.usage.unnamed;
+  const chat = overview.chats.get(key);
+  return h("a", { href: href("chats", [key]), dir: "auto", title: key }, chat ? titleOf(chat) : key);
 }
 
 // A cap that is far above what was spent would press the columns flat: then it is told, and not drawn.
