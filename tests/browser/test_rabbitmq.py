@@ -43,14 +43,15 @@ async def test_lanes_of_another_daemon_are_live(console: Console) -> None:
     """List and health of the daemon that has none show them, as long as they run."""
     held = asyncio.Event()
     console.gateway.model.script.append(Reply(text="done there", held=held))
-    page = await console.open("chats")
     asking = asyncio.create_task(ask(console.gateway.daemon, "web:apart", "web:a1", "what runs?"))
-    row = page.locator(".chat-row", has_text="what runs?")
-    await expect(row.locator(".live")).to_be_visible()
+    await console.gateway.model.arrived(len(console.gateway.model.seen) + 1)
+    page = await console.open("chats")
+    await expect(page.locator(".chat-row", has_text="what runs?").locator(".live")).to_be_visible()
     await console.open("health")
     lanes = page.get_by_role("region", name="Lanes")
     await expect(lanes.get_by_role("link", name="web:apart")).to_be_visible()
     held.set()
     await asking
+    await page.reload()
 
     await expect(page.get_by_text("No chat has anything waiting")).to_be_visible()
