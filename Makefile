@@ -8,7 +8,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb check bench chaos screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench chaos screenshots deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -35,11 +35,15 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish
-	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
 	@deploy/system-packages.sh bubblewrap systemd
 	DEB_WHOLE=1 $(BIN)/python -m pytest tests/deploy/test_deb.py
+
+test-image: $(VENV)/.dev ## builds the container image on a Debian made here and runs it: needs root and the network
+	@deploy/system-packages.sh buildah podman crun debootstrap
+	$(BIN)/python -m pytest tests/deploy/test_container.py
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow" --ignore tests/docs --ignore tests/test_house_rules.py

@@ -135,7 +135,7 @@ def _clock(settings: Settings) -> list[Check]:
 
 
 def _transcripts(settings: Settings) -> list[Check]:
-    problems = asyncio.run(_verify(settings))
+    problems = [*asyncio.run(_verify(settings)), *cron.damaged_changes(settings.workspace)]
     cure = "chat-gateway sessions verify --repair"
     return [
         Check("transcripts", "warn", f"{problem['file']}: {problem['problem']}", cure) for problem in problems

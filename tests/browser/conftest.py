@@ -38,7 +38,14 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     demo.fill(workspace)
     async with ModelServer() as model:
         config = with_model(
-            model, **{"tools.policy.write": "ask", "facts.enabled": False, "limits.tokens_per_day": 2_000_000}
+            model,
+            **{
+                "tools.policy.write": "ask",
+                "facts.enabled": False,
+                "limits.tokens_per_day": 2_000_000,
+                "media.max_mb": 1,
+                "agents": {"coder": {"description": "writes code"}},
+            },
         )
         async with Daemon(workspace, config=config) as daemon:
             yield Gateway(daemon, model, workspace)

@@ -1,4 +1,4 @@
-"""The commands of the pages, as a person types them one after the other, and what stands below as their output."""
+"""The commands of the pages, as a person types them one after the other, and what they print there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.docs.page import Code, read
 
-# What stands directly below commands in a block of these is what they print: a line each, or a text of them all.
+# A block of these directly below commands is what they print: a line each, or the text of one.
 BY_LINE, WHOLE = "jsonl", "text"
 _PLACE = re.compile(r"\b[A-Z][A-Z|]+\b|\[|…")
 
@@ -38,7 +38,7 @@ def typed(page: Path) -> list[Command]:
 
 
 def mentioned(page: Path) -> set[str]:
-    """Return the commands of ours that a page names within its sentences, whole ones without a placeholder."""
+    """Return the commands of ours that a page names within its sentences, those without a placeholder."""
     return {span for span in read(page).spans if span.startswith("chat-gateway ") and not _PLACE.search(span)}
 
 
@@ -72,7 +72,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def alike(told: Any, shown: Any) -> bool:
-    """Compare two documents or texts; ``…`` stands for anything, and times in milliseconds are as they may be."""
+    """Compare two documents or texts; ``…`` is anything, and times in milliseconds are as they may be."""
     if isinstance(shown, dict):
         return (
             isinstance(told, dict)
@@ -91,8 +91,10 @@ def alike(told: Any, shown: Any) -> bool:
 
 
 def same_shape(told: str, shown: str) -> bool:
-    """Compare the output of a command with a page's, line by line: digits and ids are as they may be."""
-    return [_shape(line) for line in told.splitlines()] == [_shape(line) for line in shown.splitlines()]
+    """Compare the output of a command with a page's, line by line: numbers and ids are as they may be."""
+    patterns = [re.escape(_shape(line)).replace("…", ".*") for line in shown.splitlines()]
+    lines = [_shape(line) for line in told.splitlines()]
+    return len(lines) == len(patterns) and all(map(re.fullmatch, patterns, lines))
 
 
 def _shape(line: str) -> str:

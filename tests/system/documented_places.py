@@ -9,15 +9,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.docs.commands import typed
 from tests.gateway.cli.test_cli_foreign_sessions import pi_file
 from tests.gateway.cli_place import session_file
 from tests.support.broker import BIN, Broker
-from tests.support.harness import ROOT, Daemon
+from tests.support.harness import ROOT, Daemon, environment
 from tests.support.model_server import ModelServer
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
@@ -40,7 +42,9 @@ async def checkout(folder: Path) -> AsyncIterator[Typist]:
     """A clone whose packages are installed already, and a home without anything; nothing runs."""
     origin = _repository(folder)
     env = {"CHAT_GATEWAY_HTTP__PORT": "0", "TELEGRAM_TOKEN": TELEGRAM_TOKEN}
-    async with Typist(folder / "machine", env=env, names=_USER | {"<where this comes from>": str(origin)}) as typist:
+    async with Typist(
+        folder / "machine", env=env, names=_USER | {"<where this comes from>": str(origin)}
+    ) as typist:
         for name in ("var/lib/chat-gateway", "etc/credstore", "etc/sysusers.d", "usr/local/bin", "opt"):
             (typist.folder / name).mkdir(parents=True)
         await typist.type("git clone --quiet '<where this comes from>' /opt/chat-gateway.first")
@@ -84,14 +88,16 @@ async def served(folder: Path) -> AsyncIterator[Typist]:
     async with Daemon(workspace, config=config) as daemon:
         await _until_up(daemon)
         names = _USER | {"http://127.0.0.1:8006": daemon.url, _TAKEN: "chat-gateway-*.tar"}
+        # A time to come on every day on which this runs.
+        names["2027-01-01T09:00"] = f"{datetime.now(UTC).year + 2}-01-01T09:00"
         async with Typist(folder / "machine", env=_as(workspace, daemon, config), names=names) as typist:
             _fill(typist)
-            _serve(typist, workspace)
+            await _serve(typist, workspace)
             yield typist
 
 
 def _as(workspace: Path, daemon: Daemon, config: Mapping[str, object]) -> dict[str, str]:
-    named = {f"CHAT_GATEWAY_{name.replace('.', '__').upper()}": str(value) for name, value in config.items()}
+    named = {k: v for k, v in environment(config).items() if k.startswith("CHAT_GATEWAY_")}
     return named | {"CHAT_GATEWAY_WORKSPACE": str(workspace), "TOKEN": TOKEN}
 
 
@@ -105,14 +111,16 @@ def _fill(typist: Typist) -> None:
     session_file(home / ".nanobot" / "workspace" / "sessions" / "telegram_1.jsonl", "telegram:1", "hello")
 
 
-def _serve(typist: Typist, workspace: Path) -> None:
+async def _serve(typist: Typist, workspace: Path) -> None:
     """Let the daemon be the machine's service, with its script, and a checkout that may be renewed."""
     for name in ("var/lib", "var/backups", "etc/chat-gateway", "usr/local/bin"):
         (typist.folder / name).mkdir(parents=True)
     (typist.folder / "var" / "lib" / "chat-gateway").symlink_to(workspace)
     (typist.folder / "etc" / "chat-gateway" / "config.toml").touch()
-    write_program(typist.folder / "usr" / "local" / "bin" / "gateway", typist.here(_SCRIPT))
-    shutil.copytree(_repository(typist.folder / "source"), typist.folder / "opt" / "chat-gateway", symlinks=True)
+    (script,) = (one.text for one in typed(ROOT / "docs" / "systemd.md") if "bin/gateway <<" in one.text)
+    assert (await typist.type(script)).code == 0
+    origin = _repository(typist.folder / "source")
+    assert (await typist.type(f"git clone --quiet {origin} /opt/chat-gateway")).code == 0
 
 
 def _change(folder: Path) -> None:
@@ -157,7 +165,7 @@ async def with_a_bot(folder: Path) -> AsyncIterator[Typist]:
             body = {"chat_id": "ada", "text": "hello", "id": "m1"}
             await client.post(f"{daemon.url}/v1/messages?wait=60", json=body)
         env = _as(workspace, daemon, config)
-        yield await stack.enter_async_context(Typist(folder / "machine", env=env))
+        yield await stack.enter_async_context(Typist(folder / "machine", env=env, litellm=True))
 
 
 @asynccontextmanager
@@ -180,7 +188,12 @@ async def onboarding(folder: Path) -> AsyncIterator[Typist]:
 async def beside_a_broker(folder: Path, broker: Broker) -> AsyncIterator[Typist]:
     """A RabbitMQ runs whose users are nobody else's; the shell stands in a checkout."""
     ctl = f"{BIN}/rabbitmqctl --quiet"
-    async with Typist(folder / "machine", env={**broker.environment(), "RABBITMQCTL": ctl}) as typist:
+    theirs = {name: value for name, value in broker.environment().items() if name != "PATH"}
+    async with Typist(folder / "machine", env=theirs | {"RABBITMQCTL": ctl}) as typist:
+        (typist.folder / "opt" / "chat-gateway").mkdir(parents=True)
+        (typist.folder / "opt" / "chat-gateway" / "deploy").symlink_to(ROOT / "deploy")
+        # The one on PATH becomes another user first.
+        write_program(typist.folder / "bin" / "rabbitmqctl", f'#!/bin/sh\nexec {BIN}/rabbitmqctl "$@"\n')
         yield typist
 
 

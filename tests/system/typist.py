@@ -1,4 +1,4 @@
-"""Types what the pages say: a shell with a prepared folder, in which the program is forked and not started."""
+"""Types what the pages say: a shell in a folder of its own, where the program is forked and not started."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ class Typist:
             env=self._environment,
             stdin=asyncio.subprocess.PIPE,
             pass_fds=[server, code],
+            start_new_session=True,
         )
         os.close(code)
         self._code, self._server = code, server
@@ -103,7 +104,8 @@ class Typist:
         assert self._shell.stdin is not None
         self._shell.stdin.close()
         with suppress(ProcessLookupError):
-            self._shell.kill()
+            # With what it still runs, where a command never ended.
+            os.killpg(self._shell.pid, signal.SIGKILL)
         await self._shell.wait()
 
     def here(self, text: str) -> str:
@@ -146,7 +148,9 @@ class Typist:
                 start_new_session=True,
             )
         try:
-            await until(lambda: "\nready" in f"\n{err.read_text()}" or process.returncode is not None, within_s)
+            await until(
+                lambda: "\nready" in f"\n{err.read_text()}" or process.returncode is not None, within_s
+            )
             assert process.returncode is None, err.read_text()
             os.killpg(process.pid, signal.SIGINT)
             code = await asyncio.wait_for(process.wait(), within_s)

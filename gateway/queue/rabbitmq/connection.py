@@ -338,12 +338,15 @@ class AmqpChannel:
         self.ended.set()
 
     def _on_closed(self, closing: asyncio.Future[Any] | None) -> None:
+        error = closing.exception() if closing is not None and not closing.cancelled() else None
         if closing is not None and not self.cause:
-            error = None if closing.cancelled() else closing.exception()
             self.cause = plain_words(error, self._url) if error is not None else "closed"
         self.ended.set()
+        refused = isinstance(error, aiormq.exceptions.ChannelAccessRefused)
         for answer in list(self._confirms):
-            answer.set_exception(LinkDown(self.cause or "the channel was closed"))
+            answer.set_exception(
+                (AccessRefused if refused else LinkDown)(self.cause or "the channel was closed")
+            )
 
 
 @contextlib.contextmanager
