@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ SDKS = {
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """The top-level names of every package that a file imports, wherever it does."""
     names: set[str] = set()

@@ -1,4 +1,4 @@
-"""What /metrics says of the lines of chats: how many, what they do, how old the oldest of each partition is."""
+"""What /metrics says of the lines of chats: how many, what they do, how old each partition's oldest is."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import sys
 from typing import Any
 
@@ -55,5 +56,13 @@ async def _answer(send: Any, status: int, body: Any, *more: tuple[bytes, bytes])
     await send({"type": "http.response.body", "body": data})
 
 
+class Announced(uvicorn.Server):
+    """Says on stdout when it listens."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print("listening", flush=True)
+
+
 if __name__ == "__main__":
-    uvicorn.run(guarded, port=int(PORT), log_level="error")
+    Announced(uvicorn.Config(guarded, port=int(PORT), log_level="error")).run()

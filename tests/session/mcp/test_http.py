@@ -24,14 +24,15 @@ TOKEN = "sesame-sesame-sesame"
 
 @contextmanager
 def served(log: Path, port: int, era: str = "new") -> Iterator[None]:
-    """Run a server over HTTP, which may take a moment to listen."""
+    """Run a server over HTTP, and go on when it listens: its imports take as long as the machine is busy."""
     words = [sys.executable, "-m", "tests.session.mcp.http_server", str(log), str(port), era, TOKEN]
-    process = subprocess.Popen(words, cwd=ROOT)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"listening\n"
+            yield
+        finally:
+            process.kill()
 
 
 def at(folder: Path, port: int, *, path: str = "mcp", token: str = TOKEN, **more: Any) -> ServerSpec:
