@@ -257,8 +257,8 @@ class Guard:
         """Say whether the route itself reads the body as it comes, within limits of its own."""
         if (scope["method"], scope["path"]) not in STREAMED or not caller_of(scope).may("write"):
             return False
-        if self._gate.asks_token:
-            scope.get("extensions", {}).get(LET_IN, _nothing)()
+        # Few are read at once and each within its own time, so that nobody's place is held by half a file.
+        scope.get("extensions", {}).get(LET_IN, _nothing)()
         return True
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Refusal:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from channels.base import File, FileKind
 from channels.errors import ChannelError
 from channels.media import FileRefused, MediaFolder
 from gateway.config.settings import Settings
-from gateway.http.body import MAX_DRAINED_BYTES, declared
+from gateway.http.body import MAX_DRAINED_BYTES, WITHIN_S, declared
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.messages import MAX_FILES, has_surrogate
 from gateway.http.shape import Shape, needs
@@ -108,7 +108,7 @@ class _Uploads:
             HttpError: 400, it is empty; 413, it is too large; 408, it took too long; 503, come again.
         """
         if declared(request.scope) > self._max_bytes:
-            await _drain(request, 0)
+            await _Body(request).drain()
             raise self._too_large()
         if self._open >= AT_ONCE:
             raise unavailable("too many files are on their way", "send it again in a few seconds")
@@ -122,24 +122,12 @@ class _Uploads:
         folder = await asyncio.to_thread(media_folder, self._settings)
         if await asyncio.to_thread(folder.held_bytes) > MAX_FILES * self._max_bytes:
             raise unavailable("too many files wait for their messages", "send them, or wait for an hour")
-        size = 0
-
-        async def fetch() -> AsyncIterator[bytes]:
-            nonlocal size
-            try:
-                async for piece in request.stream():
-                    size += len(piece)
-                    yield piece
-            except ClientDisconnect:
-                raise ChannelError("the client left") from None
-            if not size:
-                raise ChannelError("it is empty")
-
-        saved = await folder.hold(File(_kind(mime), name, mime, None, fetch))
+        body = _Body(request)
+        saved = await folder.hold(File(_kind(mime), name, mime, None, body.pieces))
         if not isinstance(saved, FileRefused):
             return saved.model_dump(include=set(UploadOut.model_fields))
         if saved.cause == "large":
-            await _drain(request, size)
+            await body.drain()
             raise self._too_large()
         if saved.cause == "late":
             raise HttpError(
@@ -158,13 +146,44 @@ class _Uploads:
         return HttpError(413, f"the file is over {self._settings.media.max_mb} MiB", hint=_SHRINK)
 
 
-async def _drain(request: Request, size: int) -> None:
-    """Hear out what is still sent, within bounds: who sends would see a broken connection, and no answer."""
-    while size + declared(request.scope) <= 2 * MAX_DRAINED_BYTES:
-        message = await request.receive()
-        size += len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body", False):
+class _Body:
+    """The body of a request, as it comes."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._size = 0
+        self._ended = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield it piece by piece.
+
+        Raises:
+            ChannelError: the client left, or the body is empty.
+        """
+        while not self._ended:
+            yield await self._next()
+        if not self._size:
+            raise ChannelError("it is empty")
+
+    async def _next(self) -> bytes:
+        message = await self._request.receive()
+        if message["type"] != "http.request":
+            self._ended = True
+            raise ChannelError("the client left")
+        # Behind the last piece only the client's leaving comes, for which nobody is to wait.
+        self._ended = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        self._size += len(piece)
+        return piece
+
+    async def drain(self) -> None:
+        """Hear out what is still sent, within bounds: a broken connection would hide the answer."""
+        if declared(self._request.scope) > MAX_DRAINED_BYTES:
             return
+        with contextlib.suppress(ChannelError, TimeoutError):
+            async with asyncio.timeout(WITHIN_S):
+                while not self._ended and self._size <= MAX_DRAINED_BYTES:
+                    await self._next()
 
 
 def _kind(mime: str) -> FileKind:

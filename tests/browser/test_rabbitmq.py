@@ -43,7 +43,7 @@ async def test_lanes_of_another_daemon_are_live(console: Console) -> None:
     """List and health of the daemon that has none show them, as long as they run."""
     held = asyncio.Event()
     console.gateway.model.script.append(Reply(text="done there", held=held))
-    asking = asyncio.create_task(ask(console.gateway.daemon, "web:apart", "web:a1", "what runs?"))
+    asking = asyncio.create_task(ask(console.gateway.daemon, "web:apart", "web:a1", "what runs?", wait_s=300))
     await console.gateway.model.arrived(len(console.gateway.model.seen) + 1)
     page = await console.open("chats")
     await expect(page.locator(".chat-row", has_text="what runs?").locator(".live")).to_be_visible()

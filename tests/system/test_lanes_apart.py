@@ -50,7 +50,8 @@ async def test_each_daemon_tells_the_lanes_of_all(tmp_path: Path, queue: dict[st
         keys = ("web:ada", "web:bob", "web:ada")
         asking = []
         for number, key in enumerate(keys):
-            asking.append(asyncio.create_task(ask(daemons[0], key, f"m{number}", f"question {number}")))
+            message = ask(daemons[0], key, f"m{number}", f"question {number}", wait_s=300)
+            asking.append(asyncio.create_task(message))
 
             async def arrived(count: int = number + 1) -> bool:
                 lanes = [lane for each in daemons for lane in (await status(each))["lanes"]]
@@ -59,11 +60,24 @@ async def test_each_daemon_tells_the_lanes_of_all(tmp_path: Path, queue: dict[st
             await until(arrived)
         await model.arrived(2)
         busy = [("web:ada", "web:m0", 1), ("web:bob", "web:m1", 0)]
-        told = [shown(await got(each, path)) for each in daemons for path in ("/v1/lanes", "/v1/chats")]
+        paths = [(each, path) for each in daemons for path in ("/v1/lanes", "/v1/chats")]
+
+        async def told() -> bool:
+            # Whoever is slow to answer on a busy machine is left alone for a while.
+            found = [await got(*each) for each in paths]
+            return [(shown(each), each["silent"]) for each in found] == [(busy, [])] * len(paths)
+
+        async def traced() -> bool:
+            found = [await got(each, f"/v1/trace/web:m{n}") for each in daemons for n in (0, 1, 2)]
+            return [each["state"] for each in found] == ["running", "running", "waiting"] * len(daemons)
+
+        async def by_verb() -> bool:
+            _, out = await command(tmp_path, "status", "--json", config=config)
+            return shown(json.loads(out)) == busy
+
+        for so in (told, traced, by_verb):
+            await until(so)
         alone = [shown(await got(each, "/v1/lanes", alone="true")) for each in daemons]
-        traced = [await got(each, f"/v1/trace/web:m{n}") for each in daemons for n in (0, 1, 2)]
-        _, by_verb = await command(tmp_path, "status", "--json", config=config)
-        silent = [(await got(each, "/v1/lanes"))["silent"] for each in daemons]
         if len(daemons) > 1:
             # One that stands still is named, and keeps nobody waiting for its lanes.
             await daemons[1].freeze()
@@ -73,9 +87,5 @@ async def test_each_daemon_tells_the_lanes_of_all(tmp_path: Path, queue: dict[st
         release.set()
         answers = await asyncio.gather(*asking)
 
-    assert told == [busy] * len(told)
     assert sorted(chain(*alone)) == busy
-    assert [each["state"] for each in traced] == ["running", "running", "waiting"] * len(daemons)
-    assert shown(json.loads(by_verb)) == busy
-    assert silent == [[]] * len(daemons)
     assert [answer and answer["reply"] for answer in answers] == ["done"] * 3
