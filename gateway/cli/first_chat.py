@@ -48,6 +48,8 @@ def gateway(config: Path, settings: Settings) -> Iterator[None]:
         # The other end of its stdin is this process's alone: a kill closes it, too.
         [*words, "run", "--stop-on-eof"],
         stdin=subprocess.PIPE,
+        # Nobody looks at its page, and the usual port may be that of the machine's own service.
+        env={**os.environ, "CHAT_GATEWAY_HTTP__PORT": "0"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

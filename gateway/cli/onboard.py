@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +39,7 @@ _MODEL = "openai/gpt-4.1-mini"
 class _Plan:
     """What is to be written; nothing is before it was tried."""
 
-    values: dict[KeyPath, str | bool] = field(default_factory=dict)
+    values: dict[KeyPath, str | bool | int] = field(default_factory=dict)
     gone: list[KeyPath] = field(default_factory=list)
     secrets: dict[Path, str] = field(default_factory=dict)
 
@@ -59,6 +60,8 @@ def onboard(args: argparse.Namespace) -> int:
     _model(args, settings, questions, config)
     settings = _again(args, config, settings)
     name = _platform(args, settings, questions, config)
+    settings = _again(args, config, settings)
+    _port(args, settings, config)
     settings = _again(args, config, settings)
     _unit(args, settings, questions, config)
     if args.dry_run:
@@ -164,6 +167,16 @@ def _bad_token() -> GatewayError:
     )
 
 
+def _port(args: argparse.Namespace, settings: Settings, config: Path) -> None:
+    """Take another port for the page where another program has the usual one: a second gateway, perhaps."""
+    if DaemonRegistry(settings.workspace).running():
+        return
+    port = onboard_checks.other_port(settings.http.host, settings.http.port)
+    if port:
+        output.words(f"port {settings.http.port} is another program's: the page gets {port}")
+        _write(_Plan({("http", "port"): port}), config, dry=args.dry_run)
+
+
 def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> None:
     """Write a unit of the person's own systemd, if wished."""
     folder: Path | None = args.unit
@@ -201,7 +214,8 @@ def _first_answer(
         return 0
     if running := DaemonRegistry(settings.workspace).running():
         output.words(
-            f"the daemon with pid {running[0].pid} runs; what was written now counts after its restart"
+            f"the daemon with pid {running[0].pid} runs; what was written now counts after its restart "
+            "(of the service: sudo systemctl restart chat-gateway)"
         )
     chat = f"{name}:"
     with first_chat.gateway(config, settings):
@@ -235,22 +249,36 @@ def _write(plan: _Plan, config: Path, *, dry: bool) -> None:
         output.data("\n".join([*lines, *(f"# {file}: the secret, mode 0600" for file in plan.secrets)]))
         return
     for file, secret in plan.secrets.items():
-        _write_file(file, f"{secret}\n")
+        _write_file(file, f"{secret}\n", readers=_readers(config))
     amend(config, plan.values, plan.gone)
     output.words(f"{config}: {', '.join('.'.join(path) for path in plan.values)} written")
 
 
-def _write_file(file: Path, text: str) -> None:
-    """Write a file whole, for its owner alone."""
+def _write_file(file: Path, text: str, *, readers: int | None = None) -> None:
+    """Write a file whole, for its owner alone, or for a group that may read it, too."""
     try:
         durable.make_folder(file.parent)
+        if readers is not None:
+            os.chown(file.parent, -1, readers)
+            file.parent.chmod(0o750)
         with durable.replacing(file, temp=file.with_name(f".{file.name}.tmp")) as fd:
             os.fchmod(fd, 0o600)
+            if readers is not None:
+                os.fchown(fd, -1, readers)
+                os.fchmod(fd, 0o640)
             durable.write_all(fd, text.encode())
     except OSError as error:
         raise GatewayError(
             f"{file} cannot be written: {error.strerror}", hint="look at its folder"
         ) from error
+
+
+def _readers(config: Path) -> int | None:
+    """Say which group reads what root writes for a service: the one that reads its configuration."""
+    if os.geteuid() != 0 or not config.exists():
+        return None
+    found = config.stat()
+    return found.st_gid if found.st_gid != 0 and found.st_mode & stat.S_IRGRP else None
 
 
 def _read(file: Path | None) -> str:

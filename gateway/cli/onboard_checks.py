@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 
 from channels.errors import ChannelError
 from channels.tables import DiscordTable, Platform, TelegramTable
@@ -66,6 +68,24 @@ async def _ask_platform(name: str, table: Platform) -> str:
         raise GatewayError(str(error), hint=error.hint or f"docs/{name}.md") from error
     except TimeoutError:
         raise GatewayError(f"{name} does not answer in {PLATFORM_S:g} s", hint="try again") from None
+
+
+def other_port(host: str, port: int) -> int:
+    """Return a port that can be had in place of one that another program has; 0 where that is free itself."""
+    if port == 0 or _free(host, port):
+        return 0
+    return next((other for other in range(port + 1, min(port + 100, 65536)) if _free(host, other)), 0)
+
+
+def _free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trying.bind((host, port))
+        except OSError as error:
+            # Whatever else is wrong with the address, another port does not mend it.
+            return error.errno != errno.EADDRINUSE
+    return True
 
 
 async def _telegram(table: TelegramTable) -> str:

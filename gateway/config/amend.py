@@ -14,7 +14,7 @@ from gateway.config import edit
 from gateway.config.toml_lines import KeyPath, with_key
 from gateway.errors import GatewayError
 
-Values = Mapping[KeyPath, str | bool]
+Values = Mapping[KeyPath, str | bool | int]
 
 
 def amended(text: str, values: Values, gone: Sequence[KeyPath] = ()) -> str:

@@ -57,6 +57,7 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Path(done.stdout.strip()).rename(folder / "chat-gateway.deb")
     shutil.copy(ROOT / "tests" / "support" / "stuck.py", folder)
     (folder / "stuck.py").chmod(0o644)
+    shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support")
     folder.chmod(0o755)
     return folder
 
@@ -236,7 +237,8 @@ def test_the_commands_of_the_page_install_and_remove_it(share: Path) -> None:
 
 
 def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
-    """`onboard` writes their unit, the commands of the page start it, and watch it; 78 ends it for good."""
+    """Beside the machine's service, by the unit of `onboard` and the page's commands; 78 ends it for good."""
+    service.run("systemctl", "start", UNIT, check=True)
     service.run("useradd", "--create-home", "ada", check=True)
     write(service, Path("/etc/systemd/system/ada.service"), PERSON)
     service.run("systemctl", "start", "ada.service", check=True)
@@ -254,11 +256,33 @@ def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
     gone = shown_to_ada(service, "LoadState")
     service.run("systemctl", "stop", "ada.service", check=True)
 
+    assert "port 8006 is another program's: the page gets 8007" in said.stderr
     assert "systemctl --user enable --now chat-gateway" in said.stderr
     assert state == ["active", "answers", "notify", "1min", "yes"]
     assert answer == "echo: hello\n"
     assert failed == ["failed", "78", "0"]
     assert gone == ["not-found"]
+
+
+def test_root_leads_the_service_to_its_first_model(service: Box) -> None:
+    """`onboard` tries the key and writes it where the service can read it, and nobody else."""
+    program = ("/usr/lib/chat-gateway/bin/python3", "-m", "tests.support.model_server", "--port", "8099")
+    service.run("systemd-run", "--unit=model", "--working-directory=/run/share", *program, check=True)
+    address = "http://127.0.0.1:8099/v1"
+    service.run(
+        "curl", "-sS", "--retry", "60", "--retry-connrefused", "--retry-delay", "1", address, check=True
+    )
+    write(service, Path("/run/key"), "the-key\n")
+    onboard = ("--yes", "--model", "openai/stub", "--api-base", address, "--key-file", "/run/key")
+    service.run(*told("onboard").split()[1:], *onboard, "--platform", "none", check=True)
+    service.run("systemctl", "restart", UNIT, check=True)
+    answer = service.run(*AS_SERVICE, "chat", "-m", "hello", check=True).stdout
+    modes = service.run("sh", "-c", f"stat -c '%a %U %G' {CONFIG} {CONFIG.parent}/secrets/*").stdout
+    service.run("rm", "-r", f"{CONFIG.parent}/secrets", check=True)
+    service.run("systemctl", "stop", "model", check=True)
+
+    assert answer == "stub: hello\n"
+    assert modes.splitlines() == ["640 root chat-gateway", "640 root chat-gateway"]
 
 
 # What user@.service does, without a log-in.

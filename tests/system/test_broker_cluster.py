@@ -21,6 +21,7 @@ PEOPLE = range(1001, 1007)
 BEFORE, AFTER = range(3), range(3, 6)
 
 
+@pytest.mark.timeout(600)
 async def test_a_node_dies_while_messages_flow(tmp_path: Path) -> None:
     """Nothing is lost, nothing comes twice, each chat keeps its order; and each role may do its own alone."""
     if not (BIN / "rabbitmq-server").exists() or shutil.which("epmd") is None:
