@@ -134,7 +134,7 @@ async def posted(daemon: Daemon, *messages: tuple[str, str]) -> None:
 async def test_a_change_that_waits_behind_a_turn_stays_behind_it(
     tmp_path: Path, queue: dict[str, Any]
 ) -> None:
-    """Killed while a turn runs, and while a call of the new agent waits for a word: each ends with its own."""
+    """Killed while a turn runs, and while a call of the new agent waits: each ends with its own."""
     async with ModelServer() as model:
         agents = {"coder": {**AGENTS["coder"], "tools": {"policy": {"write": "ask"}}}}
         config = with_model(model, agents=agents, **queue, **{"facts.enabled": False})
