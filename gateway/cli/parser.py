@@ -195,6 +195,11 @@ def _add_daemon(tree: _Tree) -> None:
         default="all",
         help="channels: the adapters; session: turns, memory and HTTP; either alone needs RabbitMQ",
     )
+    run.add_argument(
+        "--stop-on-eof",
+        action="store_true",
+        help="end as at SIGTERM once stdin has ended: for a program that starts it and may be killed",
+    )
     add_terminal(tree, seconds=_seconds)
     status = tree.verb(
         "status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True
