@@ -24,7 +24,7 @@ def check(workspace: Path) -> tuple[Level, str, str]:
         found = number.unfinished(form.change)
         return "fail", str(found), found.hint
     if form.number < ours and not number.is_new(state):
-        return "ok", f"form {form.number}: the next start makes it {ours}, after a copy", ""
+        return "ok", f"{form.number}: the next start makes it {ours}, after a copy", ""
     copy = copies.found(workspace, "upgrade", form.number - 1)
     back = f"; chat-gateway downgrade goes back by {copy.name}" if copy is not None else ""
-    return "ok", f"form {ours}{back}", ""
+    return "ok", f"{ours}, as this version knows it{back}", ""

@@ -89,7 +89,7 @@ def downgrade(
 
 def _nothing(workspace: Path) -> GatewayError:
     return GatewayError(
-        f"there is nothing to go back to: no start has changed the form of {workspace}",
+        f"there is nothing to go back to: {workspace} has no copy of an earlier form",
         hint="install the version before: it works on the workspace as it is",
     )
 

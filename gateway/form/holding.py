@@ -83,4 +83,6 @@ def alone(fd: int, beside: Beside, *, why: str, wait_s: float = WAIT_S, tolerant
 def in_use(running: Sequence[str], why: str) -> StateInUse:
     """Say who has to end, and what for."""
     who = ", ".join(running) if running else "a process that holds the workspace"
-    return StateInUse(f"{why}, and on it works {who}", hint="stop all of its processes, then call this again")
+    return StateInUse(
+        f"{why}, while {who} works there", hint="stop all of its processes, then call this again"
+    )

@@ -8,13 +8,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
-from tests.support.harness import Daemon, ask
+from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, contents, head_of, on, transcript, with_model
+from tests.support.until import until
+from tests.system.approvals_place import decide, waiting
 
 AGENTS: dict[str, Any] = {"coder": {"persona": "You are CODER."}}
 BINDINGS = [{"agent": "coder", "command": "code"}]
@@ -27,17 +30,40 @@ POINTS = [
     ("append.after:1", CHANGES[1]),
 ]
 
+OVER_RABBITMQ = [
+    ("choose.after:1", CHANGES[1]),
+    ("publish.after:2", CHANGES[0]),
+    ("ack.before:2", CHANGES[1]),
+]
+
 
 def agents_in(workspace: Path, stem: str) -> list[str | None]:
     paths = [*archives(workspace, stem), transcript(workspace, stem)]
     return [head_of(path)["metadata"].get("agent") for path in paths]
 
 
-@pytest.mark.parametrize(("point", "text"), POINTS)
-async def test_a_kill_in_the_middle_of_a_change_changes_once(tmp_path: Path, point: str, text: str) -> None:
+@pytest.fixture
+def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Configure the queue that a test names: nothing for the embedded one."""
+    if request.param == "embedded":
+        return {}
+    return on(request.getfixturevalue("broker"), request.getfixturevalue("broker_name"))
+
+
+@pytest.mark.parametrize(
+    ("queue", "point", "text"),
+    [
+        *(("embedded", point, text) for point, text in POINTS),
+        *(("rabbitmq", point, text) for point, text in OVER_RABBITMQ),
+    ],
+    indirect=["queue"],
+)
+async def test_a_kill_in_the_middle_of_a_change_changes_once(
+    tmp_path: Path, queue: dict[str, Any], point: str, text: str
+) -> None:
     """The message that was under way comes again, and what waited behind it is for the new agent."""
     async with ModelServer() as model:
-        config = with_model(model, agents=AGENTS, bindings=BINDINGS)
+        config = with_model(model, agents=AGENTS, bindings=BINDINGS, **queue)
         async with Daemon(tmp_path, config=config) as daemon:
             assert await ask(daemon, "cli:ann", "1", "one")
             assert await daemon.stop() == 0
@@ -93,3 +119,102 @@ async def test_what_one_daemon_was_told_holds_in_the_next(
     assert agents_in(tmp_path, "foreign_ann") == [None, "coder"]
     asked = [json.dumps(seen.body) for seen in model.turns if seen.outcome == "answered"]
     assert ["CODER" in text for text in asked] == [False, True, True]
+
+
+async def posted(daemon: Daemon, *messages: tuple[str, str]) -> None:
+    """Put messages of one chat and wait for no answer."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        for id_, text in messages:
+            body = {"key": "cli:ann", "id": id_, "text": text}
+            answer = await client.post(f"{daemon.url}/v1/messages", json=body)
+            assert answer.status_code == 202, answer.text
+
+
+@pytest.mark.parametrize("queue", ["embedded", "rabbitmq"], indirect=True)
+async def test_a_change_that_waits_behind_a_turn_stays_behind_it(
+    tmp_path: Path, queue: dict[str, Any]
+) -> None:
+    """Killed while a turn runs, and while a call of the new agent waits: each ends with its own."""
+    async with ModelServer() as model:
+        agents = {"coder": {**AGENTS["coder"], "tools": {"policy": {"write": "ask"}}}}
+        config = with_model(model, agents=agents, **queue, **{"facts.enabled": False})
+        async with Daemon(tmp_path, config=config) as daemon:
+            model.delay_s = 600.0
+            await posted(daemon, ("m1", "one"), ("m2", "/agent coder"), ("m3", "two"))
+            await model.arrived(1)
+            await daemon.kill()
+        model.delay_s = 0.0
+        write = '[[tool:write {"path": "n.txt", "content": "by the coder"}]] four'
+        async with Daemon(tmp_path, config=config) as daemon:
+            two = await ask(daemon, "cli:ann", "m3", "two")
+            await posted(daemon, ("m4", write), ("m5", "/agent default"), ("m6", "five"))
+            await until(lambda: _waits(daemon))
+            await daemon.kill()
+        async with Daemon(tmp_path, config=config) as daemon:
+            (row,) = await waiting(daemon)
+            assert (await decide(daemon, row["id"], "allow"))[0] == 200
+            four = await ask(daemon, "cli:ann", "m4", write)
+            five = await ask(daemon, "cli:ann", "m6", "five")
+            again = await ask(daemon, "cli:ann", "m3", "two")
+            assert await daemon.stop() == 0
+        requests = [(seen.text, json.dumps(seen.body)) for seen in model.turns if seen.outcome == "answered"]
+
+    assert [answer and answer["reply"] for answer in (two, four, five, again)] == [
+        *("stub: two", "stub: four", "stub: five", "stub: two")
+    ]
+    by = {
+        word: "CODER" in body
+        for text, body in requests
+        for word in ("one", "two", "four", "five")
+        if word in text
+    }
+    assert by == {"one": False, "two": True, "four": True, "five": False}
+    assert agents_in(tmp_path, "cli_ann") == [None, "coder", None]
+    (note,) = tmp_path.rglob("n.txt")
+    assert note.relative_to(tmp_path).as_posix().startswith("agents/coder/files/")
+    for _, body in requests:
+        assert not ("stub: one" in body and "CODER" in body)
+        assert not ("stub: two" in body and "CODER" not in body)
+
+
+async def _waits(daemon: Daemon) -> bool:
+    return len(await waiting(daemon)) == 1
+
+
+async def test_what_is_imported_into_a_bound_chat_goes_on_with_its_agent(tmp_path: Path) -> None:
+    """Of two formats; nothing of it is told to the agent that the chat has later."""
+    bindings = [{"agent": "coder", "channel": "web"}]
+    nanobot = tmp_path / "web_one.jsonl"
+    head = {"_type": "metadata", "key": "web:one", "created_at": "2026-01-01T09:00:00", "metadata": {}}
+    said = {"role": "user", "content": "said elsewhere", "timestamp": "2026-01-01T09:00:00"}
+    told = {"role": "assistant", "content": "answered elsewhere", "timestamp": "2026-01-01T09:00:01"}
+    nanobot.write_text("".join(json.dumps(line) + "\n" for line in (head, said, told)))
+    workspace = tmp_path / "workspace"
+    async with ModelServer() as model:
+        config = with_model(model, agents=AGENTS, bindings=bindings, **{"facts.enabled": False})
+        code, _ = await command(
+            workspace, *("sessions", "import", "--from", "nanobot", str(nanobot)), config=config
+        )
+        assert code == 0
+        exported = tmp_path / "annabelle.jsonl"
+        code, _ = await command(
+            workspace,
+            *("sessions", "export", "--to", "annabelle", "web:one", "-o", str(exported)),
+            config=config,
+        )
+        assert code == 0
+        into = ("sessions", "import", "--from", "annabelle", "--key", "web:two", str(exported))
+        code, _ = await command(workspace, *into, config=config)
+        assert code == 0
+        async with Daemon(workspace, config=config) as daemon:
+            for key in ("web:one", "web:two"):
+                assert await ask(daemon, key, "m1", f"go on {key}") is not None
+            assert await ask(daemon, "web:one", "m2", "/agent default") is not None
+            assert await ask(daemon, "web:one", "m3", "with the other") is not None
+            assert await daemon.stop() == 0
+        one, two, other = (json.dumps(seen.body) for seen in model.turns)
+
+    assert all("CODER" in body and "said elsewhere" in body for body in (one, two))
+    assert "elsewhere" not in other
+    assert agents_in(workspace, "web_one") == ["coder", None]
+    assert agents_in(workspace, "web_two") == ["coder"]
