@@ -3,7 +3,8 @@
 # Usage: deploy/deb/build.sh PYTHON DIR
 #   PYTHON  an interpreter with pip and what deploy/locks/build.txt locks
 #   DIR     where the package goes, its name on stdout
-# DEB_PACKAGES=DIR takes the packages from there instead of fetching them; DEB_COMPRESS=none is quick.
+# DEB_PACKAGES=DIR takes the packages from there instead of fetching them; with DEB_BORROW=PLACE, too, they are left
+# out, and the program looks for them in that place. DEB_COMPRESS=none is quick.
 set -euo pipefail
 umask 022
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -28,7 +29,9 @@ SETUPTOOLS_SCM_PRETEND_VERSION=$version "${pip[@]}" wheel --no-deps --no-build-i
 
 $system -m venv --without-pip "$venv"
 site=$venv/lib/python$minor/site-packages
-if [ -n "${DEB_PACKAGES:-}" ]; then
+if [ -n "${DEB_BORROW:-}" ]; then
+  echo "$DEB_BORROW" >"$site/borrowed.pth"
+elif [ -n "${DEB_PACKAGES:-}" ]; then
   "$python" "$here/deploy/deb/taken.py" "$here/deploy/locks/extras.txt" "$DEB_PACKAGES" "$site"
 else
   "${pip[@]}" --python "$venv/bin/python3" install --no-compile --require-hashes --no-deps -r "$here/deploy/locks/extras.txt"
@@ -42,7 +45,8 @@ rm -f "$venv"/lib64 "$venv"/.gitignore
 # The service cannot write there: without these each start would compile them anew.
 $system -m compileall -q -j 0 -s "$root" "$site" || true
 ln -s "..${home#/usr}/bin/chat-gateway" "$root/usr/bin/chat-gateway"
-(cd / && "$venv/bin/python3" -m gateway systemd install --to "$root/usr/lib" --program /usr/bin/chat-gateway) >/dev/null 2>&1
+(cd / && PYTHONPATH=${DEB_BORROW:+$DEB_PACKAGES} "$venv/bin/python3" -m gateway systemd install --to "$root/usr/lib" --program /usr/bin/chat-gateway) >/dev/null 2>"$work/said" ||
+  { cat "$work/said" >&2 && exit 1; }
 
 doc=$root/usr/share/doc/chat-gateway
 install -d "$doc" "$root/etc/chat-gateway" "$root/usr/share/man/man1" "$root/DEBIAN"

@@ -5,6 +5,7 @@ For a build without a network, or a quick one: what is installed is what was loc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -14,9 +15,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+READABLE = 0o444
+
 
 def main(lock: Path, source: Path, target: Path) -> None:
-    """Link each package's files, or copy them where the file system has no such links."""
+    """Link each package's files, or copy them where that cannot be: everybody may read them then."""
     for line in re.findall(r"^[A-Za-z0-9].*==.*", lock.read_text(), re.MULTILINE):
         locked = Requirement(line.removesuffix("\\"))
         if locked.marker is not None and not locked.marker.evaluate():
@@ -36,10 +39,12 @@ def main(lock: Path, source: Path, target: Path) -> None:
 
 
 def _take(path: Path, place: Path) -> None:
-    try:
-        os.link(path, place)
-    except OSError:
-        shutil.copy2(path, place)
+    if path.stat().st_mode & READABLE == READABLE:
+        with contextlib.suppress(OSError):
+            os.link(path, place)
+            return
+    shutil.copy2(path, place)
+    place.chmod(place.stat().st_mode | READABLE)
 
 
 if __name__ == "__main__":

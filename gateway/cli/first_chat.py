@@ -45,8 +45,9 @@ def gateway(config: Path, settings: Settings) -> Iterator[None]:
     before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     words = [sys.executable, "-m", "gateway", "--config", str(config), "--workspace", str(settings.workspace)]
     process = subprocess.Popen(  # noqa: S603 - this very program
-        [*words, "run"],
-        stdin=subprocess.DEVNULL,
+        # The other end of its stdin is this process's alone: a kill closes it, too.
+        [*words, "run", "--stop-on-eof"],
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,6 +55,7 @@ def gateway(config: Path, settings: Settings) -> Iterator[None]:
         # Ctrl-C ends the questions; then this process ends the gateway, in good order.
         start_new_session=True,
     )
+    assert process.stdin is not None
     assert process.stderr is not None
     reading: threading.Thread | None = None
     try:
@@ -79,6 +81,7 @@ def gateway(config: Path, settings: Settings) -> Iterator[None]:
             process.wait()
         if reading is not None:
             reading.join()
+        process.stdin.close()
         process.stderr.close()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -13,7 +13,7 @@ from pydantic import SecretStr, ValidationError
 import durable
 from channels.tables import DiscordTable, TelegramTable
 from gateway.app.daemons import DaemonRegistry
-from gateway.cli import first_chat, onboard_checks, output, user_unit
+from gateway.cli import first_chat, onboard_checks, output
 from gateway.cli.questions import Questions
 from gateway.config import edit
 from gateway.config.amend import amend, amended
@@ -21,6 +21,7 @@ from gateway.config.load import find_file, load, usual_file
 from gateway.config.settings import Settings
 from gateway.config.toml_lines import KeyPath
 from gateway.errors import GatewayError
+from gateway.systemd import units
 
 PLATFORMS: dict[str, type[TelegramTable | DiscordTable]] = {
     "telegram": TelegramTable,
@@ -171,17 +172,25 @@ def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, co
             "write a systemd unit, so that it runs whenever you are logged in?", default=False
         ):
             return
-        folder = user_unit.FOLDER
-    unit = user_unit.text(config, settings.workspace)
+        folder = units.USER_FOLDER
+    unit = units.user_text(units.program(), config, settings.workspace)
     if args.dry_run:
-        output.data(f"# {folder.expanduser() / user_unit.NAME}\n{unit}")
+        output.data(f"# {folder.expanduser() / units.USER_NAME}\n{unit}")
         return
+    if not config.exists():
+        # It names its configuration, and would not start without.
+        _write_file(config, "# Every key with its default: docs/configuration.md\n")
     output.words(
-        f"{user_unit.write(folder, unit)} is written; it counts after: systemctl --user daemon-reload"
+        f"{units.install_user(folder, unit)} is written; it counts after: systemctl --user daemon-reload"
     )
     output.words(
         "systemctl --user enable --now chat-gateway starts it; loginctl enable-linger keeps it running"
     )
+    if settings.model.name != "echo" and not settings.model.api_key.get_secret_value():
+        output.words(
+            f"it sees no variable of this terminal: a key such as OPENAI_API_KEY=… belongs into "
+            f"{config.with_name('environment')}"
+        )
 
 
 def _first_answer(
@@ -226,17 +235,22 @@ def _write(plan: _Plan, config: Path, *, dry: bool) -> None:
         output.data("\n".join([*lines, *(f"# {file}: the secret, mode 0600" for file in plan.secrets)]))
         return
     for file, secret in plan.secrets.items():
-        try:
-            durable.make_folder(file.parent)
-            with durable.replacing(file, temp=file.with_name(f".{file.name}.tmp")) as fd:
-                os.fchmod(fd, 0o600)
-                durable.write_all(fd, f"{secret}\n".encode())
-        except OSError as error:
-            raise GatewayError(
-                f"{file} cannot be written: {error.strerror}", hint="look at its folder"
-            ) from error
+        _write_file(file, f"{secret}\n")
     amend(config, plan.values, plan.gone)
     output.words(f"{config}: {', '.join('.'.join(path) for path in plan.values)} written")
+
+
+def _write_file(file: Path, text: str) -> None:
+    """Write a file whole, for its owner alone."""
+    try:
+        durable.make_folder(file.parent)
+        with durable.replacing(file, temp=file.with_name(f".{file.name}.tmp")) as fd:
+            os.fchmod(fd, 0o600)
+            durable.write_all(fd, text.encode())
+    except OSError as error:
+        raise GatewayError(
+            f"{file} cannot be written: {error.strerror}", hint="look at its folder"
+        ) from error
 
 
 def _read(file: Path | None) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from gateway.app import daemon
@@ -16,7 +19,16 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to end."""
     settings = load(args.config, args.workspace)
+    if args.stop_on_eof:
+        threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     return daemon.run(settings, server=_server, role=args.role)
+
+
+def _end_with_stdin() -> None:
+    """End this process in good order once nobody can write to its stdin any more, however they ended."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _server(application: Application) -> HttpServer | None:

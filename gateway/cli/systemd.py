@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 from gateway.cli import output
+from gateway.config.load import find_file, load, usual_file
 from gateway.errors import GatewayError
 from gateway.systemd import units
 
@@ -17,8 +20,10 @@ def show(args: argparse.Namespace) -> int:
 
 def install(args: argparse.Namespace) -> int:
     """Write the files, and say what makes them count."""
+    if args.user:
+        return _install_user(args)
     try:
-        written = units.install(args.to, args.program or units.program())
+        written = units.install(args.to or Path("/etc"), args.program or units.program())
     except OSError as error:
         raise GatewayError(
             f"{error.filename}: {error.strerror}", hint="run it as root, or name a folder by --to"
@@ -27,4 +32,14 @@ def install(args: argparse.Namespace) -> int:
         output.shown(str(path))
     output.words("then: systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload")
     output.words("      systemctl enable --now chat-gateway")
+    return 0
+
+
+def _install_user(args: argparse.Namespace) -> int:
+    config = Path(os.path.abspath(find_file(args.config) or usual_file()))  # noqa: PTH100 - a link stays one
+    if not config.exists():
+        raise GatewayError(f"{config} is not there", hint="chat-gateway onboard makes it")
+    unit = units.user_text(args.program or units.program(), config, load(config, args.workspace).workspace)
+    output.shown(str(units.install_user(args.to or units.USER_FOLDER, unit)))
+    output.words("then: systemctl --user daemon-reload && systemctl --user enable --now chat-gateway")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -67,6 +68,9 @@ class _Edited:
         except EOFError:
             return None
         except KeyboardInterrupt:
+            # The editor has taken the key: it drops what is typed, and where nothing is it means the program.
+            if not self._session.default_buffer.text:
+                os.kill(os.getpid(), signal.SIGINT)
             return ""
 
 

@@ -6,9 +6,18 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import durable
 from gateway.errors import GatewayError
 
 PACKAGED_PROGRAM = "/opt/chat-gateway/.venv/bin/chat-gateway"
+USER_UNIT = "chat-gateway-user.service"
+# Where a person's own systemd looks for it, and by which name it is started.
+USER_FOLDER = Path("~/.config/systemd/user")
+USER_NAME = "chat-gateway.service"
+# What the unit of a person says of the usual places.
+_USER_CONFIG = "%h/.config/chat-gateway/config.toml"
+_USER_ENVIRONMENT = "%h/.config/chat-gateway/environment"
+_USER_WORKSPACE = "%h/.chat-gateway"
 # Below /etc for an administrator's own, below /usr/lib for a package's.
 PLACES = {
     "chat-gateway.service": "systemd/system/chat-gateway.service",
@@ -16,7 +25,7 @@ PLACES = {
     "sysusers.conf": "sysusers.d/chat-gateway.conf",
     "tmpfiles.conf": "tmpfiles.d/chat-gateway.conf",
 }
-NAMES = (*PLACES, "sandbox.conf")
+NAMES = (*PLACES, "sandbox.conf", USER_UNIT)
 # ProtectHome= hides them from the service.
 _HIDDEN = ("/home", "/root", "/run/user")
 
@@ -30,6 +39,38 @@ def text(name: str, starts: Path) -> str:
     """Return one of ``NAMES``, in which the service starts ``starts``."""
     said = resources.files("gateway.systemd").joinpath(name).read_text(encoding="utf-8")
     return said.replace(PACKAGED_PROGRAM, str(starts))
+
+
+def user_text(starts: Path, config: Path, workspace: Path) -> str:
+    """Return the unit of one person, which starts ``starts`` with these two; all three are absolute.
+
+    Keys of providers are read from a file ``environment`` beside the configuration.
+    """
+    # A name of a file is the whole line there, and nothing quotes it.
+    environment = str(config.with_name("environment")).replace("%", "%%")
+    said = text(USER_UNIT, Path(_quoted(str(starts)))).replace(_USER_ENVIRONMENT, environment)
+    for usual, now in ((_USER_CONFIG, config), (_USER_WORKSPACE, workspace)):
+        # Variables are expanded in the words behind the program, not in its own.
+        said = said.replace(usual, _quoted(str(now).replace("$", "$$")))
+    return said
+
+
+def install_user(folder: Path, unit: str) -> Path:
+    """Write the unit of one person whole into a folder, which is made where there is none; return the file.
+
+    Raises:
+        GatewayError: it cannot be written; a unit that was there before is as it was.
+    """
+    path = folder.expanduser() / USER_NAME
+    try:
+        durable.make_folder(path.parent)
+        with durable.replacing(path, temp=path.with_name(f".{path.name}.tmp")) as fd:
+            durable.write_all(fd, unit.encode())
+    except OSError as error:
+        raise GatewayError(
+            f"{path} cannot be written: {error.strerror}", hint="name another folder for the unit"
+        ) from error
+    return path
 
 
 def install(folder: Path, starts: Path) -> list[Path]:
@@ -61,3 +102,9 @@ def _make_open(folder: Path) -> None:
         _make_open(folder.parent)
         folder.mkdir()
         folder.chmod(0o755)
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for systemd, which expands % and splits at spaces."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"' if any(c.isspace() or c in "\"'\\;" for c in word) else escaped

@@ -16,7 +16,7 @@ import pytest
 from gateway.systemd import units
 from tests.docs.page import read
 from tests.support.harness import ROOT
-from tests.support.systemd_box import Box, lacking
+from tests.support.systemd_box import BORROWED, Box, lacking
 
 SYSTEM = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, text=True, check=False).stdout
 if reason := lacking():
@@ -36,14 +36,19 @@ BOOKS = ("/var/lib/dpkg", "/var/cache", "/var/log", "/var/lib/systemd", "/etc/.p
 BOOKS += ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
 
 
+# The locked packages are three quarters of the time: they are borrowed, unless all of it is to be tried.
+WHOLE = bool(os.environ.get("DEB_WHOLE"))
+PACKAGES = Path(sysconfig.get_path("purelib"))
+
+
 @pytest.fixture(scope="module")
 def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package, built from this checkout and the packages that are installed beside it."""
     folder = tmp_path_factory.mktemp("share")
-    environment = {**os.environ, "DEB_PACKAGES": sysconfig.get_path("purelib"), "DEB_COMPRESS": "none"}
+    packages = {"DEB_PACKAGES": str(PACKAGES)} | ({} if WHOLE else {"DEB_BORROW": str(BORROWED)})
     done = subprocess.run(
         [ROOT / "deploy" / "deb" / "build.sh", sys.executable, folder],
-        env=environment,
+        env={**os.environ, **packages, "DEB_COMPRESS": "none"},
         capture_output=True,
         text=True,
         check=False,
@@ -51,8 +56,14 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     Path(done.stdout.strip()).rename(folder / "chat-gateway.deb")
     shutil.copy(ROOT / "tests" / "support" / "stuck.py", folder)
+    (folder / "stuck.py").chmod(0o644)
     folder.chmod(0o755)
     return folder
+
+
+def machine_with(share: Path) -> Box:
+    """A machine on which nothing is installed yet."""
+    return Box(share, packages=None if WHOLE else PACKAGES)
 
 
 def install(box: Box) -> None:
@@ -62,20 +73,21 @@ def install(box: Box) -> None:
 @pytest.fixture(scope="module")
 def box(share: Path) -> Iterator[Box]:
     """A machine on which the package is installed and runs."""
-    with Box(share) as machine:
+    with machine_with(share) as machine:
         install(machine)
         yield machine
 
 
 @pytest.fixture
 def service(box: Box) -> Iterator[Box]:
-    """The service as it was installed, again after the test."""
+    """The service, stopped and as it was installed, for a test that changes it and starts it."""
+    box.run("systemctl", "stop", UNIT, check=True)
     yield box
+    box.run("systemctl", "stop", UNIT)
+    box.run("systemctl", "reset-failed", UNIT)
     box.run("rm", "-rf", f"/etc/systemd/system/{UNIT}.d")
     write(box, CONFIG, "")
-    box.run("systemctl", "daemon-reload")
-    box.run("systemctl", "reset-failed", UNIT)
-    box.run("systemctl", "restart", UNIT, check=True)
+    box.run("systemctl", "daemon-reload", check=True)
 
 
 def write(box: Box, path: Path, text: str) -> None:
@@ -112,7 +124,7 @@ def test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_n
     home = "/usr/lib/chat-gateway/bin/python3"
     drop_in(
         service,
-        "[Service]\nWatchdogSec=2\nEnvironment=CHAT_GATEWAY_MODEL__ECHO_DELAY_S=5\nExecStart=\n"
+        "[Service]\nWatchdogSec=3\nEnvironment=CHAT_GATEWAY_MODEL__ECHO_DELAY_S=5\nExecStart=\n"
         f"ExecStart={home} /run/share/stuck.py --config {CONFIG} --workspace /var/lib/chat-gateway run\n",
     )
     service.run("systemctl", "restart", UNIT, check=True)
@@ -180,7 +192,7 @@ def test_commands_of_tools_are_confined_under_the_unit(service: Box, more: str, 
 
 def test_removed_it_keeps_and_purged_it_leaves_nothing(share: Path) -> None:
     """`remove` keeps conversations and configuration, `purge` takes away user, files and folders."""
-    with Box(share) as machine:
+    with machine_with(share) as machine:
         machine.run("touch", "/run/before", check=True)
         install(machine)
         machine.run(*AS_SERVICE, "chat", "-m", "hello", check=True)
@@ -197,11 +209,10 @@ def test_removed_it_keeps_and_purged_it_leaves_nothing(share: Path) -> None:
 
 def test_the_commands_of_the_page_install_and_remove_it(share: Path) -> None:
     """Without a package: what docs/systemd.md says is typed, and then the service runs, and is gone."""
-    blocks = [code.text for code in read(ROOT / "docs" / "systemd.md").code if code.language == "sh"]
-    (installing,) = (text for text in blocks if "chat-gateway systemd install" in text)
-    (confining,) = (text for text in blocks if "show sandbox.conf" in text)
-    (removing,) = (text for text in blocks if "userdel" in text)
-    with Box(share) as machine:
+    installing = told("sudo chat-gateway systemd install")
+    confining = told("show sandbox.conf | sudo")
+    removing = told("userdel")
+    with machine_with(share) as machine:
         program = (
             "cd /run && dpkg-deb -x /run/share/chat-gateway.deb x && mv x/usr/lib/chat-gateway /usr/lib/"
         )
@@ -222,6 +233,65 @@ def test_the_commands_of_the_page_install_and_remove_it(share: Path) -> None:
         assert answer == "echo: hello\n"
         assert machine.shown(UNIT, "LoadState") == "not-found"
         assert machine.run("getent", "passwd", "chat-gateway").returncode != 0
+
+
+def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
+    """`onboard` writes their unit, the commands of the page start it, and watch it; 78 ends it for good."""
+    service.run("useradd", "--create-home", "ada", check=True)
+    write(service, Path("/etc/systemd/system/ada.service"), PERSON)
+    service.run("systemctl", "start", "ada.service", check=True)
+
+    said = as_ada(
+        service, "chat-gateway onboard --yes --model echo --platform none --unit ~/.config/systemd/user"
+    )
+    as_ada(service, told("chat-gateway systemd install --user"))
+    state = shown_to_ada(service, "ActiveState", "StatusText", "Type", "WatchdogUSec", "NoNewPrivileges")
+    answer = as_ada(service, "chat-gateway chat -m hello").stdout
+    as_ada(service, "echo '[http]\nprot = 1' > ~/.config/chat-gateway/config.toml")
+    as_ada(service, "! systemctl --user restart chat-gateway")
+    failed = shown_to_ada(service, "ActiveState", "ExecMainStatus", "NRestarts")
+    as_ada(service, told("systemctl --user disable --now"))
+    gone = shown_to_ada(service, "LoadState")
+    service.run("systemctl", "stop", "ada.service", check=True)
+
+    assert "systemctl --user enable --now chat-gateway" in said.stderr
+    assert state == ["active", "answers", "notify", "1min", "yes"]
+    assert answer == "echo: hello\n"
+    assert failed == ["failed", "78", "0"]
+    assert gone == ["not-found"]
+
+
+# What user@.service does, without a log-in.
+PERSON = """\
+[Service]
+Type=notify
+User=ada
+Environment=HOME=/home/ada XDG_RUNTIME_DIR=/run/ada
+RuntimeDirectory=ada
+Delegate=yes
+ExecStart=/lib/systemd/systemd --user
+"""
+
+
+def as_ada(box: Box, commands: str) -> subprocess.CompletedProcess[str]:
+    """Type commands as a person who is logged in."""
+    home = ("env", "HOME=/home/ada", "XDG_RUNTIME_DIR=/run/ada")
+    return box.run("runuser", "-u", "ada", "--", *home, "sh", "-ec", f"cd ~\n{commands}", check=True)
+
+
+def shown_to_ada(box: Box, *names: str) -> list[str]:
+    """Properties of the unit of a person, in this order."""
+    words = " ".join(f"-p {name}" for name in names)
+    lines = as_ada(box, f"systemctl --user show {words} {UNIT}").stdout.splitlines()
+    found = dict(line.split("=", 1) for line in lines)
+    return [found[name] for name in names]
+
+
+def told(words: str) -> str:
+    """The one block of commands of docs/systemd.md that has these words."""
+    blocks = [code.text for code in read(ROOT / "docs" / "systemd.md").code if code.language == "sh"]
+    (block,) = (text for text in blocks if words in text)
+    return block
 
 
 def typed(box: Box, commands: str) -> None:

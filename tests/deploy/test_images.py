@@ -34,11 +34,13 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def stages() -> list[list[tuple[str, str]]]:
+    """The instructions of each stage; what stands above the first is a default of theirs."""
     found: list[list[tuple[str, str]]] = []
     for each in instructions():
         if each[0] == "FROM":
             found.append([])
-        found[-1].append(each)
+        if found:
+            found[-1].append(each)
     return found
 
 
@@ -47,8 +49,9 @@ def test_the_image_is_small_and_runs_as_nobody_in_particular() -> None:
     building, final = stages()
     words = dict(final)
 
-    assert building[0] == ("FROM", "python:3.12-slim AS build")
-    assert words["FROM"] == "python:3.12-slim"
+    assert instructions()[0] == ("ARG", "PYTHON=python:3.12-slim")
+    assert building[0] == ("FROM", "$PYTHON AS build")
+    assert words["FROM"] == "$PYTHON"
     assert [rest for word, rest in final if word == "COPY"] == [
         "--from=build /opt/chat-gateway /opt/chat-gateway"
     ]
@@ -125,23 +128,33 @@ def test_no_password_stands_in_a_file_and_none_is_forgotten() -> None:
 
 
 def test_compose_takes_the_files() -> None:
-    """Where docker is installed it reads them, too."""
-    docker = shutil.which("docker")
-    if (
-        docker is None
-        or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("needs docker compose")
+    """Where docker or podman has it they are read whole, and what has no default is asked for."""
+    program = composing()
+    if not program:
+        pytest.skip("needs docker compose, or podman-compose")
     values = ("RABBITMQ_USER", "RABBITMQ_PASSWORD", "RABBITMQ_COOKIE", "CHAT_GATEWAY_HTTP_TOKEN")
+    known = {name: value for name, value in os.environ.items() if name not in values}
     for name in ("compose.yaml", "rabbitmq/compose.yaml"):
+        words = [*program, "--file", str(DEPLOY / name), "config", "--quiet"]
         done = subprocess.run(
-            [docker, "compose", "--file", DEPLOY / name, "config", "--quiet"],
-            env={**os.environ, **dict.fromkeys(values, "x" * 16)},
+            words,
+            env=known | dict.fromkeys(values, "x" * 16),
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stderr
+        without = subprocess.run(words, env=known, capture_output=True, text=True, check=False)
+        assert without.returncode != 0
+        assert "set RABBITMQ_" in without.stderr
+
+
+def composing() -> list[str]:
+    """The program that reads compose files here; nothing where there is none."""
+    for words in (["docker", "compose"], ["podman-compose"]):
+        if shutil.which(words[0]) and not subprocess.run([*words, "version"], capture_output=True).returncode:
+            return words
+    return []
 
 
 def test_the_three_nodes_find_each_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from gateway.__main__ import main
 from gateway.cli import systemd_verbs
 from gateway.cli.parser import build
+from gateway.config.finding import DEFAULT_WORKSPACE, usual_file
 from gateway.config.schema import Schema
 from gateway.config.settings import LimitsSettings, Settings
 from gateway.errors import GatewayError
@@ -39,7 +41,11 @@ def service(name: str) -> list[tuple[str, str]]:
 def analyze(*words: str, root: Path) -> subprocess.CompletedProcess[str]:
     if shutil.which("systemd-analyze") is None:
         pytest.fail("install systemd (apt-get install systemd), or run: make test")
-    return subprocess.run(["systemd-analyze", *words], cwd=root, capture_output=True, text=True, check=False)
+    # What is asked for a person looks there for their manager.
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(root)}
+    return subprocess.run(
+        ["systemd-analyze", *words], cwd=root, env=env, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture
@@ -121,6 +127,50 @@ def test_both_are_the_same_service() -> None:
     one, template = ([line for line in service(name) if line[0] != "ExecStart"] for name in SERVICES)
 
     assert one == template
+
+
+def test_the_unit_of_a_person_is_the_same_service() -> None:
+    """But for where its files lie it says nothing that the service does not, and is watched as that is."""
+    own, whole = service(units.USER_UNIT), service(SERVICES[0])
+    lines = dict(own)
+
+    assert {line for line in own if line not in whole} == {
+        ("ExecStart", lines["ExecStart"]),
+        ("EnvironmentFile", "-%h/.config/chat-gateway/environment"),
+    }
+    for name in ("Type", "WatchdogSec", "RestartPreventExitStatus", "TimeoutStopSec", "Restart"):
+        assert lines[name] == dict(whole)[name]
+    program, *words = shlex.split(lines["ExecStart"].replace("%h", "/home/ada"))
+    args = build().parse_args(words)
+    assert program == units.PACKAGED_PROGRAM
+    assert args.workspace == Path(DEFAULT_WORKSPACE.replace("~", "/home/ada"))
+    assert args.config == usual_file({"HOME": "/home/ada"})
+
+
+def test_systemd_finds_no_fault_in_the_unit_of_a_person(tmp_path: Path) -> None:
+    """Nor with names of files that mean something to it."""
+    config = tmp_path / "100% mine" / '$HOME; "x"' / "config.toml"
+    units.install_user(tmp_path, units.user_text(PROGRAM, config, tmp_path / "a b"))
+
+    done = analyze("--user", "verify", "--man=no", f"./{units.USER_NAME}", root=tmp_path)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_person_installs_the_unit_with_their_own_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused while there is none, since it would not start."""
+    words = ["--config", str(tmp_path / "config.toml"), "systemd", "install", "--user", "--to", str(tmp_path)]
+    assert main(words) == 1
+    assert "chat-gateway onboard makes it" in capsys.readouterr().err
+    (tmp_path / "config.toml").write_text(f'workspace = "{tmp_path}/w"\n')
+
+    assert main(words) == 0
+
+    unit = tmp_path / units.USER_NAME
+    assert capsys.readouterr().out == f"{unit}\n"
+    assert f"--config {tmp_path}/config.toml --workspace {tmp_path}/w run\n" in unit.read_text()
 
 
 def test_every_secret_may_be_a_credential() -> None:

@@ -57,6 +57,8 @@ class Broker:
         consumer_timeout_ms: after how long a channel with an unacknowledged letter is closed (None: 30 min).
         check_ms: how often the broker looks for such channels (its own default is a minute).
         config: further lines of ``rabbitmq.conf``.
+        name: of the node, before its ``@localhost``; one with a name of its own starts from nothing.
+        beside: another node on this machine, whose secret and directory of nodes it shares.
     """
 
     def __init__(
@@ -66,11 +68,14 @@ class Broker:
         check_ms: int | None = None,
         config: tuple[str, ...] = (),
         folder: Path | None = None,
+        name: str = "chat",
+        beside: Broker | None = None,
     ) -> None:
         self._own = folder is None
         self.base = folder or Path(tempfile.mkdtemp(prefix="chat-gateway-broker-"))
         self._kept_ports = [KeptPort() for _ in range(3)]
-        self.port, self._dist, self._epmd_port = (kept.port for kept in self._kept_ports)
+        self.port, self._dist, self.epmd_port = (kept.port for kept in self._kept_ports)
+        self._name, self._beside = name, beside
         self._consumer_timeout_ms, self._check_ms, self._config = consumer_timeout_ms, check_ms, config
         self._epmd: subprocess.Popen[bytes] | None = None
         self._node: subprocess.Popen[bytes] | None = None
@@ -88,7 +93,7 @@ class Broker:
 
     def __enter__(self) -> Broker:
         try:
-            self._lay_out()
+            self.lay_out()
             self._take_template()
             self.start()
         except BaseException:
@@ -101,8 +106,13 @@ class Broker:
 
     def start(self, timeout_s: float = 90) -> None:
         """Start the node and return when it speaks AMQP."""
-        if self._epmd is None or self._epmd.poll() is not None:
-            command = [shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
+        self.launch(timeout_s)
+        self.wait(timeout_s)
+
+    def launch(self, timeout_s: float = 90) -> None:
+        """Start the node without waiting for it."""
+        if self._beside is None and (self._epmd is None or self._epmd.poll() is not None):
+            command = [shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(self.epmd_port)]
             self._epmd = _spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             # A node that finds none starts one of its own, which nobody ends.
             self._await_epmd(timeout_s)
@@ -114,12 +124,11 @@ class Broker:
                 stdout=out,
                 stderr=out,
             )
-        self.wait(timeout_s)
 
     def _await_epmd(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
         while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._epmd_port), 2):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.epmd_port), 2):
                 return
             assert self._epmd is not None
             if self._epmd.poll() is not None or time.monotonic() > end:
@@ -206,7 +215,8 @@ class Broker:
         if self._own:
             shutil.rmtree(self.base, ignore_errors=True)
 
-    def _lay_out(self) -> None:
+    def lay_out(self) -> None:
+        """Write the files that the node reads at its start."""
         (self.base / "home").mkdir(parents=True, exist_ok=True)
         lines = [
             f"listeners.tcp.1 = 127.0.0.1:{self.port}",
@@ -224,7 +234,7 @@ class Broker:
 
     def _take_template(self) -> None:
         """Copy the data of a node that was started once: 4 s instead of 10 to the first answer."""
-        if (self.base / "mnesia").exists():
+        if (self.base / "mnesia").exists() or self._name != "chat":
             return
         with TEMPLATES.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -241,15 +251,15 @@ class Broker:
 
     def environment(self) -> dict[str, str]:
         """The environment of the node, and of the programs that speak to it."""
-        base = self.base
+        base, first = self.base, self._beside or self
         return {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
-            "HOME": str(base / "home"),
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "HOME": str(first.base / "home"),
+            "ERL_EPMD_PORT": str(first.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_CRASH_DUMP": "/dev/null",
-            "RABBITMQ_NODENAME": "chat@localhost",
+            "RABBITMQ_NODENAME": f"{self._name}@localhost",
             "RABBITMQ_DIST_PORT": str(self._dist),
             "RABBITMQ_MNESIA_BASE": str(base / "mnesia"),
             "RABBITMQ_LOG_BASE": str(base / "log"),

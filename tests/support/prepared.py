@@ -38,7 +38,9 @@ MODULES = (
     "channels.discord.adapter",
     "tests.support.killable",
     "uvicorn.protocols.http.h11_impl",
-    "uvicorn.lifespan.on",
+    "uvicorn.lifespan.off",
+    # FastAPI looks whether a model is one of these.
+    "pydantic.v1",
     "uvloop",
 )
 

@@ -52,6 +52,10 @@ class Proxy:
         """Pass nothing on in either direction, open connections included, and close none."""
         self._flow.clear()
 
+    def lead_to(self, target: int) -> None:
+        """Forward connections that come from now on to another port, as one before several nodes does."""
+        self._target = target
+
     async def refuse(self) -> None:
         """Accept no new connection."""
         if self._server is not None:

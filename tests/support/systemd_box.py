@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CGROUPS = ("/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+BORROWED = Path("/usr/lib/borrowed")
 _BOOT = """\
 set -e
 mount --make-rprivate /
@@ -41,8 +42,17 @@ mount -t cgroup2 cgroup2 sys/fs/cgroup
 # One that is known: a first boot would enable whatever is installed here.
 tr -d - < proc/sys/kernel/random/uuid > etc/machine-id
 rm -rf var/lib/systemd etc/systemd/system usr/sbin/policy-rc.d lib/systemd/system/sysinit.target.wants
+# The index of manual pages is built by a trigger of dpkg, for seconds.
+rm -f var/lib/man-db/auto-update
 mkdir -p etc/systemd/system var/lib/systemd lib/systemd/system/sysinit.target.wants
 ln -s ../systemd-journald.service lib/systemd/system/sysinit.target.wants/
+if [ -n "$PACKAGES" ]; then
+  mkdir usr/lib/borrowed "$BOX"/own "$BOX"/own-work
+  layers="lowerdir=$PACKAGES,upperdir=$BOX/own,workdir=$BOX/own-work"
+  mount -t overlay overlay -o "$layers,metacopy=on" usr/lib/borrowed
+  # Whatever mask they were installed under.
+  find usr/lib/borrowed ! -perm -o=r -exec chmod a+rX '{}' +
+fi
 export container=oci
 # No chroot, in which the kernel allows no namespaces of users.
 mkdir old
@@ -54,6 +64,14 @@ exec /lib/systemd/systemd --system --unit=basic.target --log-target=journal --sh
 """
 
 
+_TRY = """\
+mount -t tmpfs box /mnt
+mkdir /mnt/upper /mnt/work /mnt/root /mnt/groups
+mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work,metacopy=on /mnt/root
+mount -t cgroup2 cgroup2 /mnt/groups
+"""
+
+
 def lacking() -> str:
     """Say why no box can be had here; empty where one can."""
     if os.geteuid() != 0:
@@ -61,16 +79,22 @@ def lacking() -> str:
     if not Path("/lib/systemd/systemd").exists():
         return "needs systemd (apt-get install systemd)"
     tried = subprocess.run(
-        ["unshare", "-mpfn", "sh", "-c", "mount -t tmpfs x /mnt"], capture_output=True, check=False
+        ["unshare", "-mpfnu", "--cgroup", "sh", "-ec", _TRY], capture_output=True, check=False
     )
-    return "" if tried.returncode == 0 else "needs namespaces and mounts"
+    return "" if tried.returncode == 0 else "needs namespaces, overlays and control groups of its own"
 
 
 class Box:
-    """``with Box(share) as box`` boots it; ``share`` is the folder that it sees as ``/run/share``."""
+    """``with Box(share) as box`` boots it.
 
-    def __init__(self, share: Path) -> None:
+    Args:
+        share: the folder that it sees as ``/run/share``.
+        packages: the folder that it sees as ``BORROWED``, readable for everybody; None: there is none.
+    """
+
+    def __init__(self, share: Path, *, packages: Path | None = None) -> None:
         self.share = share
+        self._packages = packages
         self._place = Path(tempfile.mkdtemp(prefix="chat-gateway-box-"))
         self._group = _own_group()
         self._first: subprocess.Popen[bytes] | None = None
@@ -80,7 +104,12 @@ class Box:
         join = f'echo $$ > "{self._group}/cgroup.procs"; ' if self._group else ""
         self._first = subprocess.Popen(
             ["sh", "-c", f'{join}exec unshare -mpfnu --cgroup --kill-child sh -c "$0"', _BOOT],
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "BOX": str(self._place), "SHARE": str(self.share)},
+            env={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "BOX": str(self._place),
+                "SHARE": str(self.share),
+                "PACKAGES": str(self._packages or ""),
+            },
             stdin=subprocess.DEVNULL,
         )
         try:

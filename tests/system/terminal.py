@@ -124,10 +124,16 @@ class Terminal:
                 self.write("\x1b[1;1R")
         self._read_to = found + len(text)
 
+    def hang_up(self) -> None:
+        """Close the terminal, as a person closes its window."""
+        os.close(self._us)
+        self._us = -1
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._us)
+        if self._us >= 0:
+            os.close(self._us)
 
 
 def _take_terminal() -> None:

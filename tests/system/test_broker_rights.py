@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aio_pika
 import pytest
-from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import ChannelAccessRefused
 
-from gateway.queue.mailbox import ParkedAs, Post, outbound
+from gateway.errors import MailboxDown
+from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
 from tests.gateway.on_rabbit import serving
-from tests.support.broker import BIN, Broker
+from tests.support.broker import Broker
 from tests.support.harness import ROOT, Daemon, command
 from tests.support.place import on
 from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
 from tests.system.platform_place import ADA, with_telegram
-
-PARTITIONS = 4
-Deed = Callable[[AbstractChannel, str], Awaitable[object]]
-
-
-def user(broker: Broker, name: str, *role: str) -> str:
-    """Make a user with the rights of a role, as the page says; return its address."""
-    login = f"{role[0]}-{name}"
-    broker.ctl("add_user", login, "pw")
-    run(broker, name, "rights.sh", role[0], login, *role[1:])
-    return broker.url.replace("guest:guest", f"{login}:pw")
-
-
-def run(broker: Broker, name: str, script: str, *words: str) -> None:
-    """Run one of the scripts for the broker."""
-    environment = {**os.environ, **broker.environment(), "RABBITMQCTL": f"{BIN}/rabbitmqctl --quiet"}
-    done = subprocess.run(
-        [ROOT / "deploy" / "rabbitmq" / script, *words],
-        env={**environment, "NAME": name},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+from tests.system.rights_place import PARTITIONS, allowed, run, user
 
 
 async def test_a_gateway_in_roles_works_under_them(tmp_path: Path, broker: Broker, broker_name: str) -> None:
@@ -69,11 +47,45 @@ async def test_a_gateway_in_roles_works_under_them(tmp_path: Path, broker: Broke
             assert (await command(tmp_path, "status", "--alive", config=config))[0] == 0
             assert await channels.stop() == 0
             assert (await command(tmp_path, "status", "--alive", config=config))[0] == 69
+            # What a user may not ask is said in words, and is no fault.
+            said = {
+                url: await clock_of_the_broker(tmp_path, config, url) for url in (session_url, channels_url)
+            }
+            assert said[session_url] == "ok    clock: within 30 s of the broker's"
+            assert said[channels_url].startswith("ok    clock: the broker's is not known: this user may make")
             assert b"Traceback" not in channels.log
         finally:
             for daemon in (channels, session):
                 if daemon.alive:
                     await daemon.kill()
+
+
+async def clock_of_the_broker(workspace: Path, config: dict[str, Any], url: str) -> str:
+    _, out = await command(workspace, "doctor", config=config | {"broker.url": url})
+    (line,) = (line for line in out.splitlines() if "clock: " in line and "the broker's" in line)
+    return line
+
+
+async def test_an_adapter_makes_the_queue_of_its_replies(broker: Broker, broker_name: str) -> None:
+    """Its user may not prove that a young one stores: it goes on all the same when connections are lost."""
+    session_url = user(broker, broker_name, "session")
+    channels_url = user(broker, broker_name, "channels", "telegram")
+    async with serving(session_url, broker_name, queue_type="quorum") as session:
+        await session.ready()
+        async with serving(channels_url, broker_name, queue_type="quorum") as channels:
+            await channels.ready()
+            async with channels.take(outbound("telegram")) as letters:
+                await session.put(Post(outbound("telegram"), "telegram:1", "a", b"{}"))
+                assert (await anext(aiter(letters))).id == "a"
+            broker.ctl("close_all_user_connections", f"channels-{broker_name}", "of the test")
+
+            async def placed() -> bool:
+                with suppress(MailboxDown):
+                    await channels.put(Post(INBOUND, "telegram:1", "b", b"{}"))
+                    return True
+                return False
+
+            await until(placed, 60)
 
 
 async def test_an_adapter_may_set_a_reply_aside(broker: Broker, broker_name: str) -> None:
@@ -93,48 +105,6 @@ async def test_an_adapter_may_set_a_reply_aside(broker: Broker, broker_name: str
             assert [(one.id, one.box) for one in parked] == [("a", outbound("telegram"))]
 
 
-async def _consume(channel: AbstractChannel, queue: str) -> None:
-    await (await channel.get_queue(queue, ensure=False)).get(fail=False)
-
-
-async def _publish(channel: AbstractChannel, exchange: str, route: str) -> None:
-    message = aio_pika.Message(b"{}")
-    if exchange:
-        await (await channel.get_exchange(exchange, ensure=False)).publish(message, route)
-    else:
-        await channel.default_exchange.publish(message, route)
-
-
-async def _bind(channel: AbstractChannel, queue: str, exchange: str, route: str) -> None:
-    await (await channel.get_queue(queue, ensure=False)).bind(exchange, route)
-
-
-async def _purge(channel: AbstractChannel, queue: str) -> None:
-    await (await channel.get_queue(queue, ensure=False)).purge()
-
-
-async def _delete(channel: AbstractChannel, queue: str) -> None:
-    await channel.queue_delete(queue, if_unused=False, if_empty=False)
-
-
-DEEDS: dict[str, Deed] = {
-    "take inbound letters": lambda at, name: _consume(at, f"{name}.inbound.{PARTITIONS}.00"),
-    "take another platform's replies": lambda at, name: _consume(at, f"{name}.outbound.discord"),
-    "have another platform's replies copied": lambda at, name: _bind(
-        at, f"{name}.outbound.telegram", f"{name}.outbound", "discord"
-    ),
-    "write to another platform": lambda at, name: _publish(at, f"{name}.outbound", "discord"),
-    "write to a queue by its name": lambda at, name: _publish(at, "", f"{name}.outbound.discord"),
-    "stop turns": lambda at, name: _publish(at, f"{name}.control", ""),
-    "read what is parked": lambda at, name: _consume(at, f"{name}.parked"),
-    "take the record of partitions away": lambda at, name: _purge(at, f"{name}.topology"),
-    "empty the inbound queues": lambda at, name: _purge(at, f"{name}.inbound.{PARTITIONS}.00"),
-    "delete an inbound queue": lambda at, name: _delete(at, f"{name}.inbound.{PARTITIONS}.00"),
-    "make a queue": lambda at, name: at.declare_queue(f"{name}.mine"),
-    "look on at all chats": lambda at, name: _bind(at, f"{name}.outbound.telegram", f"{name}.events", "#"),
-}
-
-
 @pytest.mark.parametrize("role", ["channels", "program"])
 async def test_no_more_is_allowed(broker: Broker, broker_name: str, role: str) -> None:
     """Each of these is refused to the user of an adapter, and to that of somebody else's program."""
@@ -144,19 +114,7 @@ async def test_no_more_is_allowed(broker: Broker, broker_name: str, role: str) -
         await session.ready()
         for channel in ("telegram", "discord"):
             await session.put(Post(outbound(channel), f"{channel}:1", channel, b"{}"))
-        allowed = []
-        async with await aio_pika.connect(url) as connection:
-            for name, deed in DEEDS.items():
-                try:
-                    await deed(await connection.channel(), broker_name)
-                except ChannelAccessRefused:
-                    continue
-                allowed.append(name)
-            at = await connection.channel()
-            await _publish(at, f"{broker_name}.inbound", "000")
-            await _consume(at, f"{broker_name}.outbound.telegram")
-
-        assert allowed == []
+        assert await allowed(url, broker_name) == []
         assert await _counted(session) == 1
 
 

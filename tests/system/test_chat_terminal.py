@@ -66,6 +66,19 @@ def test_no_color_gives_plain_text(chat: Open) -> None:
     terminal.until("echo: **bold**\r\n")
 
 
+def test_ctrl_c_drops_what_is_typed_and_then_leaves(chat: Open) -> None:
+    terminal = chat()
+    terminal.until(PROMPT)
+    terminal.write("not this")
+    terminal.until("not this")
+    terminal.write("\x03")
+    terminal.until(PROMPT)
+    assert terminal.process.poll() is None
+    terminal.write("\x03")
+
+    assert terminal.process.wait(WITHIN_S) == 130
+
+
 def test_a_dumb_terminal_gets_plain_text(chat: Open) -> None:
     terminal = chat(TERM="dumb")
     terminal.until(PROMPTS["dumb"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import stat
 import tomllib
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.app.daemons import DaemonRegistry
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.model_server import ModelServer, Reply
@@ -168,6 +171,35 @@ async def test_it_goes_on_where_ctrl_c_stopped_it(tmp_path: Path, onboard: Open)
         assert await person.leaves() == 0
 
     assert model.seen[-1].headers["authorization"] == "Bearer the-key"
+
+
+@pytest.mark.parametrize("end", ["killed", "its terminal is closed"])
+async def test_however_it_ends_its_gateway_ends_too(tmp_path: Path, onboard: Open, end: str) -> None:
+    """The one that it runs for the time being is left behind by no kill, and ends in good order."""
+    async with TelegramServer() as server:
+        (tmp_path / "config.toml").write_text(telegram(server))
+        (tmp_path / "token").write_text(server.token)
+        terminal = onboard(
+            "--model", "echo", "--platform", "telegram", "--token-file", str(tmp_path / "token")
+        )
+        person = Person(terminal)
+        await person.answers("systemd unit", "")
+        await person.sees("write to the bot now")
+        registry = DaemonRegistry(tmp_path / "w")
+        (row,) = registry.running()
+        helper = os.pidfd_open(row.pid)
+        try:
+            if end == "killed":
+                terminal.process.kill()
+            else:
+                terminal.hang_up()
+            ended, _, _ = await asyncio.to_thread(select.select, [helper], [], [], WITHIN_S)
+        finally:
+            os.close(helper)
+
+    assert ended
+    # What is killed itself leaves its entry behind.
+    assert registry.forget_gone() == 0
 
 
 async def test_answers_by_options_over_a_pipe(tmp_path: Path) -> None:

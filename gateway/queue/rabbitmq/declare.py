@@ -107,7 +107,7 @@ class Topology:
                 await (await declaring.channel()).bind(queue, self.names.outbound_exchange, [channel])
 
     async def prove(self, publish: Callable[[Sending], Awaitable[None]]) -> None:
-        """Wait until the queues made here are old enough, then have each store a probe.
+        """Wait until the queues made here are old enough, then have each store a probe, if that is allowed.
 
         Raises:
             LinkDown: one of them does not; it is asked again next time.
@@ -122,7 +122,13 @@ class Topology:
         finally:
             for probe in probes.values():
                 probe.cancel()
-        silent = [queue for queue, probe in probes.items() if probe not in done or probe.exception()]
+        # A user who may not write to a queue by its name, as that of an adapter, can prove none: its age is
+        # all that it can wait for.
+        silent = [
+            queue
+            for queue, probe in probes.items()
+            if probe not in done or not isinstance(probe.exception(), AccessRefused | None)
+        ]
         for queue in young.keys() - set(silent):
             self._young.pop(queue, None)
         if silent:
