@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,11 +12,9 @@ from gateway.backup import creation, restoring, verifying
 from gateway.backup.manifest import CONFIG, Manifest
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.cli.giving_way import giving_way
 from gateway.config.finding import named_files
 from gateway.errors import GatewayError
-
-# Turns go before it.
-NICE = 10
 
 
 def create(args: argparse.Namespace) -> int:
@@ -27,12 +24,13 @@ def create(args: argparse.Namespace) -> int:
     if target.resolve().is_relative_to(settings.workspace.resolve()):
         raise GatewayError(f"{target} lies in the workspace itself", hint="name a place outside of it")
     config = named_files(args.config) if args.with_config else []
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
+    embedded = settings.broker.embedded
+    return giving_way(lambda: _create(settings.workspace, target, embedded=embedded, config=config), args)
+
+
+def _create(workspace: Path, target: Path, *, embedded: bool, config: Sequence[Path]) -> int:
     with _words(target):
-        manifest = creation.create(
-            settings.workspace, target, embedded=settings.broker.embedded, config=config
-        )
+        manifest = creation.create(workspace, target, embedded=embedded, config=config)
     _tell(manifest)
     for line in manifest.left_out:
         output.words(f"not in it: {line}")
