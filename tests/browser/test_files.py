@@ -9,6 +9,7 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from tests.browser.rig import Console
+from tests.support.until import until
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGOw8D+NFTEMLQkAsuJTwWSLAf0AAAAASUVORK5CYII="
@@ -60,7 +61,12 @@ async def test_files_go_along_with_a_message(console: Console) -> None:
     mine = console.entry("look at these").first
     await expect(mine.locator(".file-name")).to_have_text(["red.png", "pasted.txt", "dropped.txt"])
     await expect(mine.locator("img")).to_be_visible()
-    assert await mine.locator("img").evaluate("(one) => one.complete && one.naturalWidth") == 8
+
+    async def is_drawn() -> bool:
+        # The row is made anew once the message is stored.
+        return bool(await mine.locator("img").evaluate("(one) => one.complete && one.naturalWidth === 8"))
+
+    await until(is_drawn)
     await expect(page.locator(".enclosed .chip")).to_have_count(0)
     assert waiting(console.gateway.workspace) == 0
     asked = next(str(seen.messages) for seen in console.gateway.model.turns if "look at these" in seen.text)
