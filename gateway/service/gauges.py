@@ -175,7 +175,7 @@ def _lanes(lanes: Lanes, partitions: int) -> Iterator[Metric]:
 def _oldest(found: list[tuple[T, str]], partitions: int) -> Iterator[tuple[int, T]]:
     """Yield the least of each partition, as far as there is one, of what was found by key.
 
-    Chats lie nearly in the order of their times, so that sorting is quick; only the keys in front are hashed.
+    Chats lie nearly in the order of their times, so that sorting is quick; few keys are hashed.
     """
     found.sort()
     seen = set[int]()

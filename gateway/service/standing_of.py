@@ -19,6 +19,12 @@ _ENDS = {
     "cleared": "cleared",
     "parked": "parked",
 }
+# What is on record of a subagent whose conversation is gone, by its state there.
+_OVER = {
+    "answered": ("answered", "it has ended, and its result waits for the chat that started it"),
+    "told": ("answered", "its result was told to the chat that started it"),
+    "ended": ("ended", "it was ended, since nobody waited for it any more"),
+}
 _QUIET = "the job's answer is stored, and has nothing to tell"
 Standing = tuple[str, str, list[str]]
 
@@ -83,9 +89,10 @@ def _ended(
         if begun is not None:
             words = f"its turn was begun, the last known step is of {_time(begun.at)}; no end of it is stored"
             return "open", words, unknown
-        return (
-            _of_sends(key, sent, letters, unknown) if sent else ("unknown", "its end is not known", unknown)
-        )
+        if sent:
+            return _of_sends(key, sent, letters, unknown)
+        over = _OVER.get(_state_of(key, steps))
+        return (*over, unknown) if over is not None else ("unknown", "its end is not known", unknown)
     if last.step in _ENDS:
         return _ENDS[last.step], last.words, unknown
     if last.words == _QUIET or "turn" in last.fields or "of" in last.fields:
@@ -93,6 +100,12 @@ def _ended(
     if last.step == "archived":
         return "answered", "its session ended, and with it what is known of its answer stands there", unknown
     return _of_sends(key, sent, letters, unknown)
+
+
+def _state_of(key: str, steps: Sequence[Step]) -> str:
+    """Return the state of the subagent whose key that is, as on record; empty of any other message."""
+    own = [each for each in steps if each.step == "subagent" and each.fields.get("subagent") == key]
+    return str(own[-1].fields.get("state") or "") if own else ""
 
 
 def _of_sends(key: str, sent: Sequence[SentRow], letters: Sequence[Waiting], unknown: list[str]) -> Standing:

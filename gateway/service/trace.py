@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from gateway.config.settings import Settings
@@ -17,6 +18,7 @@ from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
+from session.models.usage_report import of_turn
 from session.store import lives
 from session.subagents.records import Subagent, SubagentFiles
 from session.transcript.key import is_subagent, split
@@ -157,7 +159,7 @@ class _Files:
             steps += lives.of_message(_layout(settings, key), key, message_id)
         steps += _due(message_id)
         steps += _of_approvals(ApprovalFiles(state), key, message_id)
-        steps += _of_subagents(SubagentFiles(state), key, message_id)
+        steps += _of_subagents(SubagentFiles(state), state / "usage", key, message_id)
         rows = [row for path in sorted(state.glob("delivery-*.db")) for row in rows_of(path, message_id)]
         self.sent = [row for row in rows if not key or _is_of(row.key, key)]
         self.steps = [*steps, *map(_sent, self.sent)]
@@ -270,12 +272,14 @@ def _asked(approval: Approval) -> Iterator[Step]:
         )
 
 
-def _of_subagents(files: SubagentFiles, key: str, message_id: str) -> Iterator[Step]:
+def _of_subagents(files: SubagentFiles, usage: Path, key: str, message_id: str) -> Iterator[Step]:
     for each in files.everywhere():
         if (each.parent, each.message_id) == (key, message_id):
             yield from _started(each, "a subagent was started")
+            yield from _spent(each, usage)
         elif each.key == key and each.id == message_id:
             yield from _started(each, "it was started as a subagent")
+            yield from _spent(each, usage)
         elif each.result_id == message_id and each.parent == key:
             yield from _started(each, "the subagent was started whose result this is")
 
@@ -284,4 +288,22 @@ def _started(each: Subagent, words: str) -> Iterator[Step]:
     fields = {"subagent": each.key, "letter": each.id, "parent": each.parent}
     yield Step(each.created_at, "subagent", words, "subagents", fields)
     if each.changed_at is not None and each.changed_at != each.created_at:
-        yield Step(each.changed_at, "subagent", f"the subagent is {each.state}", "subagents", fields)
+        over = {"state": each.state}
+        yield Step(each.changed_at, "subagent", f"the subagent is {each.state}", "subagents", fields | over)
+
+
+def _spent(each: Subagent, usage: Path) -> Iterator[Step]:
+    """Tell what its turn cost, which is billed to its chat: its conversation goes once its result is told."""
+    last = (each.changed_at or datetime.now(UTC)).date()
+    days = [
+        each.created_at.date() + timedelta(days=n) for n in range((last - each.created_at.date()).days + 1)
+    ]
+    for row in of_turn(usage, each.parent, each.id, days):
+        fields = {
+            "subagent": each.key,
+            "model": row.model,
+            "prompt": row.usage.prompt,
+            "completion": row.usage.completion,
+            "cost_usd": row.usage.cost_usd,
+        }
+        yield Step(row.at, "spent", "all model calls of the subagent together", "usage", fields)

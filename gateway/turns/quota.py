@@ -20,7 +20,7 @@ from session.models.spending import AGAIN_SAID, SPENT_SAID, Spending
 from session.models.tally import DAY, HOUR
 from session.models.turn_meter import turn_meter
 from session.store.store import Session
-from session.transcript.key import split
+from session.transcript.key import is_subagent, split
 from session.turn.turn import Reply, Request
 
 REASON = "limit"
@@ -160,8 +160,11 @@ class Quota:
 
     def record(self, payer: Payer, usage: Usage, *, answered: bool = True) -> None:
         """Count a turn that has ended, and what it cost."""
-        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=payer.id)
-        if answered and self._spending.limited:
+        limited = self._spending.limited
+        # What a subagent cost is found by its id alone: it is billed to its chat, and its conversation goes.
+        id_ = payer.id if limited or is_subagent(payer.id) else ""
+        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=id_)
+        if answered and limited:
             self._answered[payer.key] = self._clock()
 
     async def left(self, request: Request) -> list[str]:

@@ -112,8 +112,7 @@ class Spending:
 
     def record(self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "") -> None:
         """Count a turn that ends now; ``id_`` is that of its message, whose hold it settles."""
-        held = id_ if self.limited else ""
-        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=held, model=self._model))
+        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=id_, model=self._model))
 
     def pay(
         self, key: str, usage: Usage, *, person: str = "", job: str = "", id_: str = "", model: str = ""

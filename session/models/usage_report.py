@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -81,6 +81,20 @@ def report(folder: Path, *, today: date, days: int, key: str = "") -> dict[str, 
         "people": _ranked("person", people),
         "models": _ranked("model", models),
     }
+
+
+def of_turn(folder: Path, key: str, message_id: str, days: Iterable[date]) -> list[SpendingRow]:
+    """Return what the turn of a message is billed for in the files of some days (UTC); for threads.
+
+    Raises:
+        NewerFormat, StoreError: as ``report``.
+    """
+    return [
+        row
+        for day in days
+        for row in _rows(folder / f"{day.isoformat()}.jsonl", day)
+        if (row.key, row.id) == (key, message_id)
+    ]
 
 
 def _ranked(name: str, found: dict[str, Sums]) -> list[dict[str, Any]]:

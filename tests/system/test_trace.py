@@ -15,7 +15,9 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.harness import Daemon, ask, command, until_running
 from tests.support.model_server import ModelServer, Reply
+from tests.support.otlp_receiver import OtlpReceiver, Span
 from tests.support.place import lines_of, on, with_model
+from tests.support.team import Team
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.approvals_place import asks, decide, waiting, writing
@@ -167,6 +169,61 @@ async def test_together_parked_and_lost(tmp_path: Path, queue: dict[str, Any]) -
     assert the(together, "stored")["answers"] == [leads, served]
     assert names(again).index("parked") < names(again).index("retried") < names(again).index("stored")
     assert (code, left["state"]) == (0, "answered")
+
+
+async def test_a_run_of_the_clock_and_a_subagent(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """Each has its whole life and its cost; a subagent's spans stand below the turn that started it."""
+    with OtlpReceiver() as collector:
+        async with ModelServer() as model:
+            config = {**with_model(model), **queue, "telemetry.endpoint": collector.url}
+            Team(model)
+            async with Daemon(tmp_path, config=config) as daemon:
+                assert await ask(daemon, "web:ann", "web:1", "spawn count apples") is not None
+                subagent = await until(lambda: told(daemon))
+                result = await until(lambda: answered(daemon, f"{subagent['letter']}#result"))
+                asked, inner = await traced(daemon, "web:1"), await traced(daemon, subagent["letter"])
+                await command(
+                    *(tmp_path, "cron", "add", "--at", "2099-01-01T09:00", "--message", "tick"), config=config
+                )
+                _, jobs = await command(tmp_path, "cron", "list", "--json", config=config)
+                job = json.loads(jobs)[0]["id"]
+                _, ran = await command(tmp_path, "cron", "run", job, "--json", config=config)
+                run = await until(lambda: answered(daemon, json.loads(ran)["id"]))
+                assert await daemon.stop() == 0
+        code, at_rest = await shown(tmp_path, config, subagent["letter"])
+
+    assert names(run) == ["accepted", "queued", "begun", "model", "stored"]
+    assert run["key"] == f"cron:{job}"
+    assert the(run, "model")["prompt"] > 0
+    assert the(result, "begun")["session_id"] == the(asked, "begun")["session_id"]
+    # Its conversation is gone: what it cost is not.
+    assert (code, at_rest["key"]) == (0, subagent["subagent"])
+    for found in (asked, inner, at_rest):
+        assert the(found, "spent")["model"] == "openai/stub"
+        assert the(found, "spent")["prompt"] > 0
+    assert (inner["state"], at_rest["state"]) == ("answered", "answered")
+    _stand_below(collector.spans, the(asked, "begun")["trace_id"])
+
+
+def _stand_below(spans: list[Span], trace_id: str) -> None:
+    """See that the subagent stands below the turn that started it, and that of its result below it."""
+    mine = [span for span in spans if span.trace_id == trace_id]
+    (inner,) = (span for span in mine if span.name == "subagent")
+    turns = sorted((span for span in mine if span.name == "turn"), key=lambda span: span.start_ns)
+    assert [inner.parent_id, turns[1].parent_id] == [turns[0].span_id, inner.span_id]
+    calls = [span.parent_id for span in mine if span.name == "model call"]
+    assert [calls.count(span.span_id) for span in (turns[0], inner, turns[1])] == [2, 1, 1]
+
+
+async def told(daemon: Daemon) -> dict[str, Any] | None:
+    found = await traced(daemon, "web:1")
+    steps = [step for step in found.get("steps", []) if step["words"] == "the subagent is told"]
+    return steps[0] if steps else None
+
+
+async def answered(daemon: Daemon, message_id: str) -> dict[str, Any] | None:
+    found = await traced(daemon, message_id)
+    return found if found.get("state") == "answered" else None
 
 
 async def set_aside(daemon: Daemon, message_id: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What /metrics says of the lines of chats: how many, what they do, how old each partition's oldest is."""
+"""What /metrics says of the lines of chats: how many, what they do, the age of the oldest by partition."""
 
 from __future__ import annotations
 
