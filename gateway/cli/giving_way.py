@@ -43,9 +43,8 @@ def _be(work: Callable[[], int], args: argparse.Namespace, parent: int) -> None:
     """Do the work in the child, which never returns from here."""
     code = _BROKEN
     try:
-        os.setsid()
+        stand_behind()
         _die_with(parent)
-        _lower()
         code = work()
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
@@ -72,6 +71,12 @@ def _end_of(child: int) -> int:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
+
+
+def stand_behind() -> None:
+    """Make a session of this process alone, behind all others; it may lead no group of processes yet."""
+    os.setsid()
+    _lower()
 
 
 def _lower() -> None:

@@ -34,7 +34,10 @@ _GIT = ("git", "-c", "user.name=tests", "-c", "user.email=tests@example.org", "-
 _TAKEN = "chat-gateway-20270101T033000Z.tar"
 _LATER = 4_000_000_000
 # What a page has, and what it is on any machine: there is no such user here.
-_USER = {" -o chat-gateway": f" -o {getpass.getuser()}", "systemd install": "systemd install --to /etc"}
+_USER = {
+    " -o chat-gateway": f" -o {getpass.getuser()}",
+    "sudo chat-gateway systemd install": "sudo chat-gateway systemd install --to /etc",
+}
 
 
 @asynccontextmanager
@@ -47,6 +50,9 @@ async def checkout(folder: Path) -> AsyncIterator[Typist]:
     ) as typist:
         for name in ("var/lib/chat-gateway", "etc/credstore", "etc/sysusers.d", "usr/local/bin", "opt"):
             (typist.folder / name).mkdir(parents=True)
+        if folder.name == "systemd.md":
+            (typist.home / ".config" / "chat-gateway").mkdir(parents=True)
+            (typist.home / ".config" / "chat-gateway" / "config.toml").touch()
         await typist.type("git clone --quiet '<where this comes from>' /opt/chat-gateway.first")
         if folder.name == "install.md":
             await typist.type("cp -a /opt/chat-gateway.first /opt/chat-gateway")

@@ -34,6 +34,7 @@ PACKAGES = "installs a package on the machine, or from a registry"
 DOCKER = "needs a Docker that runs; tests/deploy/test_images.py reads what it would be given"
 CLUSTER = "needs a cluster; tests/deploy/test_images.py reads what it would be given"
 USERS = "makes, asks for or removes users and folders of the machine; tests/deploy/test_deb.py types it"
+DOWNGRADES = "tests/system/test_earlier_workspaces.py"
 TESTS = "is how these tests are run"
 STOPPED = "needs all daemons to be stopped; tests/system/test_earlier_workspaces.py types it"
 # The beginnings of commands that are not typed here, and why.
@@ -49,6 +50,7 @@ NOT_HERE = {
     "sudo systemd-tmpfiles": USERS,
     "sudo userdel": USERS,
     "sudoedit": "opens the editor of a person",
+    "chat-gateway downgrade": f"needs a workspace that an upgrade changed; {DOWNGRADES} types it",
     "make deb": "takes a minute; tests/deploy/test_deb.py builds the package",
     "docker": DOCKER,
     "export RABBITMQCTL=": DOCKER,
