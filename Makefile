@@ -5,14 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
+# What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench chaos deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench chaos screenshots deb lock clean
 help: ## lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(VENV)/.runtime: pyproject.toml $(LOCKS)/build.txt $(LOCKS)/runtime.txt
 	@deploy/first-install.sh $(VENV) $(LOCKS)/build.txt $(LOCKS)/runtime.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/build.txt -r $(LOCKS)/runtime.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -32,7 +34,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core curl bubblewrap openssl systemd zsh fish
+	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
@@ -54,8 +56,12 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/python -m pytest tests/test_house_rules.py tests/docs
 
 bench: $(VENV)/.dev install ## measures against peers in one run
-	@deploy/system-packages.sh rabbitmq-server chromium fonts-dejavu-core
+	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core
 	$(BIN)/python -m bench
+
+screenshots: $(VENV)/.dev ## takes the pictures of docs/ anew
+	@deploy/system-packages.sh chromium-headless-shell fonts-dejavu-core
+	$(BIN)/python -m tests.browser.screenshots
 
 deb: $(VENV)/.runtime ## builds a Debian package into dist/
 	@deploy/system-packages.sh python3

@@ -27,6 +27,7 @@ NOUNS = {
     "sockets": "500 clients that look on, and what a turn feels of it",
     "adapters": "Telegram and Discord, both ways, a burst and a gap",
     "metrics": "an answer to Prometheus with 10,000 keys in hand",
+    "idle": "what a daemon takes of a core while nobody writes",
     "cron": "10,000 jobs of the clock, waiting and due",
     "backup": "a backup of 1 GB beside cp -a, and what the turns feel of it",
     "mcp": "a call of a tool on a server outside, beside the bare client",

@@ -11,10 +11,10 @@ import re
 import time
 import unicodedata
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, Literal, ParamSpec, TypeVar
 
 import structlog
 
@@ -31,6 +31,9 @@ _TRIES: Final = 3
 _BLOCK_BYTES: Final = 2**20
 _STALE_S: Final = 86_400.0
 _TEMP: Final = ".incoming-"
+# Files that came ahead of the message that names them.
+_AHEAD: Final = ".ahead-"
+AHEAD_FOR_S: Final = 3_600.0
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,63}/[\w.+-]{1,63}")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,10}")
 _RESERVED = re.compile(r'[<>:"/\\|?*]')
@@ -54,11 +57,16 @@ _EXTENSIONS: Final = {
 }
 
 
+# Gives a whole file (temporary path, what it is, digest, size, first bytes) its place.
+Settle = Callable[[Path, File, str, int, bytes], Attachment]
+
+
 @dataclass(frozen=True, slots=True)
 class FileRefused:
-    """A file that is not there; ``text`` says so in the message."""
+    """A file that is not there; ``text`` says so in the message, ``cause`` why to programs."""
 
     text: str
+    cause: Literal["large", "late", "away", "disk"] = field(default="away", compare=False)
 
 
 class _TooLarge(Exception):
@@ -97,13 +105,49 @@ class MediaFolder:
 
     async def save(self, file: File) -> Attachment | FileRefused:
         """Return where a file lies durably, or the line that stands for it in the text. Never raises."""
+        return await self._save(file, self._settle)
+
+    async def hold(self, file: File) -> Attachment | FileRefused:
+        """Take a file whose message is yet to come; ``bring`` gives it its place, within an hour.
+
+        As ``save``; what no message names by then is removed.
+        """
+        return await self._save(file, self._set_ahead)
+
+    async def bring(self, ref: str) -> None:
+        """Give a file that came ahead the place ``ref`` that it was promised, or date anew what lies there.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        await asyncio.to_thread(self._bring, ref)
+
+    async def let_go(self, ref: str) -> bool:
+        """Remove a file that came ahead and is not wanted; say whether it was there."""
+        ahead = self._ahead(Path(ref).name)
+        try:
+            await asyncio.to_thread(ahead.unlink)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def held_bytes(self) -> int:
+        """Return how much of what came ahead waits; what waits for longer than an hour is removed first."""
+        self._remove_stale()
+        size = 0
+        for path in self._folder.glob(f"{_AHEAD}*"):
+            with contextlib.suppress(OSError):
+                size += path.stat().st_size
+        return size
+
+    async def _save(self, file: File, settle: Settle) -> Attachment | FileRefused:
         if file.size is not None and file.size > self._max_bytes:
             return self._too_large(file)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._fetch(file)
+                return await self._fetch(file, settle)
         except TimeoutError:
-            return FileRefused(f"[{file.kind} not loaded: it took longer than {self._timeout_s:g} s]")
+            return FileRefused(f"[{file.kind} not loaded: it took longer than {self._timeout_s:g} s]", "late")
         except _TooLarge:
             return self._too_large(file)
         except ChannelError as error:
@@ -111,28 +155,28 @@ class MediaFolder:
             return FileRefused(f"[{file.kind} not loaded: the platform does not give it]")
         except _Unsaved as error:
             log.warning("file.unsaved", kind=file.kind, error=str(error))
-            return FileRefused(f"[{file.kind} not loaded: it could not be saved]")
+            return FileRefused(f"[{file.kind} not loaded: it could not be saved]", "disk")
         except Exception:
             # One file ends here, whatever its adapter did.
             log.exception("file.failed", kind=file.kind)
             return FileRefused(f"[{file.kind} not loaded: the platform does not give it]")
 
     def _too_large(self, file: File) -> FileRefused:
-        return FileRefused(f"[{file.kind} not loaded: over {self._max_mb} MB]")
+        return FileRefused(f"[{file.kind} not loaded: over {self._max_mb} MB]", "large")
 
-    async def _fetch(self, file: File) -> Attachment:
+    async def _fetch(self, file: File, settle: Settle) -> Attachment:
         """Try again where the platform may give it later."""
         tries = 0
         while True:
             try:
-                return await self._download(file)
+                return await self._download(file, settle)
             except (ChannelDown, SendLater) as error:
                 tries += 1
                 if tries == _TRIES:
                     raise
                 await self._sleep(error.after_s if isinstance(error, SendLater) else 2.0 ** (tries - 1))
 
-    async def _download(self, file: File) -> Attachment:
+    async def _download(self, file: File, settle: Settle) -> Attachment:
         temp = self._folder / f"{_TEMP}{os.urandom(16).hex()}"
         digest, size, head = hashlib.sha256(), 0, b""
         block = bytearray()
@@ -149,24 +193,49 @@ class MediaFolder:
                         block.clear()
             head = head or bytes(block[:32])
             await _on_disk(_append, temp, bytes(block), digest)
-            return await _on_disk(self._settle, temp, file, digest.hexdigest(), size, head)
+            return await _on_disk(settle, temp, file, digest.hexdigest(), size, head)
         finally:
             with contextlib.suppress(OSError):
                 temp.unlink(missing_ok=True)
 
     def _settle(self, temp: Path, file: File, digest: str, size: int, head: bytes) -> Attachment:
         """Give a whole file its place, unless the same content is there; durable on return."""
+        made = self._described(file, digest, size, head)
+        target = self._workspace / made.ref
+        durable.make_folder(target.parent)
+        known = _brought_before(target.parent, digest, size)
+        if known is None:
+            durable.settle(temp, target)
+            return made
+        return made.model_copy(update={"ref": known.relative_to(self._workspace).as_posix()})
+
+    def _set_ahead(self, temp: Path, file: File, digest: str, size: int, head: bytes) -> Attachment:
+        """Put a whole file where it waits for its message."""
+        made = self._described(file, digest, size, head)
+        durable.settle(temp, self._ahead(Path(made.ref).name))
+        return made
+
+    def _ahead(self, name: str) -> Path:
+        return self._folder / f"{_AHEAD}{name}"
+
+    def _bring(self, ref: str) -> None:
+        target = self._workspace / ref
+        ahead = self._ahead(target.name)
+        try:
+            # It was brought now: what it waited for does not count as its age.
+            os.utime(ahead)
+            durable.make_folder(target.parent)
+            durable.settle(ahead, target)
+        except FileNotFoundError:
+            os.utime(target)
+
+    def _described(self, file: File, digest: str, size: int, head: bytes) -> Attachment:
         name = safe_name(file.name)
         mime = _mime_of(file, name, head)
         suffix = Path(name).suffix.lower()
         if not _EXTENSION.fullmatch(suffix):
             suffix = _EXTENSIONS.get(mime) or mimetypes.guess_extension(mime) or ".bin"
-        folder = self._folder / digest[:2]
-        durable.make_folder(folder)
-        target = _brought_before(folder, digest, size)
-        if target is None:
-            target = folder / f"{digest}{suffix}"
-            durable.settle(temp, target)
+        target = self._folder / digest[:2] / f"{digest}{suffix}"
         return Attachment(
             kind=file.kind,
             name=name or f"{file.kind}{suffix}",
@@ -176,12 +245,13 @@ class MediaFolder:
         )
 
     def _remove_stale(self) -> None:
-        """Remove what a process that died had fetched by half, a day ago or earlier."""
-        before = time.time() - _STALE_S
-        with contextlib.suppress(OSError):
-            for temp in self._folder.glob(f"{_TEMP}*"):
-                if temp.stat().st_mtime < before:
-                    temp.unlink()
+        """Remove what a process that died had fetched by half a day ago, and what no message named."""
+        for prefix, most_s in ((_TEMP, _STALE_S), (_AHEAD, AHEAD_FOR_S)):
+            for path in self._folder.glob(f"{prefix}*"):
+                # Another process may remove it at this moment.
+                with contextlib.suppress(OSError):
+                    if path.stat().st_mtime < time.time() - most_s:
+                        path.unlink()
 
 
 def safe_name(name: str) -> str:

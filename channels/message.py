@@ -63,7 +63,10 @@ class Button(_Body):
 
 
 class Inbound(_Body):
-    """One accepted message. Required: v, id, key, channel, chat_id, text."""
+    """One accepted message. Required: v, id, key, channel, chat_id, text.
+
+    ``agent`` names who shall answer in the chat from this message on; empty: whoever does so anyway.
+    """
 
     v: int = Field(ge=1, le=1)
     id: str
@@ -83,6 +86,7 @@ class Inbound(_Body):
     received_at: str | None = None
     source: Literal["interactive", "cron"] = "interactive"
     cron_job_id: str | None = None
+    agent: str = ""
     meta: dict[str, Any] = Field(default_factory=dict)
 
 

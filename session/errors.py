@@ -13,6 +13,8 @@
     │   ├── ContextTooLong         the request does not fit the model's window
     │   └── BadAnswer              garbage or nothing at all
     │       └── RoundsExhausted    tools without end
+    ├── OtherAgent                 the session is of an agent that does not answer in its chat
+    ├── NoAgent                    there is no agent of this name, nor was there one
     ├── NoSession                  the key has no ended session of this ULID
     ├── NotNow                     background work has to wait, until a time that it names
     ├── OverCap                    a request would go over a cap on what may be spent in a day
@@ -41,6 +43,10 @@ class SessionError(HintedError):
 
 class OtherAgent(SessionError):
     """The session is that of an agent that does not answer in its chat."""
+
+
+class NoAgent(SessionError):
+    """There is no agent of this name, nor was there one."""
 
 
 class StoreError(SessionError):

@@ -22,12 +22,27 @@ settings.register_profile("new", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("same", settings.get_profile("new"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# They wait, or work, for many seconds at a time: begun last, the other workers would wait for one of them.
+LONGEST = (
+    "system/test_http_idle.py",
+    "system/test_strays.py",
+    "system/test_onboard.py",
+    "system/test_compaction.py",
+    "system/test_backup.py",
+    "system/test_broker_rights.py",
+    "session/interchange/test_nanobot.py",
+    "gateway/http/test_http_document.py",
+    "gateway/queue/test_rabbitmq_faults.py",
+    "gateway/queue/test_arbitrary_letters.py",
+)
+
 _numbers = itertools.count(1)
 _used: list[str] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what the everyday loop leaves out (`make test-fast`)."""
+    """Mark what the everyday loop leaves out (`make test-fast`), and begin with what takes longest."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
     for item in items:
         if is_slow(item):
             item.add_marker(pytest.mark.slow)

@@ -17,9 +17,9 @@ SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 RABBITMQ = "gateway/queue/rabbitmq"
 MCP = {f"session/mcp/{name}.py" for name in ("connection", "streams", "watch")}
 SDKS = {
-    "aio_pika": {f"{RABBITMQ}/{name}.py" for name in ("connection", "wire")},
-    "aiormq": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "wire")},
-    "pamqp": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "wire", "lenient")},
+    "aio_pika": {f"{RABBITMQ}/{name}.py" for name in ("connection", "leased", "wire")},
+    "aiormq": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "leased", "wire")},
+    "pamqp": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "leased", "wire", "lenient")},
     "litellm": {"session/models/llm.py"},
     "mcp": MCP,
     "mcp_types": MCP,

@@ -39,6 +39,20 @@ class Left:
         with state_file.locked(self._lock):
             return self._path.read_bytes()
 
+    def damaged(self) -> int:
+        """Count the lines that nobody understands; they would change nothing."""
+        return sum(1 for line in self.read().splitlines() if line.strip() and _action(line) is None)
+
+    def mend(self) -> None:
+        """Leave those lines out, with the whole file as it was in a copy beside it."""
+        with state_file.locked(self._lock):
+            content = self._path.read_bytes()
+            lines = [line for line in content.splitlines() if line.strip()]
+            sound = [line for line in lines if _action(line) is not None]
+            if len(sound) < len(lines):
+                durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{ULID()}"), content)
+                durable.replace(self._path, b"".join(line + b"\n" for line in sound))
+
     def done(self, taken: bytes) -> None:
         """Remove what was taken over; what came meanwhile stays. A line that is torn is kept in a copy."""
         if not taken:

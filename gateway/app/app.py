@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from channels.message import Inbound
-from gateway.app import workspace_form
 from gateway.app.approvals import Deciders, warn_of_unknown
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
+from gateway.app.daemons import others
 from gateway.app.figures import letter_rules
 from gateway.app.lane_lines import lane_lines
+from gateway.app.mailboxes import open_mailbox
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import CHANNELS_OF_SESSION, enabled, served
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError, MailboxDown
+from gateway.form import number
+from gateway.form.upgrade import entered
 from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
 from gateway.observer import Observer
@@ -33,7 +36,6 @@ from gateway.outbound.enclosing import folders_by
 from gateway.outbound.local import LocalDelivery
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import Row, unserved
-from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.agents import AgentSet
 from gateway.turns.confidants import Confidants
@@ -120,8 +122,7 @@ class Application:
         Args:
             serve: an HTTP server to run beside, from before ``ready`` until after the drain.
         """
-        workspace_form.check(self.settings.state)
-        async with asyncio.TaskGroup() as group:
+        async with self._entered(), asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.mailbox.serve(), name="mailbox")]
             if serve is not None:
                 tasks.append(group.create_task(serve(self), name="http"))
@@ -133,7 +134,7 @@ class Application:
             control = Control(mailbox=self.mailbox, events=self.events, orders=orders)
             try:
                 await self.mailbox.ready()
-                await asyncio.to_thread(workspace_form.note, self.settings.state)
+                await asyncio.to_thread(number.note, self.settings.state)
                 tasks.append(group.create_task(control.run(), name="control"))
                 if self.worker is not None:
                     await self._finish_erasures()
@@ -157,6 +158,19 @@ class Application:
                     task.cancel()
                 if self.services is not None:
                     await self.services.aclose()
+
+    @asynccontextmanager
+    async def _entered(self) -> AsyncIterator[None]:
+        """Work on the workspace, which is brought into the form of this program first."""
+        settings = self.settings
+        with ExitStack() as held:
+            entering = entered(
+                settings.workspace,
+                beside=partial(others, settings.workspace),
+                single=settings.broker.embedded,
+            )
+            await asyncio.to_thread(held.enter_context, entering)
+            yield
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         files = SubagentFiles(self.settings.state, clock=self._clock)
@@ -375,26 +389,3 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=ADAPTERS_END_S)
-
-
-def open_mailbox(settings: Settings, *, reports: bool = True) -> Mailbox:
-    """Choose the mailbox that ``broker.url`` names.
-
-    ``reports``: the log says when its broker is away; else it is for the caller to say, from its health.
-    """
-    if settings.broker.embedded:
-        return EmbeddedMailbox(settings.workspace / "state")
-    # A start with the embedded queue is quicker without the AMQP client.
-    from gateway.queue.rabbitmq.mailbox import RabbitMailbox
-    from gateway.queue.rabbitmq.tls import TlsFiles
-
-    broker = settings.broker
-    return RabbitMailbox(
-        broker.url,
-        name=broker.name,
-        partitions=broker.partitions,
-        queue_type=broker.queue_type,
-        heartbeat_s=broker.heartbeat_s,
-        reports=reports,
-        tls=TlsFiles(broker.ca_file, broker.cert_file, broker.key_file),
-    )

@@ -97,6 +97,17 @@ class DaemonRegistry:
             replace(self._path, orjson.dumps({"v": VERSION, "daemons": [asdict(row) for row in rows]}))
 
 
+def others(workspace: Path) -> list[str]:
+    """Name the other processes that say they work on a workspace, in words.
+
+    Raises:
+        NewerState: a newer version wrote the list.
+        OSError: it cannot be read.
+    """
+    found = DaemonRegistry(workspace).running()
+    return [f"pid {each.pid} (role {each.role})" for each in found if each.pid != os.getpid()]
+
+
 def _birth(pid: int) -> str:
     """Return a text that a later process with the same number does not share; empty where none lives."""
     return f"{_ticks(pid)}@{_space()}"

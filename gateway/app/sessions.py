@@ -29,7 +29,7 @@ from session.background.retention import Retention
 from session.context.embeddings import Embeddings
 from session.context.enclosures import enclosed
 from session.context.scopes import Scope, Scopes
-from session.errors import OtherAgent, SessionError
+from session.errors import NoAgent, OtherAgent
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
@@ -171,7 +171,7 @@ class SessionServices:
         """Return what a conversation may see with an agent of this name; None: with the one that it has.
 
         Raises:
-            SessionError: there is none of this name, nor was there one.
+            NoAgent: there is none of this name, nor was there one.
         """
         if agent in (None, DEFAULT):
             return await self.circles.of_key(key, agent="" if agent else None)
@@ -179,7 +179,7 @@ class SessionServices:
         is_there = is_name(agent) and (agent in self.agents or home_of(self.scopes.workspace, agent).is_dir())
         if not is_there:
             known = ", ".join(map(shown, self.agents))
-            raise SessionError(f"there is no agent {agent!r}", hint=f"there are: {known}")
+            raise NoAgent(f"there is no agent {agent!r}", hint=f"there are: {known}")
         return await self.circles.of_key(key, agent=agent)
 
     async def follow_agent(self, session: Session, session_id: str) -> None:

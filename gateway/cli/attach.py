@@ -71,7 +71,7 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
         Unreachable: the broker is away.
     """
     # A verb that a daemon answers starts twice as fast without an application in this process.
-    from gateway.app.app import open_mailbox
+    from gateway.app.mailboxes import open_mailbox
 
     mailbox = open_mailbox(settings, reports=False)
     async with asyncio.TaskGroup() as group:

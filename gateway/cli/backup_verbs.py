@@ -48,3 +48,15 @@ def add_backup(tree: Verbs) -> None:
         more="The workspace has to be empty, and no daemon may run on it.",
     )
     restore.add_argument("path", metavar="PATH", type=Path, help="as `backup create` printed it")
+
+
+def add_downgrade(tree: Verbs) -> None:
+    """Add the verb that goes one form of the workspace back."""
+    back = tree.verb(
+        "downgrade",
+        "gateway.cli.downgrade:downgrade",
+        "bring the workspace into the form before, for the version before",
+        more="Puts back what a start put aside, and tells what came since. No daemon may run.",
+        as_json=True,
+    )
+    back.add_argument("--dry-run", action="store_true", help="only say what would be done")

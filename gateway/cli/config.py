@@ -16,16 +16,22 @@ from gateway.config.reference import json_schema
 from gateway.config.settings import Settings
 from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
+from gateway.form import number
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
+def settings_of(args: argparse.Namespace, *, any_form: bool = False) -> Settings:
     """Read the configuration for a one-shot verb, and let the log show only warnings and worse.
+
+    With ``any_form`` the verb is there for a workspace, too, on which no other may work.
 
     Raises:
         ConfigError: with all problems.
+        NewerState, Unfinished: no verb may work on the files of this workspace now.
     """
     settings = load(args.config, args.workspace)
     log.setup(settings, at_least="warning")
+    if not any_form:
+        number.check(settings.state)
     return settings
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from dataclasses import asdict
 from typing import Any
 
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
-from gateway.doctor.checks import Check, examine
+from gateway.doctor import workspace
+from gateway.doctor.checks import examine
+from gateway.doctor.finding import Check
 from gateway.doctor.fixes import fix
 from gateway.errors import GatewayError
 from session.store.listing import brief
@@ -19,16 +20,17 @@ from session.store.listing import brief
 
 def doctor(args: argparse.Namespace) -> int:
     """Run the checks; exit 1 where one failed."""
-    settings = settings_of(args)
+    settings = settings_of(args, any_form=True)
     if args.fix:
-        for text, cure in fix(settings):
+        folder = asyncio.run(workspace.usable(settings))
+        for text, cure in [(folder.text, folder.cure)] if folder.hangs else fix(settings):
             if cure:
                 output.error(text, cure)
             else:
                 output.words(text)
     found = asyncio.run(_all(settings, quiet=args.json))
     if args.json:
-        output.document([asdict(check) for check in found])
+        output.document([check.as_dict() for check in found])
     return 1 if any(check.level == "fail" for check in found) else 0
 
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-from gateway.cli.backup_verbs import add_backup
+from gateway.cli.backup_verbs import add_backup, add_downgrade
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
 from gateway.cli.systemd_verbs import add_systemd
@@ -91,6 +91,7 @@ def build() -> argparse.ArgumentParser:
     _add_tokens(tree.noun("tokens", "who may use the API, and what for"))
     _add_mcp(tree.noun("mcp", "servers of tools, and which of their tools may be used"))
     add_backup(tree.noun("backup", "the whole workspace in one file, and back"))
+    add_downgrade(tree)
     _add_config(tree.noun("config", "the configuration and its problems"))
     add_systemd(tree.noun("systemd", "the units of the service"))
     return parser

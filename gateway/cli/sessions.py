@@ -200,7 +200,7 @@ def verify(args: argparse.Namespace) -> int:
     async def work(settings: Settings) -> list[dict[str, Any]]:
         async with _store(settings) as store:
             found = await checking.verify(store, repair=args.repair)
-        return [*found, *await asyncio.to_thread(jobs_damage, settings.workspace)]
+        return [*found, *await asyncio.to_thread(jobs_damage, settings.workspace, repair=args.repair)]
 
     problems = attach.complete(work(settings_of(args)))
     if args.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ from gateway.app.served import enabled, served
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
-from gateway.errors import Unreachable
+from gateway.errors import GatewayError, Unreachable
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.mailbox import INBOUND
@@ -63,7 +64,11 @@ async def _alive(settings: Settings) -> int:
 async def _status(settings: Settings) -> dict[str, Any]:
     async with attach.daemon(settings) as client:
         if client is not None:
-            return {"running": True, "url": client.url, **await client.status(), **_of_workspace(settings)}
+            here = await client.status()
+            # A daemon of an older version knows its own lanes alone.
+            with contextlib.suppress(GatewayError):
+                here["lanes"] = await client.lanes()
+            return {"running": True, "url": client.url, **here, **_of_workspace(settings)}
     return {
         "running": False,
         "url": None,

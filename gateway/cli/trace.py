@@ -78,18 +78,19 @@ async def _asked(
     refused: Exception | None = None
     for client in clients:
         try:
-            found.append(await client.trace(message_id, key))
+            found.append(await client.trace(message_id, key, alone=True))
         except GatewayError as error:
             refused = error
     return found, refused
 
 
 def _joined(found: list[dict[str, Any]], refused: Exception | None) -> dict[str, Any]:
-    """Return what the daemon says that has the message in its line; else what any says."""
     if not found:
         assert refused is not None
         raise refused
-    return next((each for each in found if any(step["source"] == "lane" for step in each["steps"])), found[0])
+    from gateway.service.trace import joined
+
+    return joined(found)
 
 
 def _lines(found: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from channels.cron.actions_file import Left
 from channels.cron.job import CHANNEL
 from channels.cron.jobs_file import Contents, CronFile
 from channels.errors import ChannelError
@@ -39,8 +40,12 @@ def check(workspace: Path) -> Iterator[Finding]:
     yield _clock(workspace, contents)
 
 
-def damage(workspace: Path) -> list[dict[str, Any]]:
-    """Return the row of ``sessions verify`` where the file of the jobs is damaged, which a person mends."""
+def damage(workspace: Path, *, repair: bool = False) -> list[dict[str, Any]]:
+    """Return the rows of ``sessions verify`` for the files of the jobs; that of the jobs a person mends."""
+    return [*_damaged_jobs(workspace), *damaged_changes(workspace, repair=repair)]
+
+
+def _damaged_jobs(workspace: Path) -> list[dict[str, Any]]:
     try:
         fault = CronFile(workspace).read().fault
     except ChannelError as error:
@@ -48,6 +53,26 @@ def damage(workspace: Path) -> list[dict[str, Any]]:
     if fault is None:
         return []
     return [{"file": "cron/jobs.json", "problem": f"{fault.text}; {fault.cure}", "repaired": False}]
+
+
+def damaged_changes(workspace: Path, *, repair: bool = False) -> list[dict[str, Any]]:
+    """Return the row for what another program left to be changed, where lines of that are damaged."""
+    left = Left(workspace)
+    row: dict[str, Any] = {"file": "cron/action.jsonl", "repaired": False}
+    try:
+        if not (lines := left.damaged()):
+            return []
+        row["problem"] = (
+            f"{lines} damaged {'line' if lines == 1 else 'lines'}: changes of jobs that are not made"
+        )
+        if repair:
+            left.mend()
+            row["repaired"] = True
+    except ChannelError as error:
+        row["problem"] = str(error)
+    except OSError as error:
+        row["problem"] = f"cannot be read or written: {error.strerror}"
+    return [row]
 
 
 def _open_to_others(path: Path) -> Iterator[Finding]:

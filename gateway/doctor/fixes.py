@@ -13,7 +13,7 @@ from typing import Final
 from durable import make_folder
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
-from gateway.doctor import owners
+from gateway.doctor import cron, owners
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
 from session.errors import SessionError
@@ -108,7 +108,7 @@ def _leftovers(settings: Settings) -> Iterator[str]:
 
 
 def _damage(settings: Settings) -> Iterator[str]:
-    for row in asyncio.run(_repaired(settings)):
+    for row in (*asyncio.run(_repaired(settings)), *cron.damaged_changes(settings.workspace, repair=True)):
         if row["repaired"]:
             yield f"{row['file']}: {row['problem']}; repaired"
 

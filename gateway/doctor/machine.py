@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
 
 from gateway.app import descriptors
+from session.disk.derived import searches_texts
 
 Level = Literal["ok", "warn", "fail"]
 Finding = tuple[str, Level, str, str]
@@ -26,34 +29,56 @@ NETWORKS: Final = re.compile(
     r"nfs\d?|cifs|smb\w*|9p|afs|ceph|glusterfs|lustre|fuse\.(sshfs|s3fs|rclone|glusterfs)"
 )
 IN_MEMORY: Final = ("tmpfs", "ramfs")
+# Mounted so, a file system reports as written what its disk may still hold in a cache, or leaves syncs out.
+UNSYNCED: Final = re.compile(r"nobarrier|barrier=(0|none)|volatile")
+# Libraries that answer a sync without one, put before the system's own.
+FAKES: Final = re.compile(r"\blib(eatmydata|nosync|fakesync)[\w.-]*\.so", re.IGNORECASE)
+# The least that the queue needs: rows that a DELETE returns.
+OLDEST_SQLITE: Final = (3, 35, 0)
+# Those by which people are reached and answered.
+PACKAGES: Final = (
+    *("aio-pika", "litellm", "python-telegram-bot", "discord.py", "fastapi", "uvloop"),
+    *("mcp", "opentelemetry-sdk", "trafilatura"),
+)
 
 
 def versions() -> tuple[Level, str, str]:
-    """Say which Python runs, and which packages are not of a version that the gateway was made for."""
-    python = (
-        f"Python {'.'.join(map(str, sys.version_info[:3]))}, chat-gateway {metadata.version('chat-gateway')}"
-    )
-    wrong = list(_out_of_range())
+    """Say which Python, SQLite and packages run, and which are not of a version that works here."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    wrong = [*_old_sqlite(), *_out_of_range()]
+    packages = [f"{name} {found}" for name in PACKAGES if (found := _installed(name))]
+    listed = f"{metadata.version('chat-gateway')}, Python {python}, SQLite {sqlite3.sqlite_version}"
+    told = f"chat-gateway {listed}, {', '.join(packages)}"
     if not wrong:
-        return "ok", python, ""
-    return (
-        "warn",
-        f"{python}; {'; '.join(wrong)}",
-        "install it anew: make install, or pipx reinstall chat-gateway",
-    )
+        return "ok", told, ""
+    cure = "install it anew: make install, or pipx reinstall chat-gateway; SQLite comes with Python"
+    return "warn", f"{'; '.join(wrong)} ({told})", cure
+
+
+def _old_sqlite() -> Iterator[str]:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        yield f"SQLite is {sqlite3.sqlite_version}, and {oldest} is the oldest that works"
+    if not searches_texts():
+        yield "SQLite was built without FTS5, by which conversations are searched"
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _out_of_range() -> Iterator[str]:
     for line in metadata.requires("chat-gateway") or ():
         wanted, _, condition = line.partition(";")
         name = re.split(r"[<>=!~\[ ]", wanted)[0]
-        if condition.strip():
-            # Of an extra, or of another system.
-            continue
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            yield f"{name} is missing"
+        found = _installed(name)
+        if not found:
+            # Of an extra, or of another system, it need not be there.
+            if not condition.strip():
+                yield f"{name} is missing"
             continue
         bounds = re.findall(r"(>=|<)\s*([\d.]+)", wanted)
         if any((_number(found) >= _number(bound)) != (sign == ">=") for sign, bound in bounds):
@@ -87,7 +112,8 @@ def _inodes(workspace: Path) -> Finding:
 
 
 def _file_system(workspace: Path) -> Finding:
-    kind = kind_of(workspace, mounts())
+    mount = mount_of(workspace, mounts())
+    kind = mount.kind if mount is not None else ""
     if NETWORKS.fullmatch(kind):
         text = (
             f"{kind} is a network's: locks and SQLite's log do not hold between machines there,"
@@ -101,6 +127,8 @@ def _file_system(workspace: Path) -> Finding:
     except OSError as error:
         return "file system", "fail", f"{kind}: a sync failed: {error.strerror}", "look into the system's log"
     text = f"{kind or 'unknown'}, a sync takes {took_s * 1000:.2f} ms"
+    if (lie := lie_of(mount, _loaded())) is not None:
+        return "file system", "warn", f"{text}; {lie[0]}: a power cut loses what was answered", lie[1]
     if kind == "overlay":
         cure = "mount a volume, unless the container's own layer shall hold everything"
         return "file system", "warn", f"{text}; it goes with the container", cure
@@ -109,26 +137,59 @@ def _file_system(workspace: Path) -> Finding:
     return "file system", "ok", text, ""
 
 
-def mounts() -> list[tuple[str, str]]:
-    """List mount points with the kind of their file systems; nothing where the system does not tell."""
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a file system is mounted, of which kind it is, and with which options."""
+
+    point: str
+    kind: str
+    options: str = ""
+
+
+def lie_of(mount: Mount | None, loaded: str) -> tuple[str, str] | None:
+    """Say why a sync here keeps nothing, with the cure; None: nothing of that can be seen.
+
+    ``loaded`` is the list of what is mapped into this process.
+    """
+    if (fake := FAKES.search(loaded)) is not None:
+        return f"{fake[0]} answers syncs without one", "run the gateway without it: unset LD_PRELOAD"
+    options = mount.options.split(",") if mount is not None else []
+    bad = [option for option in options if UNSYNCED.fullmatch(option)]
+    if mount is None or not bad:
+        return None
+    return f"it is mounted with {bad[0]}, which leaves syncs out", f"mount {mount.point} without {bad[0]}"
+
+
+def _loaded() -> str:
+    try:
+        return Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def mounts() -> list[Mount]:
+    """List what is mounted; nothing where the system does not tell."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    found = []
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), left.split(" ")[4])
-        found.append((point, right.split(" ")[0]))
-    return found
+    return [read_mount(line) for line in lines]
 
 
-def kind_of(path: Path, mounted: list[tuple[str, str]]) -> str:
-    """Name the file system on which a path lies; empty where nothing is known of it."""
+def read_mount(line: str) -> Mount:
+    """Read a line of ``mountinfo``: its options are those of the mount and those of the file system."""
+    left, _, right = line.partition(" - ")
+    fields, of_system = left.split(" "), right.split(" ")
+    point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+    return Mount(point, of_system[0], ",".join([fields[5], *of_system[2:3]]))
+
+
+def mount_of(path: Path, mounted: list[Mount]) -> Mount | None:
+    """Return what is mounted where a path lies; None where nothing is known of it."""
     real = path.resolve()
     # Of two at one point the later one covers the other.
-    fits = [(len(point), n, kind) for n, (point, kind) in enumerate(mounted) if real.is_relative_to(point)]
-    return max(fits)[2] if fits else ""
+    fits = [(len(each.point), n) for n, each in enumerate(mounted) if real.is_relative_to(each.point)]
+    return mounted[max(fits)[1]] if fits else None
 
 
 def sync_s(folder: Path) -> float:

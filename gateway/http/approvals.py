@@ -10,10 +10,13 @@ from starlette.responses import Response
 
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response
+from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
 from gateway.http.shape import OPERATOR, Shape, caller_of, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.service.pages import Place
 from session.approvals.answers import Answers, words_of
+from session.approvals.record import Approval
 from session.disk.threads import start_thread
 
 BY = "{} (over HTTP)"
@@ -48,9 +51,10 @@ class ApprovalOut(Shape):
 
 
 class ApprovalsOut(Shape):
-    """Those that wait, oldest first."""
+    """Those that wait, oldest first; ``next`` is the cursor of those behind."""
 
     approvals: list[ApprovalOut]
+    next: str | None
 
 
 def routes(chats: ChatService) -> APIRouter:
@@ -68,10 +72,11 @@ def routes(chats: ChatService) -> APIRouter:
         response_model=ApprovalsOut,
         **needs("read"),
     )
-    async def get_all(key: Key = None) -> Response:
+    async def get_all(key: Key = None, limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
         files = answers().files
-        found = await start_thread(lambda: files.waiting(key), name="approvals")
-        return json_response({"approvals": [each.as_dict() for each in found]})
+        waiting = await start_thread(lambda: files.waiting(key), name="approvals")
+        found, following = paged(waiting, _place, limit=limit, cursor=cursor)
+        return json_response({"approvals": [each.as_dict() for each in found], "next": following})
 
     @router.post(
         "/{id}", summary="Allow or deny one, once", response_model=ApprovalOut, **needs("admin", 404, 409)
@@ -87,3 +92,7 @@ def routes(chats: ChatService) -> APIRouter:
         return json_response(done.approval.as_dict())
 
     return router
+
+
+def _place(approval: Approval) -> Place:
+    return round(approval.asked_at.timestamp() * 1_000_000), approval.id

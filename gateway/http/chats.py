@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -9,6 +10,8 @@ from starlette.responses import Response
 
 from gateway.http.errors import json_response
 from gateway.http.health import LaneOut
+from gateway.http.lanes import lanes_of_all
+from gateway.http.peers import Peers
 from gateway.http.recall import MAX_LIMIT, MAX_TEXT_CHARS, HitOut
 from gateway.http.session_shapes import SessionRowOut
 from gateway.http.shape import Shape, needs
@@ -34,12 +37,16 @@ class ChatOut(Shape):
 
 
 class ChatsOut(Shape):
-    """The chats; ``now`` is the ``since`` of the next look, ``count`` how many chats there are in all."""
+    """The chats; ``now`` is the ``since`` of the next look, ``count`` how many chats there are in all.
+
+    ``lanes`` and ``silent`` are as ``/v1/lanes`` has them.
+    """
 
     chats: list[ChatOut]
     count: int
     now: int
     lanes: list[LaneOut]
+    silent: list[int]
 
 
 class SessionsOfChat(Shape):
@@ -58,7 +65,7 @@ class SearchOut(Shape):
     all: bool
 
 
-def routes(chats: ChatService) -> APIRouter:
+def routes(chats: ChatService, peers: Peers) -> APIRouter:
     """Build the routes that look at all chats."""
     router = APIRouter(prefix="/v1")
 
@@ -73,7 +80,8 @@ def routes(chats: ChatService) -> APIRouter:
             int | None, Query(ge=0, le=2**53, description="only what changed since then: the last now")
         ] = None,
     ) -> Response:
-        return json_response(await ChatList(chats).rows(since))
+        rows, lanes = await asyncio.gather(ChatList(chats).rows(since), lanes_of_all(chats, peers))
+        return json_response(rows | lanes)
 
     @router.get(
         "/chats/sessions",

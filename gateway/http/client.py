@@ -24,6 +24,8 @@ from gateway.turns.model_standing import ModelStanding, of_part
 WAIT_S = 60.0
 # A queue that is written anew takes its time.
 ERASE_WITHIN_S = 600.0
+# How many rows of a listing are asked for at once.
+PAGE = 1000
 # A daemon that was there may restart: only one that is away for longer is given up.
 AWAY_S = 15.0
 QUICK_S = 10.0
@@ -51,13 +53,17 @@ class Client:
         self.url = url
         self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=QUICK_S, trust_env=False)
 
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
     async def __aenter__(self) -> Client:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        await self.aclose()
 
     async def alive(self) -> bool:
         """Say whether the daemon answers within five seconds."""
@@ -183,8 +189,15 @@ class Client:
 
     async def parked(self, *, files: bool = False) -> list[dict[str, Any]]:
         """List the parked letters, oldest first; with ``files`` each with those that it names."""
-        params = {"files": "true"} if files else {}
-        return cast("list[dict[str, Any]]", (await self._once("GET", "/v1/parked", params=params))["parked"])
+        params = {"limit": str(PAGE)} | ({"files": "true"} if files else {})
+        rows: list[dict[str, Any]] = []
+        while True:
+            found = await self._once("GET", "/v1/parked", params=params)
+            rows += found["parked"]
+            # A daemon of an older version has no pages.
+            if (following := found.get("next")) is None:
+                return rows
+            params["cursor"] = str(following)
 
     async def parked_one(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Show one parked letter with its body."""
@@ -201,10 +214,16 @@ class Client:
     async def _of_parked(self, method: str, path: str, key: str | None) -> dict[str, Any]:
         return await self._once(method, path, params=_key(key), cures=_CURES_OF_PARKED)
 
-    async def trace(self, message_id: str, key: str | None) -> dict[str, Any]:
-        """Tell the life of a message, as this daemon knows it."""
+    async def trace(self, message_id: str, key: str | None, *, alone: bool = False) -> dict[str, Any]:
+        """Tell the life of a message, with ``alone`` as this daemon knows it without asking the others."""
         path = f"/v1/trace/{quote(message_id, safe='')}"
-        return await self._once("GET", path, params=_key(key), cures=_CURES_OF_TRACE, within_s=WAIT_S)
+        params = _key(key) | _alone(alone)
+        return await self._once("GET", path, params=params, cures=_CURES_OF_TRACE, within_s=WAIT_S)
+
+    async def lanes(self, *, alone: bool = False) -> list[dict[str, Any]]:
+        """List what runs and waits in which chat, with ``alone`` in this daemon only."""
+        found = await self._once("GET", "/v1/lanes", params=_alone(alone))
+        return cast("list[dict[str, Any]]", found["lanes"])
 
     async def run_job(self, job_id: str) -> dict[str, Any]:
         """Run a cron job now, beside its schedule."""
@@ -285,3 +304,7 @@ def _parked(message_id: str) -> str:
 
 def _key(key: str | None) -> dict[str, str]:
     return {} if key is None else {"key": key}
+
+
+def _alone(alone: bool) -> dict[str, str]:
+    return {"alone": "true"} if alone else {}

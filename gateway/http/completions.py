@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from channels.message import Inbound
+from gateway.config.agents import agents_of, settings_of
 from gateway.errors import MailboxDown
 from gateway.http.completion_shapes import CompletionIn, CompletionOut, ModelOut, ModelsOut
 from gateway.http.completion_stream import CompletionStream
@@ -19,8 +20,11 @@ from gateway.http.shape import OpenAIErrorOut, caller_of, needs
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound
 from gateway.service.completion import Completion
+from gateway.turns.agent_choice import AgentChoice
+from session.transcript.agent import parted
 
 OURS = "chat-gateway"
+CHANNEL = "web"
 MAX_KEY_HEADER_CHARS = 190
 ChatHeader = Annotated[str | None, Header(max_length=MAX_KEY_CHARS)]
 
@@ -53,8 +57,40 @@ def _add_models(router: APIRouter, chats: ChatService) -> None:
         return json_response(_known(chats, model))
 
 
+def _choice(chats: ChatService) -> AgentChoice:
+    settings = chats.application.settings
+    return AgentChoice(tuple(settings.agents), agents_of(settings))
+
+
 def _names(chats: ChatService) -> list[str]:
-    return list(dict.fromkeys((OURS, chats.application.settings.model.name)))
+    """List what stands for whoever answers in a chat, then the agents that a chat may choose."""
+    settings = chats.application.settings
+    agents = _choice(chats).offered(CHANNEL) if settings.agents else []
+    return list(dict.fromkeys((OURS, settings.model.name, *agents)))
+
+
+def _agent(chats: ChatService, key: str, model: str) -> str:
+    """Return the agent that a request names by its model; empty: whoever answers there.
+
+    Raises:
+        HttpError: 404, there is none of this name; 403, the chat may not choose it.
+    """
+    choice = _choice(chats)
+    if not choice.agents or model not in choice.names:
+        _known(chats, model)
+        return ""
+    if refusal := choice.refusal(key, model):
+        raise HttpError(403, refusal, hint=f"name {OURS}, or another of GET /v1/models")
+    return model
+
+
+async def _answering(chats: ChatService, key: str, agent: str) -> str:
+    """Return the name of the model that will answer in a chat."""
+    settings, services = chats.application.settings, chats.application.services
+    if not settings.agents or services is None:
+        return settings.model.name
+    name = _choice(chats).named(agent) if agent else parted((await services.circles.of_next(key)).name)[0]
+    return settings_of(settings, name).model.name
 
 
 def _known(chats: ChatService, name: str) -> dict[str, Any]:
@@ -89,13 +125,14 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
             Header(min_length=1, max_length=MAX_KEY_HEADER_CHARS, description="the message's id"),
         ] = None,
     ) -> Response:
-        _known(chats, body.model)
         check_words(request.scope, body.text)
         own = caller_of(request.scope).name
         chat = body.user or x_chat_id or x_openwebui_chat_id or f"openai-{own}".removesuffix("-")
-        message = _message(chat, body.text, idempotency_key)
+        key = f"{CHANNEL}:{chat}"
+        agent = _agent(chats, key, body.model)
+        message = _message(key, body.text, idempotency_key, agent)
         completion = Completion(chats, message, goes_on=idempotency_key is not None)
-        model = chats.application.settings.model.name
+        model = await _answering(chats, key, agent)
         if body.stream:
             options = body.stream_options
             await completion.begin()
@@ -103,9 +140,9 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
         return await _whole(request, completion, model)
 
 
-def _message(chat: str, text: str, message_id: str | None) -> Inbound:
+def _message(key: str, text: str, message_id: str | None, agent: str) -> Inbound:
     try:
-        return inbound(f"web:{chat}", text, message_id)
+        return inbound(key, text, message_id, agent=agent)
     except NoAddress as error:
         raise HttpError(400, str(error), hint=error.hint) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -19,8 +19,10 @@ from channels.errors import ChannelError
 from gateway.app.heartbeat import Texts
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.messages import Accepted
+from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
 from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService
+from gateway.service.pages import Place, digest
 from gateway.service.zones import zone_for
 
 T = TypeVar("T")
@@ -62,9 +64,10 @@ class JobOut(Open):
 
 
 class JobsOut(Shape):
-    """The jobs, those that run next first."""
+    """The jobs, those that run next first; ``next`` is the cursor of those behind."""
 
     jobs: list[JobOut]
+    next: str | None
 
 
 class RunsOut(Shape):
@@ -91,9 +94,10 @@ def routes(chats: ChatService) -> APIRouter:
     @router.get(
         "", summary="List the jobs, those that run next first", response_model=JobsOut, **needs("read")
     )
-    async def get_all() -> Response:
-        contents = await _done(asyncio.to_thread(file().read))
-        return json_response({"jobs": contents.rows(datetime.now(UTC))})
+    async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
+        rows = (await _done(asyncio.to_thread(file().read))).rows(datetime.now(UTC))
+        found, following = paged(rows, _place, limit=limit, cursor=cursor)
+        return json_response({"jobs": found, "next": following})
 
     @router.post("", status_code=201, summary="Add a job", response_model=JobOut, **needs("write", 409))
     async def post(body: JobIn) -> Response:
@@ -168,6 +172,12 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
         return json_response(
             await _done(run_now(file(), job_id, chats.application.intake.accept, texts)), 202
         )
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    """Return where a job stands: those without a next run last, each as old as it is."""
+    made = row.get("createdAtMs")
+    return row.get("next_run_at") or "~", made if isinstance(made, int) else 0, digest(sorted(row.items()))
 
 
 async def _done(work: Awaitable[T]) -> T:

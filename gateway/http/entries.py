@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from gateway.http.errors import json_response
-from gateway.http.sessions import MAX_LIMIT, row_of
+from gateway.http.paging import MAX_LIMIT
+from gateway.http.sessions import row_of
 from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.sessions import SessionService

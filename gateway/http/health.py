@@ -70,6 +70,7 @@ class StatusOut(Open):
     limits: list[dict[str, Any]] | None
     memory: dict[str, Any] | None
     media_bytes: int
+    max_file_bytes: int
 
 
 def routes(chats: ChatService, gate: Gate) -> APIRouter:
@@ -102,6 +103,7 @@ def routes(chats: ChatService, gate: Gate) -> APIRouter:
         **needs("read"),
     )
     async def get_status() -> Response:
-        return json_response(await chats.application.status())
+        most = chats.application.settings.media.max_mb * 2**20
+        return json_response(await chats.application.status() | {"max_file_bytes": most})
 
     return router

@@ -35,6 +35,12 @@ class LoginOut(TokenOut):
     ok: Literal[True]
 
 
+class LogoutOut(Shape):
+    """The browser has no cookie any more."""
+
+    ok: Literal[True]
+
+
 def routes(gate: Gate) -> APIRouter:
     """Build the route of the login."""
     router = APIRouter(prefix="/v1")
@@ -55,6 +61,20 @@ def routes(gate: Gate) -> APIRouter:
                 samesite="strict",
                 secure=request.url.scheme == "https",
             )
+        return response
+
+    @router.post(
+        "/logout",
+        summary="Take the cookie back out of this browser",
+        response_model=LogoutOut,
+        **needs(None),
+    )
+    async def post_logout(request: Request) -> Response:
+        response = json_response({"ok": True})
+        # Also for a cookie whose token was revoked: whoever shows none has none to lose.
+        response.delete_cookie(
+            COOKIE, path="/", httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        )
         return response
 
     @router.get(

@@ -10,18 +10,26 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.responses import Response
 
 from gateway.app.sessions import SessionServices
+from gateway.config.agents import settings_of
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.messages import has_surrogate
+from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
 from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.service.pages import digest
 from session.context.scopes import Scope
-from session.errors import NotNow
+from session.errors import NoAgent, NotNow
 from session.memory.notes import Notes
+from session.transcript.agent import parted
 
 MAX_FACT_CHARS = 2_000
 Key = Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS, description="channel:chat_id")]
+AgentName = Annotated[
+    str | None,
+    Query(max_length=64, description="whose memory; without it of whoever answers in the chat"),
+]
 FactId = Annotated[str, Path(min_length=1, max_length=64, description="as GET /v1/memory lists it")]
 File = Literal["MEMORY.md", "USER.md"]
 
@@ -40,12 +48,18 @@ class FactOut(Shape):
     source: str | None
 
 
-class MemoryOut(Shape):
-    """What is remembered of a chat."""
+class FactsOut(Shape):
+    """Facts in the order of their storing, former ones among them; ``next`` is the cursor of those behind."""
+
+    facts: list[FactOut]
+    next: str | None
+
+
+class MemoryOut(FactsOut):
+    """What is remembered of a chat; ``next`` goes on at ``/v1/memory/facts``."""
 
     memory: str
     history: str
-    facts: list[FactOut]
 
 
 class FileOut(Shape):
@@ -71,6 +85,7 @@ class FileIn(BaseModel):
     file: File
     text: str
     was: str | None = Field(default=None, max_length=64)
+    agent: str | None = Field(default=None, max_length=64)
 
     @field_validator("text")
     @classmethod
@@ -119,22 +134,22 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         response_model=MemoryOut,
         **needs("read"),
     )
-    async def get(key: Key) -> Response:
-        services, scope = await scope_of(chats, key)
-        facts = await services.facts.known.facts(scope)
+    async def get(key: Key, agent: AgentName = None, limit: Limit = PER_PAGE) -> Response:
+        services, scope = await scope_of(chats, key, agent)
+        facts = await _facts(services, scope, limit, None)
 
         def read() -> dict[str, Any]:
             notes = Notes(scope.memory)
             memory, history = (data.decode("utf-8", "replace") for data in (notes.memory(), notes.history()))
-            return {"memory": memory, "history": history, "facts": [fact.as_dict() for fact in facts]}
+            return {"memory": memory, "history": history}
 
-        return json_response(await asyncio.to_thread(read))
+        return json_response(await asyncio.to_thread(read) | facts)
 
     @router.get(
         "/files", summary="Show MEMORY.md and USER.md, to be edited", response_model=FilesOut, **needs("read")
     )
-    async def get_files(key: Key) -> Response:
-        services, scope = await scope_of(chats, key)
+    async def get_files(key: Key, agent: AgentName = None) -> Response:
+        services, scope = await scope_of(chats, key, agent)
         return json_response({"files": await services.former.texts(scope)})
 
     @router.put(
@@ -144,8 +159,8 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         **needs("write", 409),
     )
     async def put_file(body: FileIn) -> Response:
-        services, scope = await scope_of(chats, body.key)
-        bounds = chats.application.settings.memory
+        services, scope = await scope_of(chats, body.key, body.agent)
+        bounds = settings_of(chats.application.settings, parted(scope.name)[0]).memory
         limit, most = (
             ("memory.max_kb", bounds.max_kb)
             if body.file == "MEMORY.md"
@@ -167,14 +182,23 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
 
 
 def _add_facts(router: APIRouter, chats: ChatService) -> None:
+    @router.get(
+        "/facts", summary="List the facts of a chat, page by page", response_model=FactsOut, **needs("read")
+    )
+    async def get_facts(
+        key: Key, agent: AgentName = None, limit: Limit = PER_PAGE, cursor: Cursor = None
+    ) -> Response:
+        services, scope = await scope_of(chats, key, agent)
+        return json_response(await _facts(services, scope, limit, cursor))
+
     @router.patch(
         "/facts/{id}",
         summary="Correct a fact; its former words become a version",
         response_model=FactOut,
         **needs("write", 404),
     )
-    async def patch_fact(id: FactId, key: Key, body: FactIn) -> Response:
-        services, scope = await scope_of(chats, key)
+    async def patch_fact(id: FactId, key: Key, body: FactIn, agent: AgentName = None) -> Response:
+        services, scope = await scope_of(chats, key, agent)
         fact = await services.facts.known.edit(key, scope, id, body.text)
         if fact is None:
             raise _no_fact(key, id)
@@ -186,19 +210,28 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
         response_model=FactOut,
         **needs("write", 404),
     )
-    async def delete_fact(id: FactId, key: Key) -> Response:
-        services, scope = await scope_of(chats, key)
+    async def delete_fact(id: FactId, key: Key, agent: AgentName = None) -> Response:
+        services, scope = await scope_of(chats, key, agent)
         gone = await services.facts.known.forget(key, scope, id)
         if gone is None:
             raise _no_fact(key, id)
         return json_response(gone.as_dict())
 
 
-async def scope_of(chats: ChatService, key: str) -> tuple[SessionServices, Scope]:
-    """Return what a chat may see.
+async def _facts(services: SessionServices, scope: Scope, limit: int, cursor: str | None) -> dict[str, Any]:
+    """Return a page of a scope's facts. An id stands for when a fact was stored."""
+    facts = await services.facts.known.facts(scope)
+    found, following = paged(
+        facts, lambda fact: (fact.id, digest(fact.text, fact.created_at)), limit=limit, cursor=cursor
+    )
+    return {"facts": [fact.as_dict() for fact in found], "next": following}
+
+
+async def scope_of(chats: ChatService, key: str, agent: str | None = None) -> tuple[SessionServices, Scope]:
+    """Return what a chat may see, with an agent of this name; None: with the one that answers there.
 
     Raises:
-        HttpError: 400, this is no key.
+        HttpError: 400, this is no key, or there is no such agent.
         MailboxDown: the session side is not open yet.
     """
     if "\0" in key or not all(key.partition(":")) or has_surrogate(key):
@@ -206,7 +239,12 @@ async def scope_of(chats: ChatService, key: str) -> tuple[SessionServices, Scope
     services = chats.application.services
     if services is None:
         raise MailboxDown("the session side is not open yet")
-    return services, await services.circles.of_key(key)
+    if agent is None:
+        return services, await services.circles.of_key(key)
+    try:
+        return services, await services.scope_with(key, agent)
+    except NoAgent as error:
+        raise HttpError(400, str(error), hint=error.hint) from None
 
 
 def _no_fact(key: str, id_: str) -> HttpError:

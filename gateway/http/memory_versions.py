@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response, unavailable
-from gateway.http.memory import Key, scope_of
+from gateway.http.memory import AgentName, Key, scope_of
 from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
@@ -23,6 +23,7 @@ class RestoreIn(BaseModel):
 
     key: str = Field(min_length=3, max_length=MAX_KEY_CHARS)
     version: str = Field(pattern="^[0-7][0-9A-HJKMNP-TV-Z]{25}$")
+    agent: str | None = Field(default=None, max_length=64)
 
 
 class VersionOut(Shape):
@@ -66,8 +67,9 @@ def routes(chats: ChatService) -> APIRouter:
         file: Annotated[
             Literal["MEMORY.md", "USER.md", "facts.jsonl"] | None, Query(description="of this file alone")
         ] = None,
+        agent: AgentName = None,
     ) -> Response:
-        services, scope = await scope_of(chats, key)
+        services, scope = await scope_of(chats, key, agent)
         return json_response({"versions": await services.former.history(key, scope, file=file or "")})
 
     @router.post(
@@ -77,7 +79,7 @@ def routes(chats: ChatService) -> APIRouter:
         **needs("write", 404),
     )
     async def post_restore(body: RestoreIn) -> Response:
-        services, scope = await scope_of(chats, body.key)
+        services, scope = await scope_of(chats, body.key, body.agent)
         try:
             done = await services.former.restore(body.key, scope, body.version)
         except NotNow as error:

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 from starlette.types import Scope
 
-from channels.media import safe_name
+from channels.media import MediaFolder, safe_name
 from channels.message import Attachment, Inbound
+from gateway.config.settings import Settings
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.leaving import ClientLeft, while_there
@@ -57,8 +58,8 @@ class MessageIn(BaseModel):
     def _one_address(self) -> MessageIn:
         if (self.chat_id is None) == (self.key is None):
             raise ValueError("give chat_id or key, one of the two")
-        if not self.text.strip():
-            raise ValueError("text is empty")
+        if not self.text.strip() and not self.attachments:
+            raise ValueError("text is empty, and no file comes with it")
         if any(has_surrogate(value) for value in self._texts() if value):
             raise ValueError("half of a surrogate pair is no text")
         return self
@@ -153,7 +154,7 @@ async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: f
     services = chats.application.services if ":" not in key else None
     try:
         kept = services is not None and await is_kept(services.store, key)
-        enclosed = await asyncio.to_thread(_found, chats.application.settings.workspace, body.attachments)
+        enclosed = await _found(chats.application.settings, body.attachments)
         message = inbound(key, body.text, body.id, kept=kept, files=enclosed)
     except NoAddress as error:
         raise HttpError(400, str(error), hint=error.hint) from None
@@ -189,27 +190,41 @@ def check_words(scope: Scope, text: str) -> None:
         check_right(scope, "admin")
 
 
-def _found(workspace: Path, files: Sequence[AttachmentIn]) -> list[Attachment]:
-    """Look at the files that go along.
+async def _found(settings: Settings, files: Sequence[AttachmentIn]) -> list[Attachment]:
+    """Give the files that go along their places, and look at them.
 
     Raises:
         HttpError: 400, one of them is not there.
     """
+    if not files:
+        return []
+    folder = await asyncio.to_thread(
+        MediaFolder, settings.workspace, settings.media.max_mb, settings.media.timeout_s
+    )
     found = []
     for file in files:
         try:
-            fd = open_beneath(workspace / "media", file.ref.removeprefix("media/"))
+            await folder.bring(file.ref)
+            size = await asyncio.to_thread(_size, settings.workspace, file.ref)
         except OSError:
             raise HttpError(
-                400, f"there is no file {file.ref}", hint="store it first: chat-gateway chat --file PATH"
+                400,
+                f"there is no file {file.ref}",
+                hint="send it first: POST /v1/media; it waits for an hour",
             ) from None
-        size = os.fstat(fd).st_size
-        os.close(fd)
         # Invisible and control characters in a name would mislead whoever reads it.
         found.append(
             Attachment(kind=file.kind, name=safe_name(file.name), mime=file.mime, size=size, ref=file.ref)
         )
     return found
+
+
+def _size(workspace: Path, ref: str) -> int:
+    fd = open_beneath(workspace / "media", ref.removeprefix("media/"))
+    try:
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
 
 
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -74,7 +73,7 @@ def routes(chats: ChatService) -> APIRouter:
             async with asyncio.timeout(DOCTOR_WITHIN_S), alone:
                 async for check in examine(chats.application.settings, daemon=daemon):
                     # What was found before the time ran out is shown.
-                    found.append(asdict(check))  # noqa: PERF401
+                    found.append(check.as_dict())  # noqa: PERF401
         except TimeoutError:
             complete = False
         return json_response({"checks": found, "complete": complete})

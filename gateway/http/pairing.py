@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Literal, TypeVar
+from collections.abc import Awaitable, Mapping
+from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -12,8 +12,10 @@ from starlette.responses import Response
 from channels.errors import ChannelError
 from channels.pairing import NobodyThere, NoSuchCode, Pairing
 from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
 from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
+from gateway.service.pages import Place, digest
 
 T = TypeVar("T")
 
@@ -30,9 +32,10 @@ class PairingRow(Shape):
 
 
 class PairingOut(Shape):
-    """Who waits and who was let in, oldest first."""
+    """Who waits and who was let in, oldest first; ``next`` is the cursor of those behind."""
 
     pairing: list[PairingRow]
+    next: str | None
 
 
 class RevokedOut(Shape):
@@ -51,8 +54,10 @@ def routes(chats: ChatService) -> APIRouter:
     @router.get(
         "", summary="List who asks for access and who was let in", response_model=PairingOut, **needs("admin")
     )
-    async def get_all() -> Response:
-        return json_response({"pairing": await _done(asyncio.to_thread(pairing().rows))})
+    async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
+        rows = await _done(asyncio.to_thread(pairing().rows))
+        found, following = paged(rows, _place, limit=limit, cursor=cursor)
+        return json_response({"pairing": found, "next": following})
 
     @router.post(
         "/{code}/approve",
@@ -75,6 +80,10 @@ def routes(chats: ChatService) -> APIRouter:
         return json_response({"revoked": [entry.as_row() for entry in gone]})
 
     return router
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return str(row["at"]), digest(row["channel"], row["who"], row["code"])
 
 
 async def _done(work: Awaitable[T]) -> T:

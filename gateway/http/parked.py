@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -10,8 +11,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
+from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
 from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
+from gateway.service.pages import Place, digest
 from gateway.service.parked import NotParked, ParkedLetters, ParkedTwice
 
 Key = Annotated[str | None, Query(description="which one, where several chats have a letter of this id")]
@@ -40,9 +43,11 @@ class ParkedWhole(ParkedRow):
 
 
 class ParkedOut(Shape):
-    """The parked letters, oldest first."""
+    """The parked letters, oldest first; ``count`` of them in all, ``next`` the cursor of those behind."""
 
     parked: list[ParkedRow]
+    count: int
+    next: str | None
 
 
 def routes(chats: ChatService) -> APIRouter:
@@ -55,8 +60,10 @@ def routes(chats: ChatService) -> APIRouter:
     @router.get(
         "", summary="List the parked letters, oldest first", response_model=ParkedOut, **needs("read")
     )
-    async def get_all(files: Files = False) -> Response:
-        return json_response({"parked": await letters().parked(files=files)})
+    async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None, files: Files = False) -> Response:
+        rows = await letters().parked(files=files)
+        found, following = paged(rows, _place, limit=limit, cursor=cursor)
+        return json_response({"parked": found, "count": len(rows), "next": following})
 
     @router.get(
         "/{message_id:path}",
@@ -86,6 +93,11 @@ def routes(chats: ChatService) -> APIRouter:
         return await _answer(letters().drop(message_id, key))
 
     return router
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    told = (row["box"], row["key"], row["id"], row["reason"])
+    return round(datetime.fromisoformat(row["parked_at"]).timestamp() * 1_000_000), digest(*told)
 
 
 async def _answer(work: Awaitable[dict[str, Any]]) -> Response:

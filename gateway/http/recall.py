@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from gateway.http.errors import json_response
-from gateway.http.memory import scope_of
+from gateway.http.memory import AgentName, scope_of
 from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
@@ -56,8 +56,9 @@ def routes(chats: ChatService) -> APIRouter:
         neighbours: Annotated[
             int, Query(ge=0, le=MAX_NEIGHBOURS, description="so many messages before and after each")
         ] = 0,
+        agent: AgentName = None,
     ) -> Response:
-        services, scope = await scope_of(chats, key)
+        services, scope = await scope_of(chats, key, agent)
         found = await services.recall.search(scope, key, q, limit=limit, neighbours=neighbours)
         hits = [hit.as_dict(neighbours=bool(neighbours)) for hit in found.hits]
         return json_response({"hits": hits, "all": found.all})

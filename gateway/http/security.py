@@ -18,15 +18,17 @@ from gateway.http.connections import LET_IN
 from gateway.http.errors import error_response
 from gateway.http.guesses import Guesses
 from gateway.http.rates import Rates
-from gateway.http.shape import CALLER, EVERYBODY, OPERATOR, STILL
+from gateway.http.shape import CALLER, EVERYBODY, OPERATOR, STILL, caller_of
 from gateway.service.tokens import Caller, Tokens, cookie_of
 
 log = structlog.get_logger("http")
 
 COOKIE = "chat_gateway"
 COOKIE_AGE_S = 30 * 24 * 3600
+# Files, which may be larger than any other body.
+STREAMED = frozenset({("POST", "/v1/media")})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/v1/logout", "/"})
 # The files of the page: it has to be there before anybody can log in.
 OPEN_PREFIX = "/page/"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -236,7 +238,7 @@ class Guard:
         refusal = self._gate.refuse(scope)
         if refusal is None and scope["type"] == "websocket":
             scope.get("extensions", {}).get(LET_IN, _nothing)()
-        elif refusal is None:
+        elif refusal is None and not self._is_streamed(scope):
             body = await self._body(scope, receive)
             if isinstance(body, Refusal):
                 refusal = body
@@ -250,6 +252,14 @@ class Guard:
             log.info("request.refused", status=refusal.status, reason=refusal.error)
         answer = error_response(refusal.status, refusal.error, refusal.hint, dict(refusal.headers))
         await answer(scope, receive, guarded)
+
+    def _is_streamed(self, scope: Scope) -> bool:
+        """Say whether the route itself reads the body as it comes, within limits of its own."""
+        if (scope["method"], scope["path"]) not in STREAMED or not caller_of(scope).may("write"):
+            return False
+        if self._gate.asks_token:
+            scope.get("extensions", {}).get(LET_IN, _nothing)()
+        return True
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Refusal:
         """Read the body; the connection counts as let in once nothing more is asked of it.

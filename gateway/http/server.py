@@ -22,9 +22,11 @@ from gateway.http import (
     entries,
     events,
     health,
+    lanes,
     login,
     media,
     memory,
+    memory_agents,
     memory_versions,
     messages,
     metrics,
@@ -37,12 +39,14 @@ from gateway.http import (
     shape,
     sockets,
     trace,
+    uploads,
 )
 from gateway.http import chats as chat_routes
 from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
 from gateway.http.openai_errors import OpenAIErrors
 from gateway.http.parting import Parting
+from gateway.http.peers import Peers
 from gateway.http.rates import Rates
 from gateway.http.request_ids import RequestIds
 from gateway.http.security import Gate, Guard
@@ -76,6 +80,7 @@ class HttpServer:
         self.bound = asyncio.Event()
         self.chats = ChatService(application)
         self.descriptors = descriptors.limit()
+        self._peers = Peers(application.settings)
         self._gate = Gate(
             host=http.host,
             allowed_hosts=http.allowed_hosts,
@@ -116,7 +121,9 @@ class HttpServer:
         self.bound.set()
 
     def _app(self) -> FastAPI:
-        return (build_watched_app if self._watched else build_app)(self.chats, self._gate)
+        if self._watched:
+            return build_watched_app(self.chats, self._gate)
+        return build_app(self.chats, self._gate, self._peers)
 
     @property
     def url(self) -> str:
@@ -157,6 +164,7 @@ class HttpServer:
             )
         )
         running = asyncio.ensure_future(server.serve(sockets=[self._socket]))
+        sweeping = asyncio.ensure_future(uploads.keep_swept(application.settings))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -166,7 +174,9 @@ class HttpServer:
             running.cancel()
             raise
         finally:
+            sweeping.cancel()
             self._socket.close()
+            await self._peers.aclose()
 
 
 class _Server(uvicorn.Server):
@@ -177,8 +187,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build_app(chats: ChatService, gate: Gate) -> FastAPI:
-    """Put all routes together."""
+def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> FastAPI:
+    """Put all routes together; ``peers`` are the other daemons, None: whoever is registered."""
+    others = peers if peers is not None else Peers(chats.application.settings)
     return _with(
         health.routes(chats, gate),
         messages.routes(chats),
@@ -188,16 +199,19 @@ def build_app(chats: ChatService, gate: Gate) -> FastAPI:
         parked.routes(chats),
         sessions.routes(chats),
         memory.routes(chats),
+        memory_agents.routes(chats),
         memory_versions.routes(chats),
         cron.routes(chats),
         approvals.routes(chats),
         pairing.routes(chats),
         operation.routes(chats),
         recall.routes(chats),
-        chat_routes.routes(chats),
+        chat_routes.routes(chats, others),
+        lanes.routes(chats, others),
         entries.routes(chats),
+        uploads.routes(chats),
         media.routes(chats),
-        trace.routes(chats),
+        trace.routes(chats, others),
         metrics.routes(chats.application),
         login.routes(gate),
         page.routes(),

@@ -12,21 +12,21 @@ from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
 from gateway.http.messages import Accepted, Answered, MessageIn, hand_in, has_surrogate
+from gateway.http.paging import PER_PAGE, Cursor, Limit, bad_cursor
 from gateway.http.session_shapes import ClearedOut, DeletedOut, RecordsOut, SessionOut, SessionsOut
 from gateway.http.shape import check_right, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.service.pages import BadCursor
 from gateway.service.sessions import SessionService, Unknown
 from session.errors import OtherAgent
 from session.kept.subject import Nobody
 from session.store.listing import SessionRow
 from session.transcript.records import page as page_of_records
 
-MAX_LIMIT = 1000
 MAX_NAME_CHARS = 200
 MAX_INSTRUCTIONS_CHARS = 100_000
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="how many at most")]
 
 
 class PatchIn(BaseModel):
@@ -97,11 +97,11 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
         response_model=SessionsOut,
         **needs("read"),
     )
-    async def get_all(limit: Limit = 100, cursor: str | None = None) -> Response:
+    async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
         try:
             rows, following = await files.page(limit, cursor)
-        except ValueError:
-            raise HttpError(400, "the cursor is none of ours", hint="begin without one") from None
+        except BadCursor:
+            raise bad_cursor() from None
         return json_response({"sessions": [row.as_dict() for row in rows], "next": following})
 
     @router.get(
@@ -119,7 +119,7 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
     async def get_messages(
         ulid: str,
         after: Annotated[int, Query(ge=0, le=2**53, description="the last seq that is known")] = 0,
-        limit: Limit = 100,
+        limit: Limit = PER_PAGE,
     ) -> Response:
         messages = await files.messages(await row_of(files, ulid))
         found, following = await asyncio.to_thread(page_of_records, messages, after=after, limit=limit)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
+from gateway.http.peers import Alone, Peers
 from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from gateway.service.trace import NotTraced, TracedTwice, Tracer
+from gateway.service.trace import NotTraced, TracedTwice, Tracer, is_in_lane, joined
 from session.disk.threads import start_thread
 from session.models.usage_report import MOST_DAYS, report
 
 # What goes out for a message has a longer id than the message.
 MAX_ID_CHARS = 512
+# Another daemon looks through files, too.
+ASK_WITHIN_S = 10.0
 
 Key = Annotated[
     str | None, Query(max_length=MAX_KEY_CHARS, description="channel:chat_id of the message's chat")
@@ -97,7 +100,7 @@ class UsageOut(Shape):
     models: list[ModelOut]
 
 
-def routes(chats: ChatService) -> APIRouter:
+def routes(chats: ChatService, peers: Peers) -> APIRouter:
     """Build the routes that tell what became of a message, and what was spent."""
     router = APIRouter()
 
@@ -107,16 +110,28 @@ def routes(chats: ChatService) -> APIRouter:
         response_model=TraceOut,
         **needs("read", 404, 409),
     )
-    async def get_trace(message_id: Id, key: Key = None) -> Response:
+    async def get_trace(message_id: Id, key: Key = None, alone: Alone = False) -> Response:
         application = chats.application
         lanes = application.worker.lanes if application.worker is not None else None
         tracer = Tracer(application.settings, mailbox=application.mailbox, lanes=lanes)
+        found: list[dict[str, Any]] = []
+        fault: NotTraced | None = None
         try:
-            return json_response(await tracer.trace(message_id, key))
+            found.append(await tracer.trace(message_id, key))
         except NotTraced as error:
-            raise HttpError(404, str(error), hint=error.hint) from None
+            fault = error
         except TracedTwice as error:
             raise HttpError(409, str(error), hint="say which by ?key=") from None
+        if not alone and not (found and is_in_lane(found[0])):
+            # The line of its chat may be in another daemon.
+            heard = await peers.ask(
+                lambda client: client.trace(message_id, key, alone=True), within_s=ASK_WITHIN_S
+            )
+            found += heard.answers
+        if not found:
+            assert fault is not None
+            raise HttpError(404, str(fault), hint=fault.hint) from None
+        return json_response(joined(found))
 
     @router.get(
         "/v1/usage",

@@ -30,13 +30,13 @@ class ChatList:
             since: only chats of which a file changed since then, the ``now`` of an answer before; None: all.
 
         Returns:
-            ``chats``, ``count`` (how many there are in all), ``now`` and ``lanes``.
+            ``chats``, ``count`` (how many there are in all) and ``now``.
         """
         now = time.time_ns()
         sessions = await self._chats.store.rows()
         floor = None if since is None else since * 1_000_000 - OVERLAP_NS
         found, count = await start_thread(lambda: _by_key(sessions, floor), name="chats")
-        return {"chats": found, "count": count, "now": now // 1_000_000, "lanes": self.lanes()}
+        return {"chats": found, "count": count, "now": now // 1_000_000}
 
     async def sessions(self, key: str) -> list[dict[str, Any]]:
         """List the sessions of one chat, the active one first, then the one that spoke last."""

@@ -43,6 +43,7 @@ def inbound(
     *,
     kept: bool = False,
     files: Sequence[Attachment] = (),
+    agent: str = "",
 ) -> Inbound:
     """Build the Inbound of a client's message; ``cli`` keys have ``cli:`` ids, all others ``web:`` ones.
 
@@ -54,6 +55,7 @@ def inbound(
         message_id: its id, with or without prefix; None takes a new one.
         kept: what ``is_kept`` says of the key.
         files: what goes along, stored already.
+        agent: who shall answer in the chat from here on; empty: whoever does.
 
     Raises:
         NoAddress: the key is not ``channel:chat_id``, or key or id is too long.
@@ -75,6 +77,7 @@ def inbound(
         chat_id=chat_id,
         text=text,
         attachments=list(files),
+        agent=agent,
         received_at=now_text(),
     )
     hint = (

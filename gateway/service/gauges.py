@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from platform import python_version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from gateway.app.sessions import SessionServices
     from gateway.turns.lanes import Lanes
 
-_LATEST = "9999-12-31T23:59:59.999999+00:00"
+T = TypeVar("T", str, datetime)
+_AT_CHARS = len("2026-01-01T00:00:00.000000+00:00")
 # Prometheus gives up a scrape after ten seconds.
 DEPTHS_WITHIN_S = 2.0
 
@@ -84,7 +86,7 @@ def _process(application: Application, *, ready: bool) -> Iterator[Metric]:
     built = GaugeMetricFamily(
         f"{PREFIX}_build_info", "What runs here; always 1.", labels=("version", "python", "role")
     )
-    built.add_metric((version("chat-gateway"), python_version(), application.role), 1)
+    built.add_metric((_version(), python_version(), application.role), 1)
     yield built
     yield _gauge("ready", "Whether queue and lanes are up.", ready)
     counts, sum_s = sync_counts()
@@ -96,6 +98,12 @@ def _process(application: Application, *, ready: bool) -> Iterator[Metric]:
     held = application.mailbox.in_memory()
     yield _gauge("held_letters", "Letters that this process holds.", held.letters)
     yield _gauge("held_bytes", "Their bytes.", held.bytes)
+
+
+@cache
+def _version() -> str:
+    # It is looked up on the disk.
+    return version("chat-gateway")
 
 
 def _parts(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
@@ -136,25 +144,22 @@ def _queues(depths: Mapping[str, Depth]) -> Iterator[Metric]:
 def _lanes(lanes: Lanes, partitions: int) -> Iterator[Metric]:
     """Count the lines of chats; of each partition the age of the message that waits or runs longest."""
     letters = running = asking = count = 0
-    oldest, queued = dict[int, str](), dict[int, datetime]()
-    now = datetime.now(UTC)
+    accepted, queued = list[tuple[str, str]](), list[tuple[datetime, str]]()
     for lane in lanes:
-        if not lane.entries:
+        if not (entries := lane.entries):
             continue
-        first = lane.entries[0]
+        first = entries[0]
         count += 1
-        letters += len(lane.entries)
+        letters += len(entries)
         if first.asking:
             asking += 1
         elif lane.running is not None:
             running += 1
-        slot, accepted = slot_of(lane.key), first.inbound.received_at
-        if accepted is None or len(accepted) != len(_LATEST) or not accepted.endswith("+00:00"):
-            if first.queued_at < queued.get(slot, now):
-                queued[slot] = first.queued_at
-        # In this spelling, ours, the earlier is the lesser text: ten thousand of them are not parsed.
-        elif accepted < oldest.get(slot, _LATEST):
-            oldest[slot] = accepted
+        at = first.inbound.received_at
+        if at is not None and len(at) == _AT_CHARS and at.endswith("+00:00"):
+            accepted.append((at, lane.key))
+        else:
+            queued.append((first.queued_at, lane.key))
     found = GaugeMetricFamily(
         f"{PREFIX}_lanes", "Lines of chats, by what their first message does.", labels=("state",)
     )
@@ -162,17 +167,33 @@ def _lanes(lanes: Lanes, partitions: int) -> Iterator[Metric]:
         found.add_metric((state,), number)
     yield found
     yield _gauge("lane_letters", "Messages in the lines of chats.", letters)
-    accepted_at = ((slot, read_time(text)) for slot, text in oldest.items())
-    yield _ages([*accepted_at, *queued.items()], now, partitions)
+    # In this spelling of times, ours, the earlier is the lesser text: ten thousand of them are not parsed.
+    oldest = [(partition, read_time(at)) for partition, at in _oldest(accepted, partitions)]
+    yield _ages([*oldest, *_oldest(queued, partitions)], partitions)
 
 
-def _ages(oldest: Iterable[tuple[int, datetime | None]], now: datetime, partitions: int) -> Metric:
+def _oldest(found: list[tuple[T, str]], partitions: int) -> Iterator[tuple[int, T]]:
+    """Yield the least of each partition, as far as there is one, of what was found by key.
+
+    Chats lie nearly in the order of their times, so that sorting is quick; keys at the front alone are hashed.
+    """
+    found.sort()
+    seen = set[int]()
+    for least, key in found:
+        if (partition := slot_of(key) * partitions // SLOTS) not in seen:
+            seen.add(partition)
+            yield partition, least
+            if len(seen) == partitions:
+                return
+
+
+def _ages(oldest: Iterable[tuple[int, datetime | None]], partitions: int) -> Metric:
     ages = GaugeMetricFamily(
         f"{PREFIX}_partition_oldest_seconds", "Age of the oldest message in hand.", labels=("partition",)
     )
+    now = datetime.now(UTC)
     by_partition = dict.fromkeys(range(partitions), 0.0)
-    for slot, at in oldest:
-        partition = slot * partitions // SLOTS
+    for partition, at in oldest:
         # Anybody may publish a letter with a time that is none.
         if at is not None:
             by_partition[partition] = max(by_partition[partition], (now - at).total_seconds())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.app.clearing import clear
 from gateway.app.subagents import end_all
 from gateway.errors import MailboxDown
+from gateway.service.pages import page
 from session.disk.threads import start_thread
 from session.errors import NoSession
 from session.store import archived, switch_session
@@ -42,12 +41,9 @@ class SessionService:
         """List sessions, newest message first, from behind the cursor; and the cursor of the next page.
 
         Raises:
-            ValueError: the cursor is none of ours.
+            BadCursor: the cursor is none of ours.
         """
-        after = None if cursor is None else _read_cursor(cursor)
-        rows = sorted(await self._chats.store.rows(), key=_place, reverse=True)
-        left = [row for row in rows if after is None or _place(row) < after]
-        return left[:limit], _cursor(left[limit - 1]) if len(left) > limit else None
+        return page(await self._chats.store.rows(), _place, limit=limit, cursor=cursor, descending=True)
 
     async def find(self, session_id: str) -> SessionRow | None:
         """Find a session by its ULID."""
@@ -230,19 +226,3 @@ def _place(row: SessionRow) -> tuple[int, str]:
     """Return what the listing is ordered by: the last message in microseconds, then the ULID."""
     at = read_time(row.last_message_at)
     return (round(at.timestamp() * 1_000_000) if at is not None else 0, row.id)
-
-
-def _cursor(row: SessionRow) -> str:
-    micros, session_id = _place(row)
-    return base64.urlsafe_b64encode(f"{micros}.{session_id}".encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> tuple[int, str]:
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-    except (binascii.Error, UnicodeError):
-        raise ValueError(cursor) from None
-    micros, dot, session_id = text.partition(".")
-    if not dot or len(micros) > 20:
-        raise ValueError(cursor)
-    return int(micros), session_id

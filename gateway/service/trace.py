@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -134,6 +134,17 @@ class Tracer:
     def _entry(self, key: str | None, message_id: str) -> Entry | None:
         lane = self._lanes.get(key) if self._lanes is not None and key is not None else None
         return lane.find(message_id) if lane is not None else None
+
+
+def is_in_lane(found: Mapping[str, Any]) -> bool:
+    """Say whether whoever told a life has the message in its own line."""
+    # Once a turn has begun, its transcript tells when the message was queued, and no step is of the lane.
+    return found["state"] in ("running", "asking") or any(step["source"] == "lane" for step in found["steps"])
+
+
+def joined(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the daemon says that has the message in its line; else what the first one says."""
+    return next(filter(is_in_lane, found), found[0])
 
 
 class _Files:

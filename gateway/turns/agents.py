@@ -6,7 +6,6 @@ session as ``/new`` does, and a letter whose turn began goes on with the agent t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from channels.message import Inbound
+from gateway.turns.agent_choice import AgentChoice
 from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
 from gateway.turns.spawning import is_of_subagent
@@ -30,14 +30,11 @@ from session.turn.turn import Turns
 log = structlog.get_logger("agents")
 
 REASON = "agent"
+NOT_BY_JOB = "A job changes no agent."
 ANSWERS = "{} answers here{}. What was said with another agent stays with that one."
 HERE = "{} answers here{}."
 OTHERS = "Others: {}."
 CHOOSE = "/agent and a name changes it."
-NO_SUCH = "There is no agent {}{}. There are: {}."
-FIXED = "The operator of this bot has chosen {} for this chat, and it stays."
-CLOSED = "{} is not to be chosen in a chat; the operator of this bot can bind it to one."
-NOT_BY_JOB = "A job changes no agent."
 TURNED = "From here on {} answers here: that is how this bot is set up now. A new conversation begins."
 GONE = "{} is not there any more. From here on {} answers here, and a new conversation begins."
 
@@ -112,6 +109,7 @@ class ChatAgents:
     ) -> None:
         self.every = self._every = agents.every
         self._rules, self._bound = agents.rules, agents.bound
+        self._choice = AgentChoice(tuple(filter(None, agents.every)), agents.rules)
         self._store = store
         self._notices = notices
         self._end_subagents = end_subagents
@@ -123,11 +121,15 @@ class ChatAgents:
     def read(self, inbound: Inbound) -> tuple[Inbound, str]:
         """Read a command that is bound to an agent: the message it holds, and that agent; else what came.
 
-        Without a message it is ``/agent`` with that name.
+        Without a message it is ``/agent`` with that name. A message may name an agent by itself, too.
         """
-        if not self._bound or inbound.kind not in ("message", "command") or is_of_subagent(inbound):
+        if inbound.kind not in ("message", "command") or is_of_subagent(inbound):
             return inbound, ""
         command = commands.parse(inbound.text)
+        if inbound.agent and command is None:
+            return inbound.model_copy(update={"kind": "command"}), inbound.agent
+        if not self._bound:
+            return inbound, ""
         agent = self._bound.get(command.name) if command is not None else None
         if command is None or agent is None:
             return inbound, ""
@@ -154,9 +156,13 @@ class ChatAgents:
         if inbound.kind == "result" or is_of_subagent(inbound) or session.find(inbound.id) is not None:
             return self.of(session)
         if entry.agent:
-            if refusal := self._refusal(inbound, entry.agent, by_command=True):
+            # A bound command leads to whom it is bound; a message that names an agent goes by /agent's rules.
+            if refusal := self._refusal(inbound, entry.agent, by_command=not inbound.agent):
                 return Refused(refusal)
-            await session.journal.choose(inbound.id, _named(entry.agent))
+            chosen = _named(entry.agent)
+            # Each message of such a client names its agent: what is so anyway is not chosen again.
+            if not inbound.agent or self._rules.of(inbound.key, session.journal.agent) != chosen:
+                await session.journal.choose(inbound.id, chosen)
         wanted = await self._wanted(inbound, session)
         if wanted != mine:
             await self._turn_to(session, wanted, inbound.id)
@@ -215,18 +221,9 @@ class ChatAgents:
         await self._notices.tell(session, inbound, REASON, said)
 
     def _refusal(self, inbound: Inbound, name: str, *, by_command: bool = False) -> str:
-        """Say why a message may not choose an agent; empty where it may."""
-        names = [DEFAULT, *filter(None, self._every)]
         if inbound.source == "cron":
             return NOT_BY_JOB
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1, 0.5)
-            return NO_SUCH.format(name, f". Did you mean {near[0]}?" if near else "", ", ".join(names))
-        bound = self._rules.bound(inbound.key)
-        if bound is not None and bound.fixed and bound.agent != _named(name):
-            return FIXED.format(shown(bound.agent))
-        is_bound = bound is not None and bound.agent == _named(name)
-        return CLOSED.format(name) if name in self._rules.closed and not (by_command or is_bound) else ""
+        return self._choice.refusal(inbound.key, name, by_command=by_command)
 
     def _shown(self, session: Session) -> str:
         agent = agent_in(session.metadata)

@@ -96,7 +96,7 @@ class Arrivals:
         if entry is None:
             return
         if agent:
-            entry.agent, entry.typed = agent, typed
+            entry.agent, entry.typed = agent, typed if typed != inbound.text else ""
         lane = self._lanes.get(inbound.key)
         self._orders.received(inbound, command)
         if inbound.kind == "edit" and lane is not None:

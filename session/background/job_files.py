@@ -113,6 +113,14 @@ def file_name(session_id: str, key: str, kind: str = "consolidate") -> str:
     return f"{session_id}-{mark_of(key)}{'' if kind == 'consolidate' else f'.{kind}'}.json"
 
 
+def job_of(name: str, key: str) -> BackgroundJob | None:
+    """Read from the name of a file which job of a key it is; None where it is none of that key."""
+    session_id, _, rest = name.removesuffix(".json").partition("-")
+    kind = rest.partition(".")[2] or "consolidate"
+    found = [BackgroundJob(key, session_id, known) for known in KINDS if known == kind]
+    return found[0] if found and file_name(session_id, key, kind) == name else None
+
+
 def move_jobs(state: Path, old: str, new: str) -> None:
     """Give the jobs of one key to another; blocks, for threads. Done again after a crash it ends the same.
 

@@ -175,6 +175,18 @@ def is_damaged(path: Path) -> bool:
         return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED - {sqlite3.SQLITE_ERROR}
 
 
+def searches_texts() -> bool:
+    """Say whether the SQLite of this machine was built with what searches texts."""
+    file = sqlite3.connect(":memory:")
+    try:
+        file.execute("CREATE VIRTUAL TABLE texts USING fts5 (text)")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        file.close()
+    return True
+
+
 def set_up(file: sqlite3.Connection) -> None:
     """Let several processes read and write, and let no deleted byte stay."""
     file.execute("PRAGMA journal_mode=WAL")

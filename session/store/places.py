@@ -122,6 +122,7 @@ ELSEWHERE: Final = (
     # The same of another agent.
     *("agents/*/AGENTS.md", "agents/*/instructions.md", "agents/*/memory/*.md", "agents/*/files/*"),
     *("agents/*/memory/facts.jsonl", "agents/*/memory/versions/**", "state/memory/agents/*/workspace.*"),
+    "agents/*/memory/*.corrupt-*",
     *("state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*"),
     # Processes, locks, leases, platforms, times and counts.
     *(

@@ -41,10 +41,18 @@ class Session(View):
         assert handle.writer is not None
         assert handle.journal_file is not None
         writer, journal_file = handle.writer, handle.journal_file
+
+        # It holds no session, as its method would: a ring for each turn is the collector's work.
+        async def record(build: Build) -> JournalState:
+            return await jobs.run(
+                handle,
+                lambda wait: journal_file.record(epoch, build, lambda: place_of(writer.transcript), wait),
+            )
+
         super().__init__(
             lambda: writer.transcript,
             lambda: journal_file.state,
-            self._record,
+            record,
             clock,
             key=handle.key,
             stem=writer.stem,
@@ -158,10 +166,3 @@ class Session(View):
             return False
         found = archived.read_beginning(self._writer.path, self.stem)
         return found is not None and found.session_id == session_id
-
-    async def _record(self, build: Build) -> JournalState:
-        writer, journal_file, epoch = self._writer, self._journal_file, self._epoch
-        return await self._jobs.run(
-            self._handle,
-            lambda wait: journal_file.record(epoch, build, lambda: place_of(writer.transcript), wait),
-        )

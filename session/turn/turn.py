@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any
 
 from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
@@ -37,7 +36,7 @@ from session.turn.reply import TOGETHER, Reply, Watcher
 from session.turn.stop import StopSwitch, TurnStopped
 from session.turn.tool_calls import INTERRUPTED, STOPPED, ToolCalls
 from session.turn.turn_compaction import TurnCompaction
-from session.turn.turn_lines import TurnLines
+from session.turn.turn_lines import TurnLines, TurnWriter
 
 __all__ = [
     "INTERRUPTED",
@@ -170,7 +169,7 @@ class _Turn:
         self._session, self._request = session, request
         self._watcher = watcher
         self._lines = TurnLines(request, turns.now)
-        self._user: dict[str, Any] | None = None
+        self._writer = TurnWriter(session)
         self._partial, self._began = list[str](), 0.0
         # An answer that is being stored as the time runs out may reach the disk: then it is the reply.
         self._answer: str | None = None
@@ -196,7 +195,7 @@ class _Turn:
             asking=self._asking,
             gate=turns.gate,
             lines=self._lines,
-            store=self._store,
+            store=self._writer.store,
             watcher=watcher,
         )
         self._counted = False
@@ -215,9 +214,9 @@ class _Turn:
             await self._resume(exchange)
         else:
             self._counted = True
-            self._user = self._lines.user()
+            self._writer.user = self._lines.user()
             if careful:
-                await self._store()
+                await self._writer.store()
         while True:
             await self._join()
             answer = await self._ask()
@@ -230,13 +229,13 @@ class _Turn:
                 )
             # The calls are on disk before a tool runs: after a crash they tell what may have been done.
             asks = self._calls.asked_for(answer.tool_calls)
-            await self._store(self._lines.assistant(answer, asks=asks or None))
+            await self._writer.store(self._lines.assistant(answer, asks=asks or None))
             await self._calls.run(answer.tool_calls)
 
     async def close_stopped(self, *, interrupted: bool = False) -> None:
         """Append what the turn had, and the line that says it was stopped; by the next message, perhaps."""
         exchange = self._session.find(self._request.id)
-        self._user = None
+        self._writer.user = None
         if exchange is None or not exchange.tail:
             lines = [self._lines.user()]
         elif exchange.final is not None:
@@ -250,26 +249,13 @@ class _Turn:
                 "".join(self._partial), answers=self._answers or None, interrupted=interrupted
             )
         )
-        await self._store(*lines)
+        await self._writer.store(*lines)
 
     def stored_answer(self) -> str | None:
         """Return the answer that reached the disk although its turn was told to end; None without one."""
         exchange = self._session.find(self._request.id)
         is_last = exchange is not None and exchange.final == len(self._session) - 1
         return self._answer if is_last else None
-
-    # -- stored lines ------------------------------------------------------------------------------
-
-    async def _store(self, *lines: dict[str, Any]) -> None:
-        user, self._user = self._user, None
-        if user is None and not lines:
-            return
-        try:
-            await self._session.append([user, *lines] if user else lines)
-        except Exception:
-            # The question is not on disk: the next append has to bring it.
-            self._user = user
-            raise
 
     # -- other messages that the answer serves, too ------------------------------------------------
 
@@ -278,9 +264,9 @@ class _Turn:
         if self.joins is None:
             return
         taken, self.joining = self.joining or self.joins.take(), ()
-        pending = self._user is not None
+        pending = self._writer.user is not None
         if taken or (pending and stopped_before(self._session, len(self._session)) is not None):
-            await self._store(*(self._lines.user(part) for part in taken))
+            await self._writer.store(*(self._lines.user(part) for part in taken))
             self._note_served()
 
     def _note_served(self) -> None:
@@ -315,16 +301,16 @@ class _Turn:
             album.named_only = True
             return True
         if isinstance(error, ContextTooLong):
-            return self.compaction is not None and await self.compaction.too_long(self._store)
+            return self.compaction is not None and await self.compaction.too_long(self._writer.store)
         return self._asking.summary_as_user()
 
     async def _ask_once(self) -> Answer:
         """Build the request and make it."""
         self._partial.clear()
         if self.compaction is not None:
-            prompt = await self.compaction.prompt(self._user, self._store)
+            prompt = await self.compaction.prompt(self._writer.user, self._writer.store)
         else:
-            prompt = await self._asking.prompt(self._user)
+            prompt = await self._asking.prompt(self._writer.user)
         if not self.meter.reserves:
             return await self._sent(prompt)
         tokens = self.compaction.tokens if self.compaction is not None else 0
@@ -333,11 +319,11 @@ class _Turn:
 
     async def _sent(self, prompt: Prompt) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
-        if self._user is None:
+        if self._writer.user is None:
             return await self._answered(prompt)
         storing: list[asyncio.Future[None]] = []
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._store())))
+        timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._writer.store())))
         try:
             answer = await self._answered(prompt)
         finally:
@@ -371,7 +357,7 @@ class _Turn:
         self._answer = answer.text
         self.quiet, self.sends_files = is_quiet(self._request, answer.text), sends_files(used)
         fields = {"answers": self._answers or None, "tools_used": used, "unsent": self.quiet or None}
-        await self._store(self._lines.assistant(answer, final=True, **fields))
+        await self._writer.store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 
     # -- going on ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 from session.context.request import Request
 from session.models.model import Answer, ToolCall
+from session.store.store import Session
 from session.transcript.attachments import stored
 from session.transcript.line import make_line
 
@@ -69,6 +70,30 @@ class TurnLines:
 
     def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
         return make_line(role, content, self._now(), **{"message_id": self._request.id, **fields})
+
+
+class TurnWriter:
+    """Appends the lines of one turn; the question, while it is not on disk, goes with the first of them.
+
+    It is an object of its own, so that whatever stores a line need not hold the turn.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # The line of the question, until it is on disk.
+        self.user: dict[str, Any] | None = None
+
+    async def store(self, *lines: dict[str, Any]) -> None:
+        """Append the lines, none where only the question has to be on disk; see ``Session.append``."""
+        user, self.user = self.user, None
+        if user is None and not lines:
+            return
+        try:
+            await self._session.append([user, *lines] if user else lines)
+        except Exception:
+            # The question is not on disk: the next append has to bring it.
+            self.user = user
+            raise
 
 
 def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:

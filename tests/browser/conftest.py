@@ -38,7 +38,14 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     demo.fill(workspace)
     async with ModelServer() as model:
         config = with_model(
-            model, **{"tools.policy.write": "ask", "facts.enabled": False, "limits.tokens_per_day": 2_000_000}
+            model,
+            **{
+                "tools.policy.write": "ask",
+                "facts.enabled": False,
+                "limits.tokens_per_day": 2_000_000,
+                "media.max_mb": 1,
+                "agents": {"coder": {"description": "writes code"}},
+            },
         )
         async with Daemon(workspace, config=config) as daemon:
             yield Gateway(daemon, model, workspace)
@@ -46,6 +53,8 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def console(browser: Browser, gateway: Gateway) -> AsyncIterator[Console]:
+    # What a test that failed left to be answered is not for this one.
+    gateway.model.script.clear()
     width, height = DESKTOP
     context = await browser.new_context(viewport={"width": width, "height": height})
     one = Console(await context.new_page(), context, gateway)

@@ -50,12 +50,14 @@ async def test_markdown_is_rendered_and_code_is_copied(console: Console) -> None
 
 async def test_messages_wait_behind_a_turn_and_stop_ends_it(console: Console) -> None:
     """While one is answered the next ones wait, and are said to; stop ends the first, and the next runs."""
-    held = asyncio.Event()
-    console.gateway.model.script.append(Reply(text="too late", held=held))
-    console.gateway.model.script.append(Reply(text="here is the second"))
+    held, model = asyncio.Event(), console.gateway.model
+    model.script += [Reply(text="too late", held=held), Reply(text="here is the second")]
+    asked = len(model.seen)
     page = await console.open("chats/web:waits")
     await console.say("first question")
     await expect(page.locator(".talk-head")).to_contain_text("answering")
+    # Before that the first answer would be given to the second question.
+    await model.arrived(asked + 1)
     await console.say("second question")
 
     await expect(page.locator(".waits")).to_contain_text("1 message waits")

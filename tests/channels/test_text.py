@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 import regex
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from channels.text import is_blank, is_boundary, split_markdown, utf16_len
+from tests.support.examples import drawn
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 FLAG = "\U0001f1e9\U0001f1ea"
@@ -50,7 +51,7 @@ def without_fences(text: str) -> str:
     )
 
 
-@settings(max_examples=400)
+@drawn(400)
 @given(TEXTS, st.integers(2, 120), MEASURES)
 def test_every_piece_is_within_the_limit_and_none_is_blank(
     text: str, limit: int, measure: Callable[[str], int]
@@ -61,7 +62,7 @@ def test_every_piece_is_within_the_limit_and_none_is_blank(
     assert not any(is_blank(piece) for piece in pieces)
 
 
-@settings(max_examples=300)
+@drawn(300)
 @given(TEXTS, st.integers(8, 120), MEASURES)
 def test_all_that_can_be_seen_is_in_the_pieces_in_order(
     text: str, limit: int, measure: Callable[[str], int]
@@ -73,7 +74,7 @@ def test_all_that_can_be_seen_is_in_the_pieces_in_order(
     assert visible("".join(pieces)) == visible(plain)
 
 
-@settings(max_examples=300)
+@drawn(300)
 @given(TEXTS, st.integers(8, 120), MEASURES)
 def test_only_the_lines_of_fences_are_added_or_left_out(
     text: str, limit: int, measure: Callable[[str], int]
@@ -84,7 +85,7 @@ def test_only_the_lines_of_fences_are_added_or_left_out(
     assert all(char in seen for char in visible(without_fences(text)))
 
 
-@settings(max_examples=400)
+@drawn(400)
 @given(
     st.lists(
         st.sampled_from(
@@ -135,7 +136,7 @@ def test_a_boundary_is_never_within_a_grapheme_cluster(text: str) -> None:
     assert {at for at in range(len(text) + 1) if is_boundary(text, at)} <= starts
 
 
-@settings(max_examples=300)
+@drawn(300)
 @given(TEXTS, st.integers(80, 200))
 @example("```python\n" + "x = 1\n" * 40 + "```\nafter", 60)
 @example("- item\n  ```js\n" + "  call();\n" * 20 + "  ```\n", 50)

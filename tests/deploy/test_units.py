@@ -20,6 +20,7 @@ from gateway.config.schema import Schema
 from gateway.config.settings import LimitsSettings, Settings
 from gateway.errors import GatewayError
 from gateway.systemd import units
+from tests.docs.page import read
 from tests.support.harness import ROOT
 
 SERVICES = ("chat-gateway.service", "chat-gateway@.service")
@@ -89,6 +90,20 @@ def test_systemd_finds_no_fault_in_them(installed: Path) -> None:
     done = analyze("verify", "--man=no", *names, root=installed)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_nor_in_those_of_the_nightly_backup(tmp_path: Path) -> None:
+    """They stand on their page alone, with the secrets that the service itself has."""
+    service, timer = (code.text for code in read(ROOT / "docs" / "backup.md").code if code.language == "ini")
+    program = "/opt/chat-gateway/.venv/bin/chat-gateway"
+    (tmp_path / "chat-gateway-backup.service").write_text(service.replace(program, str(PROGRAM)))
+    (tmp_path / "chat-gateway-backup.timer").write_text(timer)
+
+    done = analyze("verify", "--man=no", "./chat-gateway-backup.timer", root=tmp_path)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for line in units.text("chat-gateway.service", PROGRAM).splitlines():
+        assert not line.startswith("LoadCredential=") or line in service.splitlines()
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -24,8 +24,10 @@ from gateway.config.schema import Schema
 from gateway.config.settings import Channels, Settings
 
 OPTIONS = pyromark.Options.ENABLE_TABLES
-# No language: a picture, a layout of files, or commands.
-LANGUAGES = frozenset({"", "toml", "json", "jsonl", "python", "markdown", "sh", "ini", "sql"})
+# No language: a picture, a layout of files, a synopsis.
+LANGUAGES = frozenset({"", "toml", "json", "jsonl", "python", "markdown", "sh", "text", "ini", "sql"})
+# A command of ours that is no synopsis such as "export KEY [-o PATH]".
+_COMMAND = r"^ *(\.venv/bin/)?chat-gateway (?!.*(\[|\b[A-Z]{2,}\b))"
 PROGRAMS = ("chat-gateway", ".venv/bin/chat-gateway")
 
 
@@ -46,6 +48,8 @@ class Page:
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     code: list[Code] = field(default_factory=list)
+    # What stands as code within sentences.
+    spans: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
@@ -64,6 +68,8 @@ def parse(text: str, path: Path) -> Page:
     for event, span in pyromark.events_with_range(text, options=OPTIONS):
         raw = source[span["start"] : span["end"]].decode(errors="replace")
         line = source.count(b"\n", 0, span["start"]) + 1
+        if isinstance(event, dict) and "Code" in event:
+            page.spans.append(event["Code"])
         match event:
             case {"Start": {"Heading": _}} | {"Start": {"CodeBlock": _}}:
                 parts = []
@@ -110,6 +116,7 @@ def faults(page: Page) -> list[str]:
     found = list(page.faults)
     for code in page.code:
         found += [f"line {code.line}: {fault}" for fault in _faults_of_code(code)]
+    found += [fault for span in page.spans for fault in _wrong_span(span)]
     return found + list(_dead_links(page))
 
 
@@ -130,13 +137,29 @@ def _faults_of_code(code: Code) -> Iterator[str]:
     except (ValueError, SyntaxError) as error:
         yield f"not {code.language}: {error}"
     if code.language in ("", "sh"):
-        yield from _wrong_commands(code.text)
+        wrong = list(_wrong_commands(code.text))
+        yield from wrong
+        # What stands elsewhere nobody types: tests/system/test_documented_commands.py.
+        if not wrong and not code.language and re.search(_COMMAND, code.text, re.MULTILINE):
+            yield "commands stand in a block of sh"
+
+
+def _wrong_span(span: str) -> Iterator[str]:
+    """Find commands within sentences that are none; there a verb may stand without what it needs."""
+    if span.startswith("chat-gateway ") and any(_wrong_commands(span)):
+        verbs = itertools.takewhile(re.compile(r"[a-z][a-z-]*$").match, span.split())
+        yield from _wrong_commands(" ".join([*verbs, "--help"]))
+
+
+def is_ours(document: dict[str, Any]) -> bool:
+    """Say whether a piece of TOML is of our configuration: others have none of our tables."""
+    return all(name in Settings.model_fields for name in document)
 
 
 def unknown_keys(document: dict[str, Any]) -> Iterator[str]:
     """Find what is no key of ours in a piece of a configuration; other TOML has none of our tables."""
     schema = Schema(Settings)
-    if not all(name in Settings.model_fields for name in document):
+    if not is_ours(document):
         return
     for path in _paths(document, ()):
         other_channel = path[0] == "channels" and path[1] not in Channels.model_fields

@@ -30,7 +30,7 @@ def test_the_page_names_what_the_unit_uses() -> None:
     assert units.PACKAGED_PROGRAM in text
     for path in (f"/var/lib/{unit()['StateDirectory']}", "/etc/chat-gateway/config.toml", "/etc/credstore"):
         assert path in text
-    assert f"sudo -u {unit()['User']} " in text
+    assert f" -u {unit()['User']} " in text
     assert f"userdel {unit()['User']}" in text
     for name in units.NAMES:
         assert f"../systemd/{name}" in text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.docs.page import faults, parse, read
+from gateway.config.load import load
+from tests.docs.page import faults, is_ours, parse, read
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,6 +36,9 @@ def test_a_page_is_sound(path: Path) -> None:
         ("    chat-gateway cron add --evry 2h --message hi\n", "evry"),
         ("    chat-gateway sessions exprot [--to FORMAT]\n", "exprot"),
         ("```sh\nFOO=1\nchat-gateway run --role al\n```\n", "--role"),
+        ("```\nchat-gateway sessions list\n```\n", "a block of sh"),
+        ("say `chat-gateway sesions list`\n", "sesions"),
+        ("say `chat-gateway sessions exprot KEY`\n", "exprot"),
         ("[x](nowhere.md)\n", "link to nothing"),
         ("![x](nowhere.png)\n", "link to nothing"),
         ("# One\n\n[x](#two)\n", "no heading"),
@@ -53,7 +59,8 @@ def test_what_is_wrong_is_found(text: str, fault: str) -> None:
         "# One `two`: three!\n\n# One `two`: three!\n\n[a](#one-two-three) [b](#one-two-three-1)\n",
         "```toml\n[http]\nport = 1\ntoken_file = 'x'\n\n[people]\nada = ['telegram:1']\n```\n",
         "```toml\n[project]\nname = 'x'\n```\n",
-        "```\n.venv/bin/chat-gateway chat -m hi | cat   # prints\n```\n",
+        "```sh\n.venv/bin/chat-gateway chat -m hi | cat   # prints\n```\n",
+        "say `chat-gateway parked retry`, `chat-gateway memory show KEY` and `other-program --oops`\n",
         "| a | b |\n|---|---|\n| `x\\|y` | z |\n",
         "[a](README.md#start) <https://example.org/>\n",
         "````markdown\n```\nx\n```\n````\n",
@@ -61,3 +68,27 @@ def test_what_is_wrong_is_found(text: str, fault: str) -> None:
 )
 def test_what_is_right_is_let_be(text: str) -> None:
     assert faults(parse(text, ROOT / "page.md")) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_its_configuration_is_loaded(path: Path, tmp_path: Path) -> None:
+    """Each piece of a configuration is one to start with, once the files that it names are there."""
+    for number, code in enumerate(read(path).code):
+        # The parrot's table comes with its package; tests/channels/test_write_a_channel.py loads it.
+        if code.language != "toml" or "channels.parrot" in code.text or not is_ours(tomllib.loads(code.text)):
+            continue
+        file = tmp_path / f"{number}.toml"
+        file.write_text(re.sub(r'(?<=")/(?=etc/)', f"{tmp_path}/", code.text))
+        for named in re.findall(rf'"({tmp_path}/[^"]+)"', file.read_text()):
+            Path(named).parent.mkdir(parents=True, exist_ok=True)
+            Path(named).write_text("a-secret-of-the-page-0123456789")
+
+        assert load(file, tmp_path, given(tmp_path, code.text)) is not None, code.text
+
+
+def given(folder: Path, text: str) -> dict[str, str]:
+    """Return the environment of a service: platforms whose token no file has get it from systemd."""
+    for name, table in tomllib.loads(text).get("channels", {}).items():
+        if table.get("enabled") and not table.keys() & {"token", "token_file"}:
+            (folder / f"channels.{name}.token").write_text("a-secret-of-the-page-0123456789")
+    return {"CREDENTIALS_DIRECTORY": str(folder)}

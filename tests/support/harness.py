@@ -212,7 +212,11 @@ async def _started(
 async def command(workspace: Path, *words: str, config: Mapping[str, Any] | None = None) -> tuple[int, str]:
     """Run one verb of the command line; return its exit code and what it printed to stdout."""
     process = await _started(["gateway", "--workspace", str(workspace), *words], config or {}, stdout=True)
-    out, _ = await asyncio.wait_for(process.communicate(), 120)
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), 120)
+    except TimeoutError:
+        process.kill()
+        raise
     assert process.returncode is not None
     return process.returncode, out.decode()
 

@@ -38,7 +38,9 @@ MODULES = (
     "channels.discord.adapter",
     "tests.support.killable",
     "uvicorn.protocols.http.h11_impl",
-    "uvicorn.lifespan.on",
+    "uvicorn.lifespan.off",
+    # FastAPI looks whether a model is one of these.
+    "pydantic.v1",
     "uvloop",
 )
 
@@ -70,6 +72,10 @@ class Prepared:
         # A server that still imports has room for requests: they wait in its socket.
         socket.send_fds(self._socket, [request], list(fds))
 
+    def fileno(self) -> int:
+        """Return the descriptor of its socket: a process that inherits it may ask as ``start`` does."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """End the server; its processes go on."""
         self._socket.close()
@@ -77,6 +83,13 @@ class Prepared:
 
 
 _servers: dict[bool, Prepared] = {}
+
+
+def server(*, litellm: bool) -> Prepared:
+    """Return the server of this worker, started where none runs yet."""
+    if litellm not in _servers:
+        _servers[litellm] = Prepared(litellm=litellm)
+    return _servers[litellm]
 
 
 def end_servers() -> None:
@@ -128,14 +141,12 @@ async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
 
 async def spawn(words: Sequence[str], *, env: Mapping[str, str], stdout: bool = False) -> Process:
     """Start ``python -m <words>`` without its imports; stderr is a pipe, and so is stdout where wanted."""
-    litellm = env.get("CHAT_GATEWAY_MODEL__NAME", "echo") != "echo"
-    if litellm not in _servers:
-        _servers[litellm] = Prepared(litellm=litellm)
+    asked = server(litellm=env.get("CHAT_GATEWAY_MODEL__NAME", "echo") != "echo")
     null = os.open(os.devnull, os.O_RDWR)
     pipes = [os.pipe(), os.pipe(), os.pipe()]
     (out, out_in), (err, err_in), (told, told_in) = pipes
     try:
-        _servers[litellm].start(words, env=env, fds=[null, out_in if stdout else null, err_in, told_in])
+        asked.start(words, env=env, fds=[null, out_in if stdout else null, err_in, told_in])
     finally:
         for fd in (null, out_in, err_in, told_in):
             os.close(fd)
@@ -160,7 +171,10 @@ async def _reader(fd: int) -> asyncio.StreamReader:
 
 
 def serve(asks: socket.socket) -> tuple[list[str], dict[str, str]] | None:
-    """Fork for each request; return in a child what it is to be, and None when nobody asks any more."""
+    """Fork for each request; return in a child what it is to be, and None when nobody asks any more.
+
+    A request is ``{"words": [...], "env": {...}}``, perhaps with the folder ``cwd`` in which the child works.
+    """
     import selectors
 
     # By the descriptor of a child: its pid, and who is told of its end.
@@ -194,6 +208,7 @@ def serve(asks: socket.socket) -> tuple[list[str], dict[str, str]] | None:
                     os.dup2(fds[number], number)
                 for fd in fds:
                     os.close(fd)
+                os.chdir(request.get("cwd", "."))
                 return request["words"], request["env"]
             for fd in fds[:3]:
                 os.close(fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aio_pika
 import pytest
@@ -46,11 +47,23 @@ async def test_a_gateway_in_roles_works_under_them(tmp_path: Path, broker: Broke
             assert (await command(tmp_path, "status", "--alive", config=config))[0] == 0
             assert await channels.stop() == 0
             assert (await command(tmp_path, "status", "--alive", config=config))[0] == 69
+            # What a user may not ask is said in words, and is no fault.
+            said = {
+                url: await clock_of_the_broker(tmp_path, config, url) for url in (session_url, channels_url)
+            }
+            assert said[session_url] == "ok    clock: within 30 s of the broker's"
+            assert said[channels_url].startswith("ok    clock: the broker's is not known: this user may make")
             assert b"Traceback" not in channels.log
         finally:
             for daemon in (channels, session):
                 if daemon.alive:
                     await daemon.kill()
+
+
+async def clock_of_the_broker(workspace: Path, config: dict[str, Any], url: str) -> str:
+    _, out = await command(workspace, "doctor", config=config | {"broker.url": url})
+    (line,) = (line for line in out.splitlines() if "clock: " in line and "the broker's" in line)
+    return line
 
 
 async def test_an_adapter_makes_the_queue_of_its_replies(broker: Broker, broker_name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,13 +72,21 @@ async def test_a_gateway_works_over_tls_in_roles(secured: Secured, tmp_path: Pat
     assert answer["reply"] == "echo: hello"
 
 
-async def test_the_end_of_the_brokers_certificate_is_told(secured: Secured, tmp_path: Path) -> None:
-    """A month before, `doctor` warns: the test's is valid for two days."""
-    said = await broker_check(secured, tmp_path, name="certificates")
+async def test_the_ends_of_both_certificates_are_told(secured: Secured, tmp_path: Path) -> None:
+    """A month before, `doctor` warns: those of the tests are valid for two days. The clocks are compared."""
+    config = secured.config()
+    _, out = await command(tmp_path, "doctor", "--json", config=config)
 
-    assert said.startswith("warn")
-    assert "the broker's certificate is valid until 20" in said
-    assert "try: renew it on the broker" in said
+    found = json.loads(out)
+    own, broker = (each for each in found if each["name"] == "certificates")
+    assert (own["level"], broker["level"]) == ("warn", "warn")
+    assert f"own certificate {config['broker.cert_file']} is valid until 20" in own["text"]
+    assert "renew broker.cert_file" in own["cure"]
+    assert "the broker's certificate is valid until 20" in broker["text"]
+    assert broker["cure"] == "renew it on the broker"
+    assert {"name": "clock", "level": "ok", "text": "within 30 s of the broker's", "cure": ""} in found
+    (version,) = (each for each in found if each["name"] == "broker version")
+    assert (version["level"], version["text"].startswith("RabbitMQ 3.")) == ("ok", True)
 
 
 async def test_another_authority_is_refused(secured: Secured, tmp_path: Path) -> None:

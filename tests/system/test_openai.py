@@ -20,6 +20,14 @@ from tests.support.until import until
 TOKEN = "correct-horse-battery-staple"
 
 
+AGENTS: dict[str, Any] = {
+    "coder": {"persona": "You are CODER.", "model": {"max_output_tokens": 77}},
+    "clerk": {"choosable": False},
+    "porter": {"choosable": False},
+}
+BINDINGS = [{"agent": "clerk", "chat": "web:books", "fixed": True}]
+
+
 @pytest.fixture(params=["embedded", "rabbitmq"])
 def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.param == "embedded":
@@ -30,11 +38,17 @@ def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(
-    workspace: Path, queue: dict[str, Any]
+    workspace: Path, queue: dict[str, Any], **more: Any
 ) -> AsyncIterator[tuple[Daemon, ModelServer, openai.AsyncOpenAI]]:
     """A daemon with a model of its own, and the client for it."""
     async with ModelServer() as model:
-        config = {"model.name": "openai/stub", "model.api_base": model.url, "http.token": TOKEN, **queue}
+        config = {
+            "model.name": "openai/stub",
+            "model.api_base": model.url,
+            "http.token": TOKEN,
+            **queue,
+            **more,
+        }
         async with Daemon(workspace, config=config) as daemon, client_of(daemon) as client:
             yield daemon, model, client
 
@@ -187,3 +201,60 @@ async def test_who_breaks_off_stops_the_turn(tmp_path: Path, queue: dict[str, An
 
     assert len(answer) == 4000
     assert [each.outcome for each in model.seen] == ["aborted", "answered"]
+
+
+async def test_a_model_names_an_agent(tmp_path: Path, queue: dict[str, Any]) -> None:
+    """One chat has one agent at a time: naming another ends the conversation; what may not be is refused."""
+    async with serving(tmp_path, queue, agents=AGENTS, bindings=BINDINGS) as (daemon, model, client):
+
+        async def ask(name: str, user: str, text: str, key: str = "") -> str:
+            header = {"Idempotency-Key": key} if key else {}
+            answer = await client.chat.completions.create(
+                model=name, user=user, messages=said(text), extra_headers=header
+            )
+            return str(answer.choices[0].message.content)
+
+        names = [each.id async for each in client.models.list()]
+        told = [
+            await ask("default", "ada", "one"),
+            await ask("coder", "ada", "two", "k2"),
+            await ask("chat-gateway", "ada", "three"),
+            await ask("coder", "ada", "two", "k2"),
+            await ask("default", "ada", "/agent"),
+            await ask("default", "ada", "four"),
+            await ask("clerk", "books", "five"),
+        ]
+        stream = await client.chat.completions.create(
+            model="coder", user="bob", messages=said("six"), stream=True
+        )
+        text, _ = await streamed(stream)
+        refused = []
+        for name, user in (("coder", "books"), ("clerk", "ada"), ("porter", "ada"), ("codre", "ada")):
+            with pytest.raises(openai.APIStatusError) as error:
+                await ask(name, user, "never asked")
+            refused.append(error.value)
+        # They wait for one another in the line of their chat, each with the agent that it names.
+        await asyncio.gather(*(ask(("coder", "default")[n % 2], "both", f"side {n}") for n in range(4)))
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(base_url=daemon.url, trust_env=False, headers=headers) as web:
+            listed = (await web.get("/v1/sessions")).json()["sessions"]
+
+    assert names == ["chat-gateway", "openai/stub", "default", "coder", "clerk"]
+    assert told[:4] == ["stub: one", "stub: two", "stub: three", "stub: two"]
+    assert told[4].startswith("coder answers here")
+    assert (told[5:], text) == (["stub: four", "stub: five"], "stub: six")
+    asked = {seen.text: seen for seen in model.turns}
+    by_coder = {text for text, seen in asked.items() if "CODER" in str(seen.body)}
+    assert by_coder == {"two", "three", "six", "side 0", "side 2"}
+    assert len(model.turns) == len(asked) == 10
+    # Nothing that one agent was told is seen by another.
+    assert "stub: one" not in str(asked["two"].messages)
+    assert "stub: two" in str(asked["three"].messages)
+    assert [type(each) for each in refused] == [
+        *[openai.PermissionDeniedError] * 3,
+        openai.NotFoundError,
+    ]
+    assert "has chosen clerk for this chat" in refused[0].message
+    assert "clerk is not to be chosen in a chat" in refused[1].message
+    of_ada = sorted((each["agent"], each["message_count"]) for each in listed if each["key"] == "web:ada")
+    assert of_ada == [("coder", 4), ("default", 2), ("default", 2)]

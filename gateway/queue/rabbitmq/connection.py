@@ -1,4 +1,4 @@
-"""Connections and channels to RabbitMQ: the one file that knows the AMQP client library.
+"""Connections and channels to RabbitMQ, by the AMQP client library.
 
 Every wait ends: with an answer, or with ``LinkDown``. Publishing and acknowledging never wait.
 """
@@ -14,16 +14,16 @@ from typing import Any
 import aio_pika
 import aiormq
 import structlog
-from aio_pika.abc import UnderlayConnection
 from aiormq.abc import ChannelFrame, DeliveredMessage
 from aiormq.channel import Channel as RawChannel
 from pamqp import commands, frame
 
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq import lenient
-from gateway.queue.rabbitmq.frames import Connection, Whole
+from gateway.queue.rabbitmq.frames import Whole
+from gateway.queue.rabbitmq.leased import LeasedConnection
 from gateway.queue.rabbitmq.refusals import refusal
-from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles, refusal_of
+from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles, alert_of, refusal_of
 from gateway.queue.rabbitmq.wire import (
     AccessRefused,
     BrokerMessage,
@@ -59,26 +59,6 @@ _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
 )
 
 
-class _Underlay(UnderlayConnection):
-    @classmethod
-    async def make_connection(
-        cls, url: Any, timeout: float | None = None, **kwargs: Any
-    ) -> aiormq.abc.AbstractConnection:
-        connection = Connection(url, **kwargs)
-        async with asyncio.timeout(timeout):
-            await connection.connect()
-            await connection.ready()
-        return connection
-
-
-class _LeasedConnection(aio_pika.Connection):
-    async def connect(self, timeout: float | None = None) -> None:
-        self.transport = await _Underlay.connect(
-            self.url, self._on_connection_close, timeout=timeout, **self.kwargs
-        )
-        await self._on_connected()
-
-
 class _Channel(RawChannel):
     """The library's channel without a task per delivery, and with one frame of each."""
 
@@ -99,7 +79,7 @@ class _Channel(RawChannel):
 class Link:
     """One open connection. ``ended`` is set when it is gone."""
 
-    def __init__(self, connection: _LeasedConnection, url: str) -> None:
+    def __init__(self, connection: LeasedConnection, url: str) -> None:
         transport = connection.transport
         assert transport is not None
         self._pika, self._url, self._raw = connection, url, transport.connection
@@ -118,14 +98,20 @@ class Link:
             LinkDown: nobody answers, or the broker refuses; the text holds no credentials.
         """
         with _renamed(url):
-            connection = await aio_pika.connect(
-                url,
-                timeout=timeout_s,
-                connection_class=_LeasedConnection,
-                client_properties={"connection_name": title},
-                heartbeat=heartbeat_s,
-                ssl_context=await asyncio.to_thread(tls.context) if url.startswith("amqps:") else None,
-            )
+            context = await asyncio.to_thread(tls.context) if url.startswith("amqps:") else None
+            try:
+                connection = await aio_pika.connect(
+                    url,
+                    timeout=timeout_s,
+                    connection_class=LeasedConnection,
+                    client_properties={"connection_name": title},
+                    heartbeat=heartbeat_s,
+                    ssl_context=context,
+                )
+            except (aiormq.exceptions.AMQPError, OSError) as error:
+                if context and (alert := await alert_of(error, url, context)) is not None:
+                    raise alert from error
+                raise
         return cls(connection, url)
 
     @property

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from durable import causes
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.refusals import Refusal
 
+TLS_PORT = 5671
+_ALERT_S = 2.0
+_CUT = (ConnectionResetError, BrokenPipeError, EOFError)
 _AUTHORITY = "broker.ca_file names the certificate of the authority that signed the broker's"
 _OWN = "broker.cert_file and broker.key_file name the certificate that the broker asks for"
 
@@ -55,6 +60,31 @@ def refusal_of(error: BaseException) -> Refusal | None:
             return Refusal(f"the broker's certificate is not trusted: {cause.verify_message}", hint)
         if isinstance(cause, ssl.SSLError):
             return _handshake(cause)
+    return None
+
+
+async def alert_of(error: BaseException, url: str, context: ssl.SSLContext) -> ssl.SSLError | None:
+    """Ask once more what a broker that cut a connection has against our certificate; None where nothing.
+
+    By TLS 1.3 it refuses after the handshake. What we had sent by then makes its machine reset the
+    connection, which drops the alert unread: whoever sends nothing hears it.
+    """
+    if refusal_of(error) is not None or not any(isinstance(cause, _CUT) for cause in causes(error)):
+        return None
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(_ALERT_S):
+            reader, writer = await asyncio.open_connection(
+                parts.hostname, parts.port or TLS_PORT, ssl=context
+            )
+            try:
+                await reader.read(1)
+            finally:
+                writer.transport.abort()
+    except ssl.SSLError as alert:
+        return alert
+    except (OSError, TimeoutError):
+        pass
     return None
 
 

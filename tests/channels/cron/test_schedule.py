@@ -7,7 +7,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.cron.schedule import (
@@ -28,6 +28,7 @@ from channels.cron.schedule import (
     read,
     slot_name,
 )
+from tests.support.examples import drawn
 
 BERLIN = ZoneInfo("Europe/Berlin")
 # Its clocks change by half an hour.
@@ -238,7 +239,7 @@ SCHEDULES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@drawn(300)
 @given(SCHEDULES, INSTANTS)
 def test_slots_only_grow_and_the_way_back_finds_the_same(schedule: Schedule, instant: datetime) -> None:
     following = next_after(schedule, instant)
@@ -251,7 +252,7 @@ def test_slots_only_grow_and_the_way_back_finds_the_same(schedule: Schedule, ins
     assert before is None or (before <= instant and next_after(schedule, before) == following)
 
 
-@settings(deadline=None, max_examples=100)
+@drawn(100)
 @given(SCHEDULES, INSTANTS, st.timedeltas(timedelta(0), timedelta(hours=30)))
 def test_what_is_made_up_are_slots_between(schedule: Schedule, last: datetime, away: timedelta) -> None:
     now = last + away

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.base import Arrival
@@ -22,6 +22,7 @@ from channels.discord.messages import (
     read_message,
     snowflake_at,
 )
+from tests.support.examples import drawn
 
 ME = DiscordBot("100", frozenset({"900"}))
 HERE = Location("10", "1")
@@ -259,7 +260,7 @@ FIELDS = sorted(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@drawn(300)
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
 def test_no_shape_raises(odd: dict[str, Any]) -> None:
     """Whatever stands in a field, the answer is an arrival or the reason why there is none."""

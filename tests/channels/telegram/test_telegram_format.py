@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import telegram
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channels.base import Rendered
 from channels.telegram.format import MAX_ENTITIES, render
 from channels.text import is_blank, utf16_len
+from tests.support.examples import drawn
 from tests.support.telegram_server import TelegramServer
 from tests.support.telegram_texts import check_entities
 
@@ -108,7 +109,7 @@ def shown(pieces: list[Rendered]) -> str:
     return "\n".join([*(piece.plain for piece in pieces), *links])
 
 
-@settings(max_examples=500)
+@drawn(500)
 @given(MARKDOWN | st.text(max_size=200), st.sampled_from([16, 40, 100, 4096]))
 @example("**a ||b** c||", 4096)
 @example(f"**{GRIN * 30}**", 17)
@@ -136,7 +137,7 @@ def nested(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return within and len(kinds) == 2
 
 
-@settings(max_examples=500)
+@drawn(500)
 @given(MARKDOWN, st.sampled_from([24, 100, 4096]))
 @example("[w1x]: https://w2x.example\n\nw3x", 4096)
 @example("<div>\nw1x\n</div>\n\n<w2x> $w3x$ \\(w4x^2\\)", 4096)

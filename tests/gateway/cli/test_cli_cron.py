@@ -189,6 +189,22 @@ def test_a_torn_file_is_listed_and_its_original_kept_at_the_first_change(tmp_pat
     assert [row["payload"]["message"] for row in rows_of(tmp_path)] == ["one", "three"]
 
 
+def test_changes_that_nobody_understands_are_told_and_left_out(tmp_path: Path) -> None:
+    """What another program left in ``action.jsonl`` is read by the clock alone; damage would stay unseen."""
+    path = tmp_path / "cron" / "action.jsonl"
+    path.parent.mkdir(parents=True)
+    sound = b'{"action": "del", "params": {"job_id": "1"}}\n'
+    path.write_bytes(sound + b"no json\n" + b'{"action": "none"}\n')
+    base = ["--workspace", str(tmp_path), "sessions", "verify"]
+
+    codes = [main(base), main([*base, "--repair"]), main(base)]
+
+    assert codes == [1, 0, 0]
+    assert path.read_bytes() == sound
+    (kept,) = path.parent.glob("action.jsonl.corrupt-*")
+    assert b"no json" in kept.read_bytes()
+
+
 async def test_run_without_a_daemon_puts_a_letter_that_waits(tmp_path: Path) -> None:
     name = Ran(tmp_path, "add", "--every", "2h", "--message", "now!", "--to", "telegram:1").out.strip()
 

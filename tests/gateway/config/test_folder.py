@@ -11,7 +11,8 @@ import pytest
 from gateway.__main__ import main
 from gateway.config import folder
 from gateway.config.load import load
-from gateway.doctor.checks import Check, examine
+from gateway.doctor.checks import examine
+from gateway.doctor.finding import Check
 from gateway.errors import ConfigError, GatewayError
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from gateway.app.erasure import Erasure
 from gateway.app.sessions import build_session_services
 from gateway.config.settings import Settings
-from gateway.doctor.checks import Check, examine
+from gateway.doctor.checks import examine
+from gateway.doctor.finding import Check
 from session.kept.erasing import Owed
 
 

@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from gateway.config.settings import Settings
 from gateway.doctor import machine
+from gateway.doctor.checks import examine
 
-MOUNTS = [("/", "ext4"), ("/srv", "nfs4"), ("/srv/local disk", "xfs"), ("/mnt", "tmpfs"), ("/mnt", "cifs")]
+MOUNTINFO = (
+    "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro",
+    "40 22 0:44 / /srv rw - nfs4 host:/srv rw,vers=4.2",
+    r"41 40 8:2 / /srv/local\040disk rw,nobarrier - xfs /dev/sdb rw,attr2",
+    "42 22 0:45 / /mnt rw - tmpfs tmpfs rw",
+    "43 22 0:46 / /mnt rw - cifs //host/mnt rw",
+    "44 22 0:47 / /layer rw master:3 - overlay overlay rw,lowerdir=/a,volatile",
+    "45 22 8:3 / /old rw - ext3 /dev/sdc rw,barrier=0",
+)
+MOUNTS = [machine.read_mount(line) for line in MOUNTINFO]
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"),
+    ("path", "kind", "option"),
     [
-        ("/home", "ext4"),
-        ("/srv/chat", "nfs4"),
-        ("/srv/local disk/chat", "xfs"),
-        ("/srvx", "ext4"),
-        ("/mnt/chat", "cifs"),
+        ("/home", "ext4", None),
+        ("/srv/chat", "nfs4", None),
+        ("/srv/local disk/chat", "xfs", "nobarrier"),
+        ("/srvx", "ext4", None),
+        ("/mnt/chat", "cifs", None),
+        ("/layer/chat", "overlay", "volatile"),
+        ("/old", "ext3", "barrier=0"),
     ],
 )
-def test_the_file_system_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
-    """Of two at one point the later one covers the other."""
-    assert machine.kind_of(Path(path), MOUNTS) == kind
+def test_the_file_system_is_that_of_the_nearest_mount(path: str, kind: str, option: str | None) -> None:
+    """Of two at one point the later one covers the other; options that leave syncs out are named."""
+    mount = machine.mount_of(Path(path), MOUNTS)
+    lie = machine.lie_of(mount, "/usr/lib/libc.so.6")
+
+    assert mount is not None
+    assert mount.kind == kind
+    assert (lie is not None) == (option is not None)
+    if lie is not None:
+        assert option in lie[0]
+        assert lie[1] == f"mount {mount.point} without {option}"
+
+
+def test_a_library_that_answers_syncs_itself_is_seen() -> None:
+    lie = machine.lie_of(None, "7f00 r-xp /usr/lib/x86_64-linux-gnu/libeatmydata.so.1.3.0\n")
+
+    assert lie == (
+        "libeatmydata.so answers syncs without one",
+        "run the gateway without it: unset LD_PRELOAD",
+    )
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs"])
@@ -40,16 +71,44 @@ def test_a_sync_is_timed_and_leaves_nothing(tmp_path: Path) -> None:
 def test_memory_is_named(tmp_path: Path) -> None:
     """A workspace that a restart of the machine empties is told of."""
     memory = Path("/dev/shm")
-    if machine.kind_of(memory, machine.mounts()) != "tmpfs":
+    mount = machine.mount_of(memory, machine.mounts())
+    if mount is None or mount.kind != "tmpfs":
         pytest.skip("no file system in memory here")
     found = {name: (level, text) for name, level, text, _ in machine.check(memory)}
 
     assert found["file system"] == ("warn", "tmpfs is memory: a restart of the machine loses all")
     assert {"inodes", "open files"} <= set(found)
-    assert machine.kind_of(tmp_path, machine.mounts()) != ""
+    assert machine.mount_of(tmp_path, machine.mounts()) is not None
 
 
 def test_the_locked_packages_are_within_range() -> None:
+    """Named are what the gateway itself is made of, the extras only where they are installed."""
     level, text, _ = machine.versions()
 
-    assert (level, text.startswith("Python 3.")) == ("ok", True)
+    assert (level, text.startswith("chat-gateway ")) == ("ok", True)
+    for name in ("Python 3.", "SQLite 3.", "aio-pika ", "litellm ", "discord.py ", "mcp "):
+        assert name in text
+
+
+async def test_a_folder_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
+    """A look that hangs is its own finding; all others are there, and those of the whole folder as well."""
+    os.mkfifo(_folder(tmp_path / "state") / "retention.json")
+    settings = Settings.model_validate({"workspace": tmp_path})
+
+    found = {check.name: check async for check in examine(settings, local_s=2.0)}
+    release(tmp_path / "state" / "retention.json")
+
+    assert found["clock"].level == "fail"
+    assert found["clock"].text == f"no answer from {tmp_path} within 2 s"
+    assert "network" in found["clock"].cure
+    assert {"workspace", "locks", "transcripts", "cron", "erasures", "channels"} <= set(found)
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def release(fifo: Path) -> None:
+    """Let go of whoever waits to read it."""
+    os.close(os.open(fifo, os.O_WRONLY))

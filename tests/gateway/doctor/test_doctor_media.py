@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from gateway.config.settings import Settings
-from gateway.doctor.checks import MEDIA_MANY_BYTES, examine
+from gateway.doctor.checks import examine
+from gateway.doctor.workspace import MEDIA_MANY_BYTES
 
 
 async def test_doctor_warns_of_many_media(tmp_path: Path) -> None:

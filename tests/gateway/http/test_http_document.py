@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -20,9 +21,12 @@ from schemathesis.specs.openapi.checks import (
 
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
+from tests.support.examples import drawn
 
+# `make chaos` draws new examples of what these draw inside.
+pytestmark = pytest.mark.hypothesis
 TOKEN = "correct-horse-battery-staple"
-EXAMPLES = 8
+EXAMPLES = 16
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     status_code_conformance,
@@ -51,7 +55,7 @@ async def test_nor_for_who_may_only_look(tmp_path: Path) -> None:
         token = Tokens(place.application.settings.state).add("reader", "read")
         before = await _sessions(place)
 
-        await asyncio.to_thread(Trying(document, place.server.url, token, there, examples=3).all)
+        await asyncio.to_thread(Trying(document, place.server.url, token, there, examples=8).all)
 
         assert await _sessions(place) == before
 
@@ -110,11 +114,9 @@ class Trying:
     def _try(self, operation: Any, mode: GenerationMode) -> None:
         examples = min(self._examples, SLOW.get(operation.path, self._examples))
 
-        @settings(
-            max_examples=examples,
-            deadline=None,
+        @drawn(
+            examples,
             database=None,
-            derandomize=True,
             phases=[Phase.explicit, Phase.generate],
             suppress_health_check=list(HealthCheck),
         )

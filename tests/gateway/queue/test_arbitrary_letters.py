@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import strategies as st
 
 from bench.application import settings as configured
@@ -19,6 +19,7 @@ from gateway.app.app import Application
 from gateway.queue.mailbox import INBOUND
 from tests.gateway.fed_gateway import PLATFORM, TOPICS, WEB, Foreign, Gateway, Odd, put_all
 from tests.support.broker import Broker
+from tests.support.examples import drawn
 
 HUGE = 10**30
 SIZE = b'{"v":1,"id":"web:x","key":"web:a","channel":"web","chat_id":"a","text":"hi","group":"yes",'
@@ -116,8 +117,8 @@ def _check(gateway: Gateway, odd: list[Odd], before: Counter[bytes]) -> None:
 
 
 def _limits(examples: int) -> Any:
-    return settings(
-        max_examples=examples,
+    return drawn(
+        examples,
         phases=(Phase.explicit, Phase.generate),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
@@ -144,7 +145,7 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator
 _count = itertools.count()
 
 
-@_limits(20)
+@_limits(40)
 @example(odd=PROVEN)
 @given(odd=st.lists(_letters(*_WHERES), max_size=15))
 def test_no_body_ends_a_loop_over_the_embedded_queue(embedded: Gateway, odd: list[Odd]) -> None:
@@ -155,7 +156,7 @@ def test_no_body_ends_a_loop_over_the_embedded_queue(embedded: Gateway, odd: lis
     embedded.run(embedded.replay_and_drop())
 
 
-@_limits(20)
+@_limits(40)
 @example(odd=[(each, {}) for each in PROVEN], parked=[])
 @example(odd=[(Odd(INBOUND, b"x"), {"message_id": "x" * 255, "headers": {"key": "k" * 70_000}})], parked=[])
 @given(

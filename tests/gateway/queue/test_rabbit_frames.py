@@ -12,7 +12,8 @@ from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from pamqp import body, commands, frame, header, heartbeat
 
 from gateway.queue.rabbitmq import lenient
-from gateway.queue.rabbitmq.frames import Connection, Frames, Whole
+from gateway.queue.rabbitmq.frames import Frames, Whole
+from gateway.queue.rabbitmq.leased import Connection
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending, ack_frame, content_frames
 
 lenient.install()

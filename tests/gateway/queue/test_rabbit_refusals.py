@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import Settings
-from gateway.doctor.checks import BROKER_S, Check, examine
+from gateway.doctor.broker import BROKER_S
+from gateway.doctor.checks import examine
+from gateway.doctor.finding import Check
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.refusals import refusal

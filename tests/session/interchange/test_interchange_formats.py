@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session.interchange import annabelle, archive, overlay, rows
@@ -19,6 +19,7 @@ from session.interchange.nanobot import B64_NAMES, OLD_NAMES
 from session.interchange.parts import calls_of, is_record, text_of
 from session.transcript.line import make_line, read_time
 from session.transcript.transcript import parse
+from tests.support.examples import drawn
 
 BEGAN = datetime(2026, 2, 11, 1, 14, 59, 755000, tzinfo=UTC)
 ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
@@ -121,7 +122,7 @@ def sent(conversation: Conversation) -> list[Line]:
     return [line for line in conversation.lines[begin:] if not is_record(line)]
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(100)
 @given(conversations())
 def test_nanobot_carries_everything(conversation: Conversation) -> None:
     for name in ("nanobot", "nanobot-b64"):
@@ -137,7 +138,7 @@ def test_nanobot_carries_everything(conversation: Conversation) -> None:
         assert found.lost == FORMATS[name].encode(conversation).lost == ()
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(100)
 @given(conversations())
 def test_overlay_carries_messages_times_and_every_summary(conversation: Conversation) -> None:
     found = back("overlay", conversation)
@@ -151,7 +152,7 @@ def test_overlay_carries_messages_times_and_every_summary(conversation: Conversa
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(100)
 @given(conversations())
 def test_annabelle_carries_what_follows_the_newest_summary(conversation: Conversation) -> None:
     found = back("annabelle", conversation)
@@ -164,7 +165,7 @@ def test_annabelle_carries_what_follows_the_newest_summary(conversation: Convers
     assert [line["first_kept"] for line in overlays(found.lines)] == [0] * len(newest)
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(100)
 @given(conversations())
 def test_archive_carries_what_follows_the_newest_summary(conversation: Conversation) -> None:
     found = back("archive", conversation)
@@ -175,7 +176,7 @@ def test_archive_carries_what_follows_the_newest_summary(conversation: Conversat
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(100)
 @given(conversations())
 def test_rows_carry_all_messages_and_the_newest_summary(conversation: Conversation) -> None:
     found = back("rows", conversation)
@@ -186,7 +187,7 @@ def test_rows_carry_all_messages_and_the_newest_summary(conversation: Conversati
     assert [line["content"] for line in overlays(found.lines)] == newest
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(100)
 @given(conversations())
 def test_what_is_left_behind_is_said(conversation: Conversation) -> None:
     users = sum(line["role"] == "user" for line in conversation.lines)

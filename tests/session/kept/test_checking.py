@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ulid import ULID
 
+from session.background.job_files import BackgroundJob, JobFiles
 from session.kept.checking import verify
+from session.models.model import Usage
+from session.models.usage_lines import SpendingRow
+from session.models.usage_report import report
+from session.store.archived import read_beginning
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from tests.session.store_place import talk
@@ -55,6 +63,22 @@ def facts(workspace: Path) -> Path:
     return path
 
 
+def agents_facts(workspace: Path) -> Path:
+    path = workspace / "agents" / "clerk" / "memory" / "facts.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"id": "1", "mine": true}\nnot json\n')
+    return path
+
+
+def of_a_subagent(workspace: Path) -> Path:
+    path = workspace / "state" / "subagents" / "sessions" / "sub_x.jsonl"
+    path.parent.mkdir(parents=True)
+    shutil.copy(workspace / "sessions" / "web_a.jsonl", path)
+    with path.open("ab") as file:
+        file.write(b'{"role": "us\n')
+    return path
+
+
 def archive(workspace: Path) -> Path:
     (path,) = (workspace / "sessions" / "archive" / "web_a").glob("*.jsonl")
     with path.open("ab") as file:
@@ -74,6 +98,8 @@ KINDS: list[tuple[Spoil, list[bytes], bytes]] = [
     (journal, [b'"web:a"', b'{"m":1}'], b"torn"),
     (notes, ["likes \ufffd tea\n".encode()], b"\0"),
     (facts, [b'{"id": "1", "mine": true}'], b"not json"),
+    (agents_facts, [b'{"id": "1", "mine": true}'], b"not json"),
+    (of_a_subagent, [b"again"], b'"us\n'),
     (archive, [b"hello"], b'"us\n'),
     (transcript, [b"again"], b'"us\n'),
 ]
@@ -116,7 +142,75 @@ async def test_a_damaged_index_is_removed(tmp_path: Path, name: str) -> None:
     assert await verified(tmp_path, repair=True) == []
 
 
-@pytest.mark.parametrize("name", ["pairing.json", "queue.db", "delivery-telegram.db"])
+async def test_what_was_spent_is_blanked_in_its_place(tmp_path: Path) -> None:
+    """Other processes remember how far they have read: no byte behind it may move, and no sound line goes."""
+    path = tmp_path / "state" / "usage" / "2026-01-01.jsonl"
+    path.parent.mkdir(parents=True)
+    row = SpendingRow(datetime(2026, 1, 1, tzinfo=UTC), KEY, "ada", Usage(1, 2, 0.5))
+    path.write_bytes(b'{"v": 1}\n{"at": "20\n' + row.to_bytes() + b'{"torn')
+    size = path.stat().st_size
+
+    (told,) = await verified(tmp_path)
+    (repaired,) = await verified(tmp_path, repair=True)
+
+    assert told["problem"] == "2 damaged lines (16 bytes): what they say was spent is not counted"
+    assert (told["repaired"], repaired["repaired"]) == (False, True)
+    assert path.stat().st_size == size
+    assert row.to_bytes() in path.read_bytes()
+    assert report(path.parent, today=row.at.date(), days=1)["total"]["cost_usd"] == 0.5
+    assert await verified(tmp_path) == []
+
+
+async def test_a_job_is_made_anew_of_its_name(tmp_path: Path) -> None:
+    """What is to be done for a session that is there, ended or not; without it there is nothing to do."""
+    await talked(tmp_path)
+    (ended,) = (tmp_path / "sessions" / "archive" / "web_a").glob("*.jsonl")
+    old, active = (read_beginning(path, "web_a") for path in (ended, tmp_path / "sessions" / "web_a.jsonl"))
+    assert old is not None
+    assert active is not None
+    files = JobFiles(tmp_path / "state")
+    jobs = [BackgroundJob(KEY, old.session_id), BackgroundJob(KEY, active.session_id, "facts")]
+    for job in [*jobs, BackgroundJob(KEY, str(ULID()), "name")]:
+        files.keep(job)
+    for path in (tmp_path / "state" / "jobs").iterdir():
+        path.write_bytes(b"\0" * 40)
+
+    told = await verified(tmp_path)
+    repaired = await verified(tmp_path, repair=True)
+
+    assert [row["repaired"] for row in told] == [False] * 3
+    assert [row["repaired"] for row in repaired] == [True] * 3
+    assert sum("its session is gone" in row["problem"] for row in told) == 1
+    assert set(files.left()) == set(jobs)
+    assert await verified(tmp_path) == []
+
+
+async def test_an_approval_stays_while_its_turn_may_come(tmp_path: Path) -> None:
+    """Without its file a person might be asked anew about a call that ran."""
+    folder = tmp_path / "state" / "approvals"
+    folder.mkdir(parents=True)
+    young, old = (folder / f"{name * 16}.json" for name in "ab")
+    young.write_bytes(b'{"v": 1, "id": "another"}')
+    old.write_bytes(b"nothing")
+    os.utime(old, (0, 0))
+
+    rows = {Path(row["file"]).name: row for row in await verified(tmp_path, repair=True)}
+
+    assert {name: row["repaired"] for name, row in rows.items()} == {young.name: False, old.name: True}
+    assert "the call is not run" in rows[young.name]["problem"]
+    assert list(folder.iterdir()) == [young]
+
+
+PERSONS = (
+    "pairing.json",
+    "queue.db",
+    "delivery-telegram.db",
+    "subagents/chats/web_a.json",
+    "memory/chats/a.json",
+)
+
+
+@pytest.mark.parametrize("name", PERSONS)
 async def test_what_a_person_has_to_decide_is_told_and_stays(tmp_path: Path, name: str) -> None:
     path = tmp_path / "state" / name
     path.parent.mkdir(parents=True)

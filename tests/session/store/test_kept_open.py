@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session.disk.layout import OpenFiles, opened
@@ -25,6 +25,7 @@ from session.store.store import Store
 from session.transcript.index import Index
 from session.transcript.key import SessionKey
 from session.transcript.line import encode, make_line
+from tests.support.examples import drawn
 
 AT = "2026-03-01T10:00:00.000001+00:00"
 ADA = SessionKey("cli:ada")
@@ -191,7 +192,7 @@ _LINES = st.builds(
 )
 
 
-@settings(max_examples=500)
+@drawn(500)
 @given(st.lists(_LINES, max_size=12))
 def test_the_ends_of_all_ids_are_those_that_are_found_one_by_one(lines: list[Mapping[str, Any]]) -> None:
     """One pass from the end says of each id what looking it up says; those that are old are left out."""

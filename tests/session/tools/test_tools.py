@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session.errors import ToolError
@@ -23,6 +23,7 @@ from session.models.model import ToolCall, ToolSpec
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult, capped
 from session.tools.files import MAX_FILE_BYTES, Ls, Read, Write
 from session.tools.grep import Grep
+from tests.support.examples import drawn
 
 ALL = ("read", "write", "ls", "odd")
 BOX = Toolbox([Read(), Write(), Ls()])
@@ -293,7 +294,7 @@ async def test_errors_name_no_place_of_this_machine(place: ToolPlace) -> None:
 
 
 @given(st.text(max_size=12), st.text(alphabet="./ab~", max_size=12))
-@settings(max_examples=100, deadline=None)
+@drawn(100)
 def test_no_path_escapes(tmp_path_factory: pytest.TempPathFactory, wild: str, dotted: str) -> None:
     """Whatever the path, nothing but the folder changes."""
     top = tmp_path_factory.mktemp("t")
@@ -356,7 +357,6 @@ async def test_cancellation_is_not_a_result() -> None:
 
 
 @given(st.text(max_size=200), st.integers(100, 300))
-@settings(deadline=None)
 def test_capped_text_fits(text: str, limit: int) -> None:
     """A capped text fits its limit in bytes, is valid, and says that it was cut."""
     short = capped(text, limit)

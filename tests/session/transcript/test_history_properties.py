@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from session.context.relevance import Relevance, chosen, compared
@@ -26,6 +26,7 @@ from session.transcript.history import (
 )
 from session.transcript.repair import LOST_RESULT, plain_text, repair, truncate_tool_results
 from tests.session.wild_lines import JUNK, LENGTHS, LINES, assert_legal
+from tests.support.examples import drawn
 
 Lines = list[dict[str, Any]]
 
@@ -81,7 +82,7 @@ def places(messages: Lines) -> list[int]:
 
 
 @given(LINES, OFFSETS, RUNNING, MODES, st.integers(0, 3))
-@settings(max_examples=600, deadline=None)
+@drawn(600)
 def test_any_transcript_becomes_a_legal_history(
     lines: Lines, offset: Any, running: str | None, mode: Any, keep: int
 ) -> None:
@@ -98,7 +99,7 @@ def test_any_transcript_becomes_a_legal_history(
 
 
 @given(LINES, OFFSETS, RUNNING, MODES)
-@settings(max_examples=600, deadline=None)
+@drawn(600)
 def test_nothing_is_made_up_and_the_order_stays(
     lines: Lines, offset: Any, running: str | None, mode: Any
 ) -> None:
@@ -134,7 +135,7 @@ def withdrawn(lines: Lines) -> set[int]:
 
 
 @given(LINES, LINES, OFFSETS, MODES)
-@settings(max_examples=400, deadline=None)
+@drawn(400)
 def test_the_running_turn_is_sent_whole(before: Lines, since: Lines, offset: Any, mode: Any) -> None:
     """No mode cuts the turn that runs: all that ``all`` sends of it, every mode does."""
     question = {"role": "user", "content": "now", "message_id": "running"}
@@ -149,7 +150,7 @@ def test_the_running_turn_is_sent_whole(before: Lines, since: Lines, offset: Any
 
 
 @given(LINES, OFFSETS, RUNNING, WINDOWS)
-@settings(max_examples=300, deadline=None)
+@drawn(300)
 def test_mode_last_stays_within_its_window(
     lines: Lines, offset: Any, running: str | None, window: HistoryWindow
 ) -> None:
@@ -168,7 +169,7 @@ def test_mode_last_stays_within_its_window(
 
 
 @given(LINES, OFFSETS, RUNNING, RULES, SCORES)
-@settings(max_examples=500, deadline=None)
+@drawn(500)
 def test_mode_relevant_sends_whole_exchanges(
     lines: Lines, offset: Any, running: str | None, rules: Relevance, scores: Sequence[float] | None
 ) -> None:
@@ -200,7 +201,7 @@ def said_in(older: Sequence[Any], exchange: range) -> list[str]:
 
 
 @given(LINES, LINES, OFFSETS, st.integers(0, 3))
-@settings(max_examples=400, deadline=None)
+@drawn(400)
 def test_only_old_tool_results_are_truncated(before: Lines, since: Lines, offset: Any, keep: int) -> None:
     """The last ones before the running turn stay whole, those of the turn too; none becomes longer."""
     question = {"role": "user", "content": "now", "message_id": "running"}

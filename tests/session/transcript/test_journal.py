@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session.errors import NewerFormat
@@ -17,6 +17,7 @@ from session.transcript import journal, journal_lines
 from session.transcript.journal import REWRITE_BYTES, JournalState
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
+from tests.support.examples import drawn
 
 ADA = SessionKey("telegram:1")
 
@@ -214,7 +215,7 @@ async def test_seq_goes_on_over_sessions(make: Make) -> None:
         assert session.seq_of("c") == 3
 
 
-@settings(deadline=None, max_examples=30)
+@drawn(80)
 @given(st.lists(st.sampled_from(["reply", "command", "notice", "stopped", "end", "prune"]), max_size=25))
 async def test_seq_has_neither_gap_nor_repeat(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]

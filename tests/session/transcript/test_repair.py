@@ -6,11 +6,12 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session.transcript.repair import LOST_RESULT, plain_text, repair, truncate_tool_results
 from tests.session.wild_lines import MESSAGES, assert_legal
+from tests.support.examples import drawn
 
 
 def user(text: str = "hello") -> dict[str, Any]:
@@ -35,7 +36,7 @@ def lost(call_id: str) -> dict[str, Any]:
 
 
 @given(MESSAGES)
-@settings(max_examples=400, deadline=None)
+@drawn(400)
 def test_any_sequence_becomes_legal(messages: list[dict[str, Any]]) -> None:
     """Any sequence in, a legal one out; the input is untouched, and repairing again changes nothing."""
     before = copy.deepcopy(messages)
@@ -48,7 +49,7 @@ def test_any_sequence_becomes_legal(messages: list[dict[str, Any]]) -> None:
 
 
 @given(MESSAGES)
-@settings(max_examples=200, deadline=None)
+@drawn(200)
 def test_nothing_is_made_up_and_the_order_stays(messages: list[dict[str, Any]]) -> None:
     """Without the lost results, what comes out is a subsequence of what went in."""
     marked = [{**message, "content": f"m{i}"} for i, message in enumerate(messages)]
@@ -60,7 +61,7 @@ def test_nothing_is_made_up_and_the_order_stays(messages: list[dict[str, Any]]) 
 
 
 @given(MESSAGES, st.integers(0, 4), st.none() | st.integers(0, 12))
-@settings(max_examples=200, deadline=None)
+@drawn(200)
 def test_truncation_keeps_the_shape(messages: list[dict[str, Any]], keep: int, running: int | None) -> None:
     """Truncation changes only contents of tool results, leaves its input alone, and settles at once."""
     legal = repair(messages)

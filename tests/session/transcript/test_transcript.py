@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session.errors import LineTooLong
 from session.transcript.line import MAX_LINE_BYTES, decode, encode, read_time
 from session.transcript.rescue import MAX_DEPTH
 from session.transcript.transcript import ROLES, make_line, parse, stamp
+from tests.support.examples import drawn
 
 HEAD = (
     b'{"_type": "metadata", "key": "cli:x", "created_at": "2026-02-25T08:42:53.023127", '
@@ -67,7 +68,7 @@ def test_no_bytes_raise(data: bytes) -> None:
     assert 0 <= transcript.keep <= transcript.size == len(HEAD + data)
 
 
-@settings(max_examples=300)
+@drawn(300)
 @given(st.lists(messages, min_size=1, max_size=4), st.data())
 def test_cut_anywhere_costs_the_unfinished_line(lines: list[dict[str, Any]], data: st.DataObject) -> None:
     """A file cut at any byte keeps all whole lines and is only torn, never damaged."""

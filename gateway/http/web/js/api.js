@@ -38,7 +38,7 @@ function address(path, params) {
 
 // Ask once more whenever a token was missing, and what only reads where there were too many requests; other
 // failures are the caller's.
-export async function ask(method, path, { params, body, signal, headers } = {}) {
+export async function ask(method, path, { params, body, signal, headers, raw } = {}) {
   for (let tries = 0; ; tries++) {
     let answer;
     try {
@@ -46,7 +46,7 @@ export async function ask(method, path, { params, body, signal, headers } = {}) 
         method,
         signal,
         headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
-        body: body === undefined ? undefined : JSON.stringify(body),
+        body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
       });
     } catch (error) {
       if (signal?.aborted) throw error;
@@ -81,6 +81,20 @@ export const post = async (path, body = {}, params) => read(await ask("POST", pa
 export const patch = async (path, body) => read(await ask("PATCH", path, { body }));
 export const put = async (path, body, params) => read(await ask("PUT", path, { body, params }));
 export const del = async (path, params) => read(await ask("DELETE", path, { params }));
+
+// Hand in a file; its bytes are the body.
+export const upload = async (file, name) => read(await ask("POST", "/v1/media", { params: { name }, raw: file, headers: { "Content-Type": file.type || "application/octet-stream" } }));
+
+// All rows of a listing, page by page.
+export async function getAll(path, field, params = {}) {
+  const rows = [];
+  for (let cursor = null; ;) {
+    const found = await get(path, { ...params, limit: 1000, cursor });
+    rows.push(...found[field]);
+    cursor = found.next ?? null;
+    if (cursor === null) return rows;
+  }
+}
 
 // Of a part that this gateway may not have: null where there is none.
 export async function perhaps(work) {

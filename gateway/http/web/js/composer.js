@@ -1,14 +1,15 @@
 // The send box: a draft kept over reload, what waits before it, stop while a turn runs.
 
 import { h, kept, replace } from "./dom.js";
+import { Enclosed } from "./enclosed.js";
 import { icon } from "./icons.js";
 import { S } from "./strings.js";
-import { button } from "./ui.js";
+import { button, toast } from "./ui.js";
 
-const COMMANDS = ["/help", "/new", "/stop", "/status", "/compact", "/memory", "/resume", "/undo", "/retry", "/forget"];
+const COMMANDS = ["/help", "/new", "/stop", "/status", "/compact", "/memory", "/resume", "/undo", "/retry", "/forget", "/agent"];
 
 export class Composer {
-  // `onSend(text)`, `onStop()`.
+  // `onSend(text, files)`, `onStop()`.
   constructor(key, { onSend, onStop }) {
     this.slot = `draft.${key}`;
     this.onSend = onSend;
@@ -21,9 +22,11 @@ export class Composer {
     this.stop.hidden = true;
     this.go = h("button.primary", { type: "submit", "aria-label": S.send.send, title: S.send.send }, icon("send"));
     this.waits = h("p.waits", { role: "status" });
+    this.enclosed = new Enclosed(key, () => this.grow());
+    this.add = button(S.files.add, () => this.enclosed.choose(), { symbol: "clip", only: true, kind: "quiet add" });
     this.commands = h("div.commands", { hidden: true, role: "group", "aria-label": S.send.commands });
-    this.element = h("form.composer", { on: { submit: (event) => this.submit(event) } }, this.waits, this.commands,
-      h("div.composer-box", {}, this.input, this.stop, this.go), h("p.hint.send-hint", { id: "send-hint" }, S.send.hint));
+    this.element = h("form.composer", { on: { submit: (event) => this.submit(event) } }, this.waits, this.commands, this.enclosed.element, this.enclosed.picker,
+      h("div.composer-box", {}, this.add, this.input, this.stop, this.go), h("p.hint.send-hint", { id: "send-hint" }, S.send.hint));
     this.input.value = kept.get(this.slot, "") || "";
     this.grow();
   }
@@ -72,10 +75,13 @@ export class Composer {
   submit(event) {
     event.preventDefault();
     const text = this.input.value;
-    if (!text.trim()) return;
+    // A file that is still on its way goes along once it is there: until then nothing is sent.
+    if (this.enclosed.ready === null) return void toast(S.files.wait);
+    const files = this.enclosed.take();
+    if (!text.trim() && !files.length) return;
     this.input.value = "";
     this.typed();
-    this.onSend(text);
+    this.onSend(text, files);
     this.focus();
   }
 }

@@ -8,10 +8,14 @@ import { badge, button, card, empty, field, head, shown, tabs, unavailable } fro
 
 export const configView = {
   open(root, route) {
+    let tab = route.query.get("tab") ?? "settings";
     replace(root, h("div.view", {}, head(S.nav.config, S.config.about), tabs(S.nav.config, [["settings", S.config.settings, settings], ["doctor", S.config.doctor, doctor]],
-      route.query.get("tab") ?? "settings", (name) => go("config", [], { tab: name }, { replace: true }))));
-    // A tab that a person chose is in the address already.
-    return { update: () => true };
+      tab, (name) => {
+        tab = name;
+        go("config", [], { tab }, { replace: true });
+      })));
+    // A tab that a person chose is in the address already; another address is another view.
+    return { update: (to) => (to.query.get("tab") ?? "settings") === tab };
   },
 };
 
@@ -41,7 +45,7 @@ function flat(found, prefix = "") {
   return own.length ? [[prefix, own], ...below] : below;
 }
 
-const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const text = (value) => (typeof value === "string" ? value : Array.isArray(value) ? value.map(text).join(", ") : JSON.stringify(value));
 
 function shownValue(value) {
   if (value === "" || value === null || (Array.isArray(value) && !value.length)) return h("span.faint", {}, S.config.unset);

@@ -6,6 +6,7 @@ import { titleOf } from "./chats.js";
 import { Composer } from "./composer.js";
 import { details } from "./details.js";
 import { announce, h, replace } from "./dom.js";
+import { takesFiles } from "./enclosed.js";
 import { rowElement } from "./entries.js";
 import { span, splitKey } from "./format.js";
 import { History } from "./history.js";
@@ -40,8 +41,9 @@ export class Conversation {
     this.down.hidden = true;
     this.header = h("header.talk-head");
     this.connection = h("p.connection", { role: "status", hidden: true }, S.talk.away);
-    this.element = h("section.conversation", { "aria-label": S.talk.title });
-    this.composer = until ? null : new Composer(key, { onSend: (text) => this.send(text), onStop: () => post("/v1/stop", { key }) });
+    this.element = h("section.conversation", { "aria-label": S.talk.title, data: { drop: S.files.drop } });
+    this.composer = until ? null : new Composer(key, { onSend: (text, files) => this.send(text, files), onStop: () => post("/v1/stop", { key }) });
+    if (this.composer) takesFiles(this.element, this.composer.input, (files) => this.composer.enclosed.add(files));
     this.list = new Windowed({
       scroller: this.scroller, render: (row) => rowElement(row, this), keyOf: (row) => row.key, estimate: 96, role: "feed", label: S.talk.label,
     });
@@ -192,8 +194,8 @@ export class Conversation {
 
   // -- what happens ----------------------------------------------------------------------------------
 
-  send(text) {
-    this.outbox.send(text);
+  send(text, files) {
+    this.outbox.send(text, files);
     this.draw({ end: true });
     overview.look();
   }
@@ -320,6 +322,7 @@ export class Conversation {
   takeBack(message) {
     this.outbox.drop(new Set([message.id]));
     this.composer.input.value = [message.text, this.composer.input.value].filter(Boolean).join("\n");
+    if (message.files?.length) this.composer.enclosed.putBack(message.files);
     this.composer.typed();
     this.composer.focus();
     this.draw();

@@ -38,7 +38,7 @@ function numbers(found) {
     [S.details.state, found.active ? S.details.active : S.details.endedAt(when(found.ended_at))],
     [S.details.created, when(found.created_at)], [S.details.messages, number(found.message_count)],
     [S.details.tokens, S.details.tokensOf(compact(found.metrics.prompt_tokens), compact(found.metrics.completion_tokens))],
-    [S.details.cost, usd(found.metrics.cost_usd)], found.model && [S.details.model, found.model], found.summary && [S.details.summary, found.summary],
+    found.agent !== "default" && [S.details.agent, found.agent], [S.details.cost, usd(found.metrics.cost_usd)], found.model && [S.details.model, found.model], found.summary && [S.details.summary, found.summary],
   ]);
 }
 

@@ -82,3 +82,23 @@ export const kept = {
     }
   },
 };
+
+const PREFIX = "chat-gateway.";
+
+// What the page keeps under a name that begins so.
+export function keptUnder(name) {
+  try {
+    return Object.keys(localStorage).filter((one) => one.startsWith(PREFIX + name)).map((one) => kept.get(one.slice(PREFIX.length)));
+  } catch {
+    return [];
+  }
+}
+
+// Forget all that is kept here but the colours.
+export function forgetAll() {
+  try {
+    for (const one of Object.keys(localStorage)) if (one.startsWith(PREFIX) && one !== `${PREFIX}theme`) localStorage.removeItem(one);
+  } catch {
+    // nothing was kept
+  }
+}

@@ -163,9 +163,12 @@ export function attachments(files) {
 function pendingElement(message, state, view) {
   return h("article.entry.mine.pending", { "aria-label": S.entry.by(S.entry.you, S.pending[state]) },
     h("div.entry-head", {}, h("span.who", {}, S.entry.you), h("time", {}, clock(message.at)), badge(S.pending[state], state === "failed" ? "bad" : "live")),
-    h("div.entry-body", {}, markdown(message.text), message.error && h("p.error", {}, message.error)),
+    h("div.entry-body", {}, markdown(message.text), enclosedNames(message.files), message.error && h("p.error", {}, message.error)),
   state === "failed" && button(S.pending.back, () => view.takeBack(message), { kind: "small" }));
 }
+
+// Until a message is stored its files are names: nobody can ask for them yet.
+const enclosedNames = (files) => files?.length > 0 && h("ul.files", { "aria-label": S.entry.files }, files.map((file) => h("li", {}, h("span.file-line", {}, icon("file"), h("span.file-name", { dir: "auto" }, file.name), h("span.faint", {}, bytes(file.size))))));
 
 // The answer as far as it is written: its element is changed in place while it grows.
 function draftElement(row) {

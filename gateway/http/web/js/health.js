@@ -18,7 +18,9 @@ export const healthView = {
       clearTimeout(timer);
       if (document.visibilityState === "visible") {
         try {
-          const found = await get("/v1/status");
+          // Lanes of all daemons; the rest is of the one that is asked.
+          const [status, all] = await Promise.all([get("/v1/status"), get("/v1/lanes")]);
+          const found = { ...status, ...all };
           if (closed) return;
           // What is as it was is not made anew: a reader keeps the place.
           const now = JSON.stringify(found);
@@ -53,7 +55,7 @@ function body(found) {
       tile(found.queues ? number(waiting) : "–", S.health.waiting), tile(parked === undefined ? "–" : number(parked), S.health.parked),
       spent && tile(compact(spent.prompt_tokens + spent.completion_tokens), S.health.tokens), spent && tile(usd(spent.cost_usd), S.health.cost)),
     h("div.cards", {}, parts(found.parts), daemon(found)),
-    card(S.health.lanes, lanes(found.lanes)),
+    card(S.health.lanes, found.silent.length > 0 && h("p.error", { role: "alert" }, S.health.silent(found.silent.length)), lanes(found.lanes)),
     card(S.health.queues, found.queues ? queuesTable(queues) : h("p", {}, S.health.queueAway), unserved(found.unserved)),
     h("div.cards", {}, found.memory && background(found.memory), found.subagents?.length > 0 && card(S.health.subagents, tableOf(S.health.subagents, Object.keys(found.subagents[0]), found.subagents.map((one) => Object.values(one).map(String))))),
   ];

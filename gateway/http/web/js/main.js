@@ -2,13 +2,14 @@
 
 import { get, onLogin, perhaps, post } from "./api.js";
 import { approvalsView } from "./approvals.js";
-import { announce, byId, h, kept, replace } from "./dom.js";
+import { announce, byId, forgetAll, h, kept, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { chatsView } from "./chats_view.js";
 import { newChat } from "./chats.js";
 import { configView } from "./config.js";
 import { healthView } from "./health.js";
 import { memoryView } from "./memory.js";
+import { unsentMessages } from "./outbox.js";
 import { overview } from "./overview.js";
 import { parkedView } from "./parked.js";
 import { peopleView } from "./people.js";
@@ -17,7 +18,7 @@ import { schedulesView } from "./schedules.js";
 import { searchView } from "./search.js";
 import { S } from "./strings.js";
 import { traceView } from "./trace.js";
-import { button, dialog, field, told } from "./ui.js";
+import { button, dialog, field, sure, told } from "./ui.js";
 import { usageView } from "./usage.js";
 
 const VIEWS = {
@@ -32,7 +33,7 @@ const counts = {};
 // -- the rail ----------------------------------------------------------------------------------------
 
 function rail() {
-  const links = Object.keys(VIEWS).filter((name) => name !== "trace").map((name) => {
+  const links = Object.keys(VIEWS).map((name) => {
     counts[name] = h("span.rail-count", { hidden: true });
     return h("li", {}, h("a", { href: href(name), data: { view: name } }, icon(name), h("span.rail-label", {}, S.nav[name]), counts[name]));
   });
@@ -63,7 +64,7 @@ function setTheme(name) {
 }
 
 function showCounts() {
-  const asks = overview.approvals.length, parked = overview.parked?.length ?? 0;
+  const asks = overview.approvals.length, parked = overview.parked ?? 0;
   for (const [name, count] of [["approvals", asks], ["parked", parked], ["all", asks + parked]]) {
     counts[name].hidden = count === 0;
     replace(counts[name], count > 99 ? "99+" : String(count), h("span.sr", {}, ` ${S.nav.waiting}`));
@@ -99,11 +100,15 @@ function show() {
 
 // -- login -------------------------------------------------------------------------------------------
 
+let within = false; // somebody was let in: what stands here is theirs
+
 function login() {
+  // What the last one saw is not for whoever comes now.
+  document.body.classList.toggle("signed-out", within);
   return new Promise((done) => {
     const token = h("input", { type: "password", autocomplete: "current-password", required: true });
     const wrong = h("p.error", { role: "alert" });
-    const form = h("form.stack", { on: { submit: send } }, h("p", {}, S.login.text), field(S.login.token, token), wrong,
+    const form = h("form.stack", { on: { submit: send } }, h("p", {}, within ? S.login.ended : S.login.text), field(S.login.token, token), wrong,
       h("div.actions", {}, h("button.primary", { type: "submit" }, S.login.go)));
     const made = dialog(S.login.title, form, { closable: false });
     token.focus();
@@ -118,7 +123,9 @@ function login() {
         return;
       }
       made.close();
+      document.body.classList.remove("signed-out");
       done();
+      showRight();
     }
   });
 }
@@ -126,12 +133,28 @@ function login() {
 // A token that may not do everything is named, so that nobody wonders at a refusal.
 async function showRight() {
   const token = await perhaps(get("/v1/token"));
-  if (token && token.right !== "admin") document.querySelector(".rail-foot").prepend(h("p.right", { title: S.login.named(token.name) }, S.login.rights[token.right] ?? token.right));
+  within = true;
+  const foot = document.querySelector(".rail-foot");
+  for (const one of foot.querySelectorAll(".right, .sign-out")) one.remove();
+  if (token && token.right !== "admin") foot.prepend(h("p.right", { title: S.login.named(token.name) }, S.login.rights[token.right] ?? token.right));
+  if (!token?.name) return;
+  const out = button("", signOut, { kind: "quiet rail-button sign-out", title: S.login.outTitle(token.name) });
+  foot.append(replace(out, icon("leave"), h("span.rail-label", {}, S.login.out)));
+}
+
+// Nothing that was written here stays in the browser for whoever comes next.
+async function signOut() {
+  const unsent = unsentMessages();
+  if (unsent && !await sure({ title: S.login.out, text: S.login.unsent(unsent), action: S.login.out })) return;
+  await post("/v1/logout");
+  forgetAll();
+  location.hash = "";
+  location.reload();
 }
 
 // -- keys --------------------------------------------------------------------------------------------
 
-const GO = { c: "chats", s: "search", a: "approvals", p: "parked", j: "schedules", m: "memory", e: "people", u: "usage", h: "health", o: "config" };
+const GO = { c: "chats", s: "search", a: "approvals", p: "parked", j: "schedules", m: "memory", e: "people", u: "usage", h: "health", o: "config", t: "trace" };
 let gone = 0;
 
 function pressed(event) {
@@ -171,4 +194,4 @@ addEventListener("unhandledrejection", (event) => told(event.reason));
 overview.addEventListener("change", showCounts);
 show();
 overview.start();
-showRight();
+showRight().catch(told);

@@ -2,7 +2,7 @@
 // commands with their answers, and notices. Both outlive a reload.
 
 import { ApiError, post } from "./api.js";
-import { fresh, kept, pause } from "./dom.js";
+import { fresh, kept, keptUnder, pause } from "./dom.js";
 import { splitKey } from "./format.js";
 
 const MOST_ASIDES = 60;
@@ -38,9 +38,9 @@ export class Outbox {
     return this.messages.find((message) => message.id === id) ?? null;
   }
 
-  send(text) {
+  send(text, files = []) {
     const { channel } = splitKey(this.key);
-    const message = { id: `${channel === "cli" || !channel ? "cli:" : "web:"}${fresh()}`, text, at: new Date().toISOString(), state: "sending", accepted: false };
+    const message = { id: `${channel === "cli" || !channel ? "cli:" : "web:"}${fresh()}`, text, files, at: new Date().toISOString(), state: "sending", accepted: false };
     this.messages.push(message);
     this.changed();
     this.hand(message);
@@ -50,7 +50,7 @@ export class Outbox {
   async hand(message) {
     for (let wait = 1000; ; wait = Math.min(wait * 2, 15000)) {
       try {
-        const found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id }, { wait: 0 });
+        const found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id, ...(message.files?.length ? { attachments: message.files.map(({ ref, name, mime, kind }) => ({ ref, name, mime, kind })) } : {}) }, { wait: 0 });
         message.id = found.id;
         message.accepted = true;
         if (["sending", "again"].includes(message.state)) message.state = "waiting";
@@ -93,4 +93,9 @@ export class Outbox {
     this.asides = this.asides.slice(-MOST_ASIDES);
     this.save();
   }
+}
+
+// How many messages of all chats the gateway has not taken yet.
+export function unsentMessages() {
+  return keptUnder("outbox.").flatMap((messages) => messages ?? []).filter((message) => !message.accepted).length;
 }

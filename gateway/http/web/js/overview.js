@@ -85,8 +85,8 @@ class Overview extends EventTarget {
     if (asking === known && Date.now() - this.askedApprovals < APPROVALS_EVERY_MS) return;
     const stale = Date.now() - this.askedApprovals >= APPROVALS_EVERY_MS;
     this.askedApprovals = Date.now();
-    this.approvals = (await get("/v1/approvals")).approvals;
-    if (stale || this.parked === null) this.parked = (await perhaps(get("/v1/parked")))?.parked ?? [];
+    this.approvals = (await get("/v1/approvals", { limit: 1000 })).approvals;
+    if (stale || this.parked === null) this.parked = (await perhaps(get("/v1/parked", { limit: 1 })))?.count ?? 0;
   }
 
   // How long a turn of a chat has run, in seconds; null where none does.

@@ -1,6 +1,6 @@
 // Messages that could not be answered or sent: why, and what can be done with each.
 
-import { del, get, part, post } from "./api.js";
+import { del, get, getAll, part, post } from "./api.js";
 import { h, replace } from "./dom.js";
 import { ago, exactly } from "./format.js";
 import { codeBlock } from "./markdown.js";
@@ -8,18 +8,20 @@ import { pretty } from "./entries.js";
 import { overview } from "./overview.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
-import { badge, button, dialog, empty, head, shown, sure, toast } from "./ui.js";
+import { badge, button, dialog, empty, head, pages, shown, sure, toast } from "./ui.js";
 
 export const parkedView = {
   open(root) {
     const place = h("div.stack");
-    const again = () => shown(place, () => get("/v1/parked"), (found) => {
-      overview.parked = found.parked;
+    const load = async (cursor) => {
+      const found = await get("/v1/parked", { cursor });
+      overview.parked = found.count;
       overview.dispatchEvent(new Event("change"));
-      return found.parked.length ? found.parked.map((row) => card(row, again)) : empty("parked", S.parked.none, S.parked.noneText);
-    });
+      return found;
+    };
+    const again = () => pages(place, load, (found) => found.parked.map((row) => card(row, again)), () => empty("parked", S.parked.none, S.parked.noneText));
     const all = button(S.parked.retryAll, async () => {
-      const rows = (await get("/v1/parked")).parked;
+      const rows = await getAll("/v1/parked", "parked");
       if (!rows.length || !await sure({ title: S.parked.retryAll, text: S.parked.retryAllText(rows.length), action: S.parked.retryAll, danger: false })) return;
       for (const row of rows) await post(address(row, "/retry"), {}, { key: row.key });
       toast(S.parked.retried);

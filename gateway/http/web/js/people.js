@@ -1,6 +1,6 @@
 // Who asks for access, and who was let in: one press each.
 
-import { del, get, part, perhaps, post } from "./api.js";
+import { del, getAll, part, perhaps, post } from "./api.js";
 import { h, replace } from "./dom.js";
 import { ago, exactly } from "./format.js";
 import { S } from "./strings.js";
@@ -9,10 +9,10 @@ import { badge, button, empty, head, shown, sure, toast, unavailable } from "./u
 export const peopleView = {
   open(root) {
     const place = h("div.stack");
-    const again = () => shown(place, () => perhaps(get("/v1/pairing")), (found) => {
+    const again = () => shown(place, () => perhaps(getAll("/v1/pairing", "pairing")), (found) => {
       if (!found) return unavailable(S.people.what);
-      const waits = found.pairing.filter((row) => row.state === "pending");
-      const inside = found.pairing.filter((row) => row.state !== "pending");
+      const waits = found.filter((row) => row.state === "pending");
+      const inside = found.filter((row) => row.state !== "pending");
       return [
         h("section.stack", {}, h("h2", {}, S.people.asking), waits.length ? waits.map((row) => card(row, again)) : empty("people", S.people.none, S.people.noneText)),
         h("section.stack", {}, h("h2", {}, S.people.inside), inside.length ? inside.map((row) => card(row, again)) : h("p.hint", {}, S.people.nobody)),

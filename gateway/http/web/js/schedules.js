@@ -7,14 +7,14 @@ import { overview } from "./overview.js";
 import { href } from "./router.js";
 import { chatChoice, fillChoice } from "./search.js";
 import { S } from "./strings.js";
-import { badge, button, dialog, empty, field, head, shown, sure, toast } from "./ui.js";
+import { badge, button, dialog, empty, field, head, pages, shown, sure, toast } from "./ui.js";
 
 const KINDS = ["every", "cron", "at", "heartbeat"];
 
 export const schedulesView = {
   open(root) {
     const place = h("div.stack");
-    const again = () => shown(place, () => get("/v1/cron"), (found) => (found.jobs.length ? found.jobs.map((job) => card(job, again)) : empty("schedules", S.schedules.none, S.schedules.noneText)));
+    const again = () => pages(place, (cursor) => get("/v1/cron", { cursor }), (found) => found.jobs.map((job) => card(job, again)), () => empty("schedules", S.schedules.none, S.schedules.noneText));
     replace(root, h("div.view.narrow", {}, head(S.nav.schedules, S.schedules.about, button(S.schedules.add, () => adding(again), { kind: "primary", symbol: "plus" })), place));
     again();
   },

@@ -6,6 +6,7 @@ export const S = {
   name: "chat-gateway",
   loading: "Loading …",
   again: "Try again",
+  more: "Show more",
   cancel: "Cancel",
   close: "Close",
   save: "Save",
@@ -28,12 +29,12 @@ export const S = {
       ["/", "search the chats"], ["n", "begin a chat"], ["r", "write in the open chat"], ["↑ ↓", "move in the list of chats"],
       ["Enter", "send; open the chosen chat"], ["Shift Enter", "a new line"], ["Esc", "leave a field, close a dialog"],
       ["g c", "go to the chats"], ["g s", "go to the search"], ["g a", "go to the approvals"], ["g p", "go to the parked messages"], ["g j", "go to the schedules"],
-      ["g m", "go to the memory"], ["g e", "go to the people"], ["g u", "go to the usage"], ["g h", "go to the health"], ["g o", "go to the configuration"], ["?", "this list"],
+      ["g m", "go to the memory"], ["g e", "go to the people"], ["g u", "go to the usage"], ["g h", "go to the health"], ["g o", "go to the configuration"], ["g t", "go to the trace"], ["?", "this list"],
     ],
   },
   login: {
     title: "Sign in", text: "This gateway asks for a token. It stays in a cookie that no script can read.",
-    token: "Token", go: "Sign in", wrong: "That is not a token of this gateway.", named: (name) => `The token ${name}`, rights: { read: "May only look", write: "May not let in, allow or configure" },
+    token: "Token", go: "Sign in", wrong: "That is not a token of this gateway.", named: (name) => `The token ${name}`, out: "Sign out", outTitle: (name) => `Sign out (${name})`, unsent: (count) => `${plural(count, "message has", "messages have")} not been taken by the gateway yet. Whoever signs out loses what is not sent.`, ended: "You were signed out: the token was revoked, or its time is over. Nothing that you wrote here is lost.", rights: { read: "May only look", write: "May not let in, allow or configure" },
   },
   copy: {
     code: "Copy", message: "Copy", done: "Copied", failed: "Not allowed", plain: "text", label: (language) => (language ? `Code, ${language}` : "Code"),
@@ -55,13 +56,18 @@ export const S = {
     said: (text) => `Answer: ${text}`,
   },
   send: {
-    placeholder: "Message", send: "Send", stop: "Stop", hint: "Enter sends, Shift + Enter begins a new line, / shows commands", commands: "Commands",
+    placeholder: "Message", send: "Send", stop: "Stop", hint: "Enter sends, Shift + Enter begins a new line, / shows commands; files can be dropped or pasted", commands: "Commands",
     waiting: (count) => `${plural(count, "message waits", "messages wait")} for this turn to end`,
+  },
+  files: {
+    label: "Files that go along", add: "Add files", sending: "on its way …", pasted: "pasted", wait: "A file is still on its way", drop: "Drop files here to send them along",
+    remove: (name) => `Take ${name} out`, arrived: (name) => `${name} goes along`, large: (name, most) => `${name} is too large: a file may have ${most}`,
+    empty: (name) => `${name} is empty`, many: (most) => `A message takes ${most} files along, and no more`,
   },
   commands: {
     help: "what can be asked for", new: "end this conversation and begin another", stop: "stop the running turn", status: "what goes on in this chat",
     compact: "compact the conversation now", memory: "what is remembered", resume: "open an older conversation", undo: "withdraw the last exchange",
-    retry: "ask the last message again", forget: "take a fact out",
+    retry: "ask the last message again", forget: "take a fact out", agent: "who answers here, or shall",
   },
   pending: { sending: "sending", again: "not sent yet, trying again", waiting: "waiting", running: "being answered", failed: "not sent", back: "Back into the send box" },
   entry: {
@@ -77,7 +83,7 @@ export const S = {
     files: "Files", spent: (prompt, completion, cost) => [`${prompt} tokens in, ${completion} out`, cost].filter(Boolean).join(" · "),
   },
   details: {
-    title: "Details", none: "Nothing is stored of this chat yet.", name: "Name", instructions: "Instructions", instructionsHint: "Added to what the model is told, in this conversation alone.",
+    title: "Details", agent: "Agent", none: "Nothing is stored of this chat yet.", name: "Name", instructions: "Instructions", instructionsHint: "Added to what the model is told, in this conversation alone.",
     saved: "Saved", key: "Key", session: "Session", state: "State", active: "active", endedAt: (when) => `ended ${when}`, created: "Begun", messages: "Messages",
     tokens: "Tokens", tokensOf: (prompt, completion) => `${prompt} in, ${completion} out`, cost: "Cost", model: "Model", summary: "Summary", search: "Search this chat",
     end: "End the conversation", endText: "It is archived and can be opened again. The next message begins another one.", endDone: "The conversation has ended",
@@ -94,7 +100,7 @@ export const S = {
     about: "What was said in all chats, their notes and facts, found by its words.", words: "Words", where: "Where", everywhere: "All chats", go: "Search", hits: "What was found",
     begin: "What are you looking for?", beginText: "A few words, or a question.", looking: (done, all) => `Looked through ${done.toLocaleString("en")} of ${plural(all, "chat", "chats")} …`, progress: "How much was searched",
     found: (count) => plural(count, "hit, the best first", "hits, the best first"), notAll: "Some chats are still being indexed: search again in a moment.", none: "Nothing was found", noneText: "Try fewer words, or other ones.",
-    by: (who) => who, kinds: { fact: "fact", memory: "notes", history: "history" },
+    by: (who) => ({ user: "Person", assistant: "Model" })[who] ?? who, kinds: { fact: "fact", memory: "notes", history: "history" },
   },
   parked: {
     about: "Messages that were set aside because they could not be answered or sent. None is lost.", none: "Nothing is parked", noneText: "Whatever cannot be answered is set aside here, with the reason.",
@@ -106,10 +112,10 @@ export const S = {
     about: "The daemon, its queue and its platforms, as they are now.", state: "state", ready: "ready", notReady: "not ready", running: "turns running", waiting: "waiting", parked: "parked", tokens: "tokens today", cost: "cost today",
     parts: "Parts", up: "up", down: "down", since: (ago) => `since ${ago}`, daemon: "Daemon", version: "Version", role: "Role", pid: "Process", started: "Started", model: "Model", media: "Files of people", memory: "Held in memory",
     inMemory: (letters, size, most) => `${letters} messages, ${size} of ${most}`, lanes: "Lanes", noLanes: "No chat has anything waiting", chat: "Chat", idle: "waits", queues: "Queues", queue: "Queue", letters: "Messages", oldest: "Oldest", queueAway: "The queue does not answer.",
-    unserved: (channel, count) => `${count} replies wait for ${channel}, which nothing serves`, background: "Background work", jobs: "Jobs", jobsOf: (running, waiting) => `${running} running, ${waiting} waiting`, facts: "Chats whose facts are due", next: "Next", reasons: "Waits because", lastError: "Last error", subagents: "Subagents",
+    silent: (count) => `${plural(count, "other daemon does", "other daemons do")} not answer: what runs there is not shown.`, unserved: (channel, count) => `${count} replies wait for ${channel}, which nothing serves`, background: "Background work", jobs: "Jobs", jobsOf: (running, waiting) => `${running} running, ${waiting} waiting`, facts: "Chats whose facts are due", next: "Next", reasons: "Waits because", lastError: "Last error", subagents: "Subagents",
   },
   memory: {
-    about: "What is kept of a chat beside its messages, and told to the model.", chat: "Chat", choose: "Choose a chat", none: "No chat is chosen", noneText: "Choose one above.",
+    about: "What is kept of a chat beside its messages, and told to the model.", chat: "Chat", agent: "Agent", agentNow: (name) => `${name}, who answers here`, agentFormer: (name) => `${name}, no longer configured`, agentSilent: (name) => `${name}, remembers nothing yet`, choose: "Choose a chat", none: "No chat is chosen", noneText: "Choose one above.",
     tabs: { notes: "Notes", profile: "Profile", facts: "Facts", history: "History", versions: "Versions" }, notesHint: "What matters of older messages. The model reads it in every turn.", profileHint: "Who the person is, in words. The model reads it in every turn.",
     saved: "Saved; what stood there is among the versions", clear: "Empty it", clearText: (name) => `Everything in ${name} is taken out. What stood there is kept among the versions.`, cleared: "Emptied",
     noFacts: "No facts yet", noFactsText: "They are drawn from a conversation once it has been quiet for a while.", former: (count) => plural(count, "former fact", "former facts"), edit: "Edit", editFact: "Edit a fact", fact: "Fact", editOf: (text) => `Edit: ${text}`,
@@ -132,7 +138,7 @@ export const S = {
   usage: {
     about: "Tokens and cost of all calls, by day in UTC.", what: "the usage of past days", span: "How far back", days: (count) => `${count} days`, turns: "Turns", calls: "Background calls", prompt: "Tokens in", completion: "Tokens out", tokens: "Tokens", cost: "Cost",
     budgets: "Budgets of today", left: (left, of) => `${left} left of ${of}`, limits: { tokens_per_day: "Tokens a day", cost_per_day_usd: "Cost a day", cost_per_chat_per_day_usd: "Cost of a chat a day", cost_per_person_per_day_usd: "Cost of a person a day", cost_per_job_per_day_usd: "Cost of a schedule a day" },
-    none: "Nothing was spent in this time", noneText: "The built-in model echo costs nothing. Set model.name to have a real one answer.", tokensByDay: "Tokens by day", costByDay: "Cost by day", turnsByDay: "Turns by day", cap: "Cap of a day", tokensOf: (prompt, completion) => `${prompt} in, ${completion} out`,
+    none: "Nothing was spent in this time", noneText: "The built-in model echo costs nothing. Set model.name to have a real one answer.", tokensByDay: "Tokens by day", costByDay: "Cost by day", turnsByDay: "Turns by day", cap: "Cap of a day", capAbove: (most) => `Cap of a day: ${most}, above this chart`, tokensOf: (prompt, completion) => `${prompt} in, ${completion} out`,
     byModel: "By model", byChat: "By chat", byPerson: "By person", who: "Of", unnamed: "unnamed", more: (count) => `and ${count.toLocaleString("en")} more`,
   },
   config: {

@@ -108,6 +108,24 @@ export function tableOf(label, heads, rows) {
     h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell)))))));
 }
 
+// A listing in pages: `load(cursor)` brings `{ next, … }`, `rows(found)` its rows; a press shows those behind.
+export async function pages(place, load, rows, none) {
+  await shown(place, () => load(null), (found) => {
+    const made = rows(found);
+    return made.length ? [made, more(found.next)] : none();
+  });
+  function more(next) {
+    if (!next) return null;
+    const again = button(S.more, async () => {
+      const found = await load(next);
+      const made = rows(found), after = more(found.next);
+      again.replaceWith(...[made, after].flat(2).filter(Boolean));
+      made[0]?.querySelector?.("a, button")?.focus({ preventScroll: true });
+    }, { symbol: "down", kind: "more" });
+    return again;
+  }
+}
+
 let fields = 0;
 export function field(label, control, hint = "") {
   const id = `field-${++fields}`;

@@ -4,12 +4,15 @@ import { get, perhaps } from "./api.js";
 import { bar, columns } from "./charts.js";
 import { h, replace } from "./dom.js";
 import { compact, number, usd, utcDay } from "./format.js";
+import { titleOf } from "./chats.js";
+import { overview } from "./overview.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
 import { badge, button, card, empty, head, shown, tableOf } from "./ui.js";
 
-const SPANS = [7, 30, 90];
+const SPANS = [7, 14, 30];
 const MOST_ROWS = 12;
+const FAR = 3;
 
 export const usageView = {
   open(root) {
@@ -51,16 +54,31 @@ function history(found, status) {
   const all = found.total;
   if (!all.turns && !all.calls) return card(null, empty("usage", S.usage.none, S.usage.noneText));
   const cap = (name) => status.limits?.find((row) => row.limit === name && row.who === null)?.of ?? null;
-  const tokenCap = cap("tokens_per_day"), costCap = cap("cost_per_day_usd");
+  const highest = (of) => Math.max(0, ...found.days.map(of));
+  const [tokenCap, tokenLegend] = capOf(cap("tokens_per_day"), highest((day) => day.prompt_tokens + day.completion_tokens), compact);
+  const [costCap, costLegend] = capOf(cap("cost_per_day_usd"), highest((day) => day.cost_usd), usd);
   return [
     h("div.tiles", {}, tile(number(all.turns), S.usage.turns), tile(number(all.calls), S.usage.calls), tile(compact(all.prompt_tokens), S.usage.prompt), tile(compact(all.completion_tokens), S.usage.completion), tile(usd(all.cost_usd), S.usage.cost)),
     h("div.cards", {},
-      card(null, columns({ title: S.usage.tokensByDay, format: compact, cap: tokenCap, legend: [["", S.usage.prompt], ["two", S.usage.completion], ...(tokenCap ? [["capped", S.usage.cap]] : [])],
+      card(null, columns({ title: S.usage.tokensByDay, format: compact, cap: tokenCap, legend: [["", S.usage.prompt], ["two", S.usage.completion], ...tokenLegend],
         rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.prompt_tokens, day.completion_tokens], told: S.usage.tokensOf(number(day.prompt_tokens), number(day.completion_tokens)) })) })),
-      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costCap ? [["", S.usage.cost], ["capped", S.usage.cap]] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd], told: usd(day.cost_usd) })) }))),
+      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costLegend.length ? [["", S.usage.cost], ...costLegend] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd], told: usd(day.cost_usd) })) }))),
     card(null, columns({ title: S.usage.turnsByDay, format: compact, rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.turns], told: number(day.turns) })) })),
-    h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => h("a", { href: href("chats", [row.key ?? ""]), dir: "auto" }, row.key ?? S.usage.unnamed)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
+    h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => chatOf(row.key)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
   ];
+}
+
+// A chat by its name, as the list of chats has it.
+function chatOf(key) {
+  if (!key) return S.usage.unnamed;
+  const chat = overview.chats.get(key);
+  return h("a", { href: href("chats", [key]), dir: "auto", title: key }, chat ? titleOf(chat) : key);
+}
+
+// A cap that is far above what was spent would press the columns flat: then it is told, and not drawn.
+function capOf(cap, highest, format) {
+  if (cap === null) return [null, []];
+  return cap > FAR * highest ? [null, [["above", S.usage.capAbove(format(cap))]]] : [cap, [["capped", S.usage.cap]]];
 }
 
 const ranked = (title, rows, name) => card(title, numbersOf(title, [S.usage.who, S.usage.turns, S.usage.tokens, S.usage.cost],

@@ -1,0 +1,140 @@
+"""What doctor says of the queue: whether it is there, what waits in it, and of a broker version and clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gateway.app.daemons import DaemonRegistry
+from gateway.app.mailboxes import open_mailbox
+from gateway.app.replied import RepliedChannels
+from gateway.app.served import served
+from gateway.config.settings import Settings
+from gateway.doctor import certificates
+from gateway.doctor.finding import Check
+from gateway.errors import GatewayError, MailboxDown, StateInUse
+from gateway.outbound.unserved import cure_of, in_words, unserved
+from gateway.queue.mailbox import Mailbox
+
+BROKER_S: Final = 8.0
+LOOK_S: Final = 0.1
+# As between this machine and a platform.
+APART_S: Final = 30.0
+# Older ones lack what quorum queues and streams of events need; see docs/rabbitmq.md.
+OLDEST: Final = (3, 10)
+
+DaemonStatus = Callable[[], Awaitable[Mapping[str, Any] | None]]
+
+
+async def check(settings: Settings, daemon: DaemonStatus) -> AsyncIterator[Check]:
+    """Yield what is to be said of the queue; ``daemon`` returns what ``status`` shows of a running daemon."""
+    for found in await _queue(settings, daemon):
+        yield found
+    broker = settings.broker
+    if broker.embedded:
+        return
+    for found in await _broker(settings):
+        yield found
+    for level, text, cure in await certificates.check(broker):
+        yield Check("certificates", level, text, cure)
+
+
+async def _queue(settings: Settings, daemon: DaemonStatus) -> list[Check]:
+    what = "embedded queue" if settings.broker.embedded else f"RabbitMQ at {settings.broker.shown_url}"
+    mailbox = open_mailbox(settings, reports=False)
+    serve = asyncio.create_task(mailbox.serve(), name="doctor mailbox")
+    ready = asyncio.create_task(mailbox.ready(), name="doctor ready")
+    try:
+        await _first_answer(mailbox, serve, ready)
+        if ready.done() and ready.exception() is not None:
+            # ``serve`` ends with the reason.
+            await asyncio.wait((serve,), timeout=BROKER_S)
+        if serve.done():
+            serve.result()
+        if not ready.done():
+            health = mailbox.health()
+            fault = health.error if health.hint else f"no answer within {BROKER_S:g} s"
+            return [
+                Check("broker", "fail", f"{what}: {fault}", health.hint or "start it, or correct broker.url")
+            ]
+        depths = await mailbox.depths(RepliedChannels(settings.state).names())
+    except StateInUse as in_use:
+        running = DaemonRegistry(settings.workspace).running()
+        if running:
+            return _of_queue(f"{what}, in use by the daemon with pid {running[0].pid}", await daemon())
+        return [Check("broker", "fail", str(in_use), in_use.hint)]
+    except GatewayError as error:
+        return [Check("broker", "fail", str(error), error.hint)]
+    finally:
+        for task in (serve, ready):
+            task.cancel()
+        await asyncio.gather(serve, ready, return_exceptions=True)
+    queues = {box: depth.as_dict() for box, depth in depths.items()}
+    return _of_queue(what, {"queues": queues, "unserved": unserved(depths, served(settings))})
+
+
+def _of_queue(what: str, status: Mapping[str, Any] | None) -> list[Check]:
+    """Judge what waits, as ``status`` has it; without it nothing is known but that the queue is there."""
+    if status is None or status["queues"] is None:
+        return [Check("broker", "ok", what)]
+    now = datetime.now(UTC)
+    checks = [
+        Check("broker", "warn", in_words(row, now), cure_of(str(row["channel"])))
+        for row in status["unserved"]
+    ]
+    counts = {box: depth["count"] for box, depth in status["queues"].items()}
+    if parked := counts.pop("parked", 0):
+        letters = "1 letter is" if parked == 1 else f"{parked} letters are"
+        checks.append(Check("broker", "warn", f"{what}: {letters} parked", "chat-gateway parked list"))
+    return checks or [Check("broker", "ok", f"{what}: {sum(counts.values())} letters wait")]
+
+
+async def _first_answer(mailbox: Mailbox, *tasks: asyncio.Task[None]) -> None:
+    """Wait until it is ready or has failed once: it would go on trying for ever."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BROKER_S):
+            while not mailbox.health().hint and not any(task.done() for task in tasks):
+                await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _broker(settings: Settings) -> list[Check]:
+    """Ask the broker for its version and its time; nothing where the queue's own check tells why not."""
+    from gateway.queue.rabbitmq import inquiry
+    from gateway.queue.rabbitmq.tls import TlsFiles
+
+    broker = settings.broker
+    files = TlsFiles(broker.ca_file, broker.cert_file, broker.key_file)
+    try:
+        told = await inquiry.ask(broker.url, name=broker.name, tls=files)
+    except (MailboxDown, TimeoutError):
+        return []
+    return [of_version(told.version), of_clock(told.ahead_s, told.unasked)]
+
+
+def of_version(version: str) -> Check:
+    """Judge a broker's version as it writes it."""
+    oldest = ".".join(map(str, OLDEST))
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None:
+        text = f"the broker does not say its version; RabbitMQ {oldest} is the oldest that works"
+        return Check("broker version", "warn", text, "ask whoever runs it: rabbitmqctl version")
+    if (int(numbers[1]), int(numbers[2])) < OLDEST:
+        text = f"RabbitMQ {version}; {oldest} is the oldest that works"
+        return Check("broker version", "fail", text, "update the broker; docs/rabbitmq.md has its own needs")
+    return Check("broker version", "ok", f"RabbitMQ {version}")
+
+
+def of_clock(ahead_s: float | None, unasked: str) -> Check:
+    """Judge by how many seconds this machine is ahead of its broker; None: that is not known."""
+    if ahead_s is None:
+        why = unasked or "it shows no time on what it moves"
+        return Check("clock", "ok", f"the broker's is not known: {why}")
+    if abs(ahead_s) <= APART_S:
+        return Check("clock", "ok", f"within {APART_S:g} s of the broker's")
+    way = "ahead of" if ahead_s > 0 else "behind"
+    cure = "set the clock of both machines: timedatectl set-ntp true"
+    return Check("clock", "warn", f"{abs(ahead_s):.0f} s {way} the broker's", cure)

@@ -1,0 +1,30 @@
+"""Looks in which form the workspace is, and whether a change of it was cut short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from gateway.form import copies, number
+from gateway.form.migrations import MIGRATIONS
+
+Level = Literal["ok", "warn", "fail"]
+
+
+def check(workspace: Path) -> tuple[Level, str, str]:
+    """Say how it stands: level, words, cure.
+
+    Raises:
+        NewerState: a newer version worked on it.
+        OSError: it cannot be read.
+    """
+    state = workspace / "state"
+    form, ours = number.read(state), number.known(MIGRATIONS)
+    if form.change is not None:
+        found = number.unfinished(form.change)
+        return "fail", str(found), found.hint
+    if form.number < ours and not number.is_new(state):
+        return "ok", f"form {form.number}: the next start makes it {ours}, after a copy", ""
+    copy = copies.found(workspace, "upgrade", form.number - 1)
+    back = f"; chat-gateway downgrade goes back by {copy.name}" if copy is not None else ""
+    return "ok", f"form {ours}{back}", ""

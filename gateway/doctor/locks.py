@@ -1,0 +1,44 @@
+"""Looks whether a lock of a conversation stays held, which is held only around a write."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final, Literal
+
+from gateway.app.daemons import DaemonRegistry
+
+Level = Literal["ok", "warn", "fail"]
+_HELD_S: Final = 1.0
+_NAMED: Final = 5
+
+
+def check(workspace: Path) -> tuple[Level, str, str]:
+    """Say how it stands: level, words, cure. One that stays held belongs to a process that does not move."""
+    stuck = [path for path in (workspace / "state" / "keys").glob("*.lock") if _is_held(path)]
+    if stuck:
+        time.sleep(_HELD_S)
+    stuck = [path for path in stuck if _is_held(path)]
+    if stuck:
+        names = ", ".join(path.stem for path in stuck[:_NAMED])
+        cure = "look for a stopped process; the next message of that chat overtakes it after 30 s"
+        return "warn", f"held for over {_HELD_S:g} s: {names}", cure
+    running = DaemonRegistry(workspace).running()
+    who = ", ".join(f"{one.role} runs as pid {one.pid}" for one in running)
+    return "ok", who or "no daemon runs", ""
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,44 @@
+"""Asks the model once, and says what keeps it from answering."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.app.model import build_model
+from gateway.config.settings import Settings
+from gateway.doctor.finding import Check
+from session.errors import ModelAway, ModelRefused, SessionError
+from session.models.model import Prompt, Warms
+
+MODEL_S = 30.0
+
+
+async def check(settings: Settings) -> Check:
+    """Return how it stands; its request alone is timed."""
+    model = build_model(settings)
+    if model.plain:
+        return Check(
+            "model", "warn", "echo repeats what it is told", 'set model.name, e.g. "openai/gpt-4.1-mini"'
+        )
+    if isinstance(model, Warms):
+        # Loading LiteLLM takes seconds, and on a busy machine longer than any provider may take to answer.
+        await model.warm()
+    try:
+        async with asyncio.timeout(MODEL_S):
+            await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))
+    except ModelAway as error:
+        return Check("model", "fail", _said(settings, error), error.hint or "chat-gateway config show")
+    except ModelRefused as error:
+        return Check("model", "fail", _said(settings, error), error.hint or "correct model.name")
+    except SessionError as error:
+        return Check("model", "warn", _said(settings, error), error.hint)
+    except TimeoutError:
+        return Check(
+            "model", "fail", f"{settings.model.name}: no answer in {MODEL_S:g} s", "check model.api_base"
+        )
+    return Check("model", "ok", f"{settings.model.name} answers")
+
+
+def _said(settings: Settings, error: SessionError) -> str:
+    name, text = settings.model.name, str(error)
+    return text if text.startswith(name) else f"{name}: {text}"

@@ -1,0 +1,190 @@
+"""What doctor says of a workspace: its folder, who can use it, and what lies in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.config import folder, memory_scope
+from gateway.config.settings import Settings
+from gateway.doctor import cron, erasures, form, locks, machine, owners
+from gateway.doctor.finding import LOCAL_S, Check, looked
+from session.disk.layout import Layout
+from session.disk.state import read_state
+from session.kept import checking
+from session.library.library import Library
+from session.store.store import Store
+from session.store.unnamed import media_bytes
+
+STUCK_S: Final = 30.0
+MEDIA_MANY_BYTES: Final = 5 * 2**30
+# Gigabytes are read for it.
+READ_ALL_S: Final = 900.0
+_READ_WHOLE: Final = ("transcripts", "media")
+SPARE_MB: Final = 100
+
+Look = Callable[[Settings], Iterable[Check]]
+
+
+async def usable(settings: Settings, *, within_s: float = LOCAL_S) -> Check:
+    """Say whether the folder answers and can be used; else nothing that lies in it is looked at."""
+    place = settings.workspace
+    (found,) = await looked("workspace", lambda: [_folder(place)], place, within_s=within_s)
+    return found
+
+
+async def contents(settings: Settings, *, within_s: float = LOCAL_S) -> AsyncIterator[Check]:
+    """Look at everything that lies in a workspace, one after the other; nothing is changed."""
+    for name, look in _CONTENTS.items():
+        # Whoever is in more of a hurry than we are waits for nothing longer.
+        limit_s = READ_ALL_S if name in _READ_WHOLE and within_s == LOCAL_S else within_s
+        for check in await _looked(name, look, settings, limit_s):
+            yield check
+
+
+async def access(settings: Settings, *, within_s: float = LOCAL_S) -> AsyncIterator[Check]:
+    """Say whether others can read the workspace, and whether its user can use all of it."""
+    for check in await _looked("permissions", _permissions, settings, within_s):
+        yield check
+    for check in await _looked("owners", _owners, settings, within_s):
+        yield check
+
+
+async def _looked(name: str, look: Look, settings: Settings, within_s: float) -> list[Check]:
+    return await looked(name, lambda: look(settings), settings.workspace, within_s=within_s)
+
+
+def _folder(workspace: Path) -> Check:
+    if (blocking := folder.in_the_way(workspace)) is not None:
+        return Check("workspace", "fail", f"{blocking} is not a folder", folder.CURE)
+    if not os.path.lexists(workspace):
+        return Check("workspace", "ok", "does not exist yet; the first run makes it")
+    if not os.access(workspace, os.R_OK | os.W_OK | os.X_OK):
+        return Check("workspace", "fail", "cannot be written", f"chown -R $USER {workspace}")
+    # What the kernel keeps of a folder answers for a server that is away: its names have to be read.
+    with os.scandir(workspace) as names:
+        next(names, None)
+    free = os.statvfs(workspace)
+    free_mb = free.f_bavail * free.f_frsize // 2**20
+    if free_mb < SPARE_MB:
+        return Check(
+            "workspace", "warn", f"{free_mb} MB free", "make room: turns wait while the disk is full"
+        )
+    return Check("workspace", "ok", f"{free_mb} MB free")
+
+
+def _permissions(settings: Settings) -> list[Check]:
+    open_to_others = []
+    for name in (".", "sessions", "memory", "state", "media", "files"):
+        path = settings.workspace / name
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            open_to_others.append(str(path))
+    if not open_to_others:
+        return [Check("permissions", "ok", "the folders are private")]
+    return [
+        Check("permissions", "warn", f"others can read {path}", f"chmod -R go= {path}")
+        for path in open_to_others
+    ]
+
+
+def _owners(settings: Settings) -> list[Check]:
+    level, text, cure = owners.check(settings.workspace)
+    return [Check("owners", level, text, cure)]
+
+
+def _erasures(settings: Settings) -> list[Check]:
+    return [Check("erasures", *finding) for finding in erasures.check(settings.state)]
+
+
+def _machine(settings: Settings) -> list[Check]:
+    return [Check(*finding) for finding in machine.check(settings.workspace)]
+
+
+def _memory(settings: Settings) -> list[Check]:
+    level, text, cure = memory_scope.check(settings)
+    return [Check("memory", level, text, cure)]
+
+
+def _jobs(settings: Settings) -> list[Check]:
+    return [Check("cron", level, text, cure) for level, text, cure in cron.check(settings.workspace)]
+
+
+def _locks(settings: Settings) -> list[Check]:
+    return [Check("locks", *locks.check(settings.workspace))]
+
+
+def _clock(settings: Settings) -> list[Check]:
+    """A clock that was set back makes ages and retention wrong: compare it with the newest file."""
+    newest = max(
+        (path.stat().st_mtime for path in (settings.workspace / "sessions").glob("*.jsonl")), default=0.0
+    )
+    ahead_s = newest - datetime.now(UTC).timestamp()
+    if ahead_s > STUCK_S:
+        text = f"a transcript was written {ahead_s:.0f} s in the future"
+        return [Check("clock", "warn", text, "set the clock")]
+    leapt = read_state(settings.state / "retention.json").get("leapt")
+    if leapt:
+        text = f"it leapt to {leapt}: retention deletes nothing for a week"
+        return [Check("clock", "warn", text, "set the clock; if it is right, there is nothing to do")]
+    return [Check("clock", "ok", datetime.now(UTC).isoformat(timespec="seconds"))]
+
+
+def _transcripts(settings: Settings) -> list[Check]:
+    problems = [*asyncio.run(_verify(settings)), *cron.damaged_changes(settings.workspace)]
+    cure = "chat-gateway sessions verify --repair"
+    return [
+        Check("transcripts", "warn", f"{problem['file']}: {problem['problem']}", cure) for problem in problems
+    ] or [Check("transcripts", "ok", "all can be read in full")]
+
+
+async def _verify(settings: Settings) -> list[dict[str, Any]]:
+    store = Store(settings.workspace, zone=settings.zone)
+    try:
+        return await checking.verify(store)
+    finally:
+        await store.aclose()
+
+
+def _instructions(settings: Settings) -> Iterator[Check]:
+    """Name the playbooks and skills that no model will see."""
+    workspace = settings.workspace
+    library = Library(workspace)
+    try:
+        bad = list(library.problems())
+    finally:
+        library.close()
+    if not bad:
+        yield Check("instructions", "ok", "all playbooks and skills can be read")
+    cure = "correct the lines between --- at its head; docs/context.md shows them"
+    for one in bad:
+        text = f"{one.path.relative_to(workspace)} is skipped: {one.problem}"
+        yield Check("instructions", "warn", text, cure)
+
+
+def _media(settings: Settings) -> list[Check]:
+    """Say how much people's files take, with a warning from ``MEDIA_MANY_BYTES`` on."""
+    size = media_bytes(Layout(settings.workspace))
+    text = f"{size / 2**20:.0f} MB in media/"
+    if size <= MEDIA_MANY_BYTES:
+        return [Check("media", "ok", text)]
+    cure = "set session.retention_days, or sessions clear KEY --everything: files go with their sessions"
+    return [Check("media", "warn", text, cure)]
+
+
+_CONTENTS: Final[dict[str, Look]] = {
+    "form": lambda settings: [Check("form", *form.check(settings.workspace))],
+    "machine": _machine,
+    "media": _media,
+    "locks": _locks,
+    "clock": _clock,
+    "transcripts": _transcripts,
+    "memory": _memory,
+    "instructions": _instructions,
+    "cron": _jobs,
+    "erasures": _erasures,
+}

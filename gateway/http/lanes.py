@@ -1,0 +1,48 @@
+"""``GET /v1/lanes``: what runs and waits in which chat, in all daemons of the workspace."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gateway.http.errors import json_response
+from gateway.http.health import LaneOut
+from gateway.http.peers import Alone, Peers, united
+from gateway.http.shape import Shape, needs
+from gateway.service.chat_list import ChatList
+from gateway.service.chats import ChatService
+
+
+class LanesOut(Shape):
+    """The lanes; ``silent`` are the process ids of daemons that were asked and did not answer."""
+
+    lanes: list[LaneOut]
+    silent: list[int]
+
+
+def routes(chats: ChatService, peers: Peers) -> APIRouter:
+    """Build the route of lanes."""
+    router = APIRouter(prefix="/v1")
+
+    @router.get(
+        "/lanes",
+        summary="What runs and waits in which chat, in all daemons",
+        response_model=LanesOut,
+        **needs("read"),
+    )
+    async def get_lanes(alone: Alone = False) -> Response:
+        return json_response(await lanes_of_all(chats, peers, alone=alone))
+
+    return router
+
+
+async def lanes_of_all(chats: ChatService, peers: Peers, *, alone: bool = False) -> dict[str, Any]:
+    """Return the ``lanes`` of this daemon and, unless ``alone``, of the others, and who was ``silent``."""
+    own = ChatList(chats).lanes()
+    if alone:
+        return {"lanes": own, "silent": []}
+    heard = await peers.ask(lambda client: client.lanes(alone=True))
+    return {"lanes": united(chain(own, *heard.answers)), "silent": sorted([*heard.silent, *heard.refused])}

@@ -1,0 +1,275 @@
+"""Finds what is damaged beside the transcripts, and knows what mends it.
+
+What is left out of a file stays beside it in a copy. What is derived is removed, and made anew when used.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ulid import ULID
+
+from durable import Damaged, NewerVersion, decode_state, sync_folder, write_all
+from session.approvals.files import FOLDER, KEPT
+from session.approvals.record import is_id
+from session.approvals.record import read as read_approval
+from session.background.job_files import JobFiles, job_of
+from session.disk.derived import DerivedFile, is_damaged
+from session.disk.layout import Layout
+from session.disk.state import locked, read_state, replace_file
+from session.errors import SessionError, StoreError
+from session.kept.whole_lines import broken, broken_at, told, whole
+from session.store.archived import read_beginning
+from session.store.fence import Fence, Wait
+from session.store.original import keep_original
+from session.transcript import archive, journal_lines
+from session.transcript.agent import AGENTS
+from session.transcript.index_file import read_index, remove_index
+from session.transcript.line import is_ulid
+
+# What it is, and what makes it sound again; None: that is for a person to do.
+Finding = tuple[Path, str, Callable[[], None] | None]
+NOTES: Final = ("MEMORY.md", "HISTORY.md", "USER.md")
+ULID_CHARS: Final = 26
+_VERSION_MAX: Final = 2**31
+_NOT_RUN: Final = (
+    f"the call is not run, as its turn says; {KEPT.total_seconds() / 3600:g} hours later it may go"
+)
+# What is not known without a file, by the folder of ``state/`` that it lies in.
+_LOST: Final[Mapping[str, str]] = {
+    "subagents": ", and what the subagents report that its chat has started is set aside",
+    "memory": ", and with it how far its scope was taken into memory",
+}
+
+
+def findings(layout: Layout, owner: str) -> Iterator[Finding]:
+    """Yield each file with a problem: its path, the problem, and what mends it; None: a person decides.
+
+    Args:
+        layout: the workspace; a daemon may run in it.
+        owner: who this process is to the locks of keys.
+    """
+    looks = (_journals, _notes, _facts, _usage, _jobs, _approvals, _indexes, _states, _databases)
+    for look in looks:
+        yield from look(layout, owner)
+
+
+def _journals(layout: Layout, owner: str) -> Iterator[Finding]:
+    for path in sorted(layout.keys.glob("*.log")):
+        try:
+            lines, torn = broken(path.read_bytes())
+        except OSError as error:
+            yield path, f"cannot be read: {error.strerror}", None
+            continue
+        if lines or torn:
+            yield path, told(lines, torn), partial(_mend_journal, layout, path, owner)
+
+
+def _mend_journal(layout: Layout, path: Path, owner: str) -> None:
+    """Leave out what no reader understands, under the lock of the key."""
+    fence = Fence(layout, path.stem, owner=owner)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with fence.hold(Wait()) as held:
+            data = path.read_bytes()
+            journal_lines.read(data)
+            keep_original(path, held, fd, now=datetime.now(UTC))
+            with held.replacing(path) as target:
+                write_all(target, whole(data))
+    finally:
+        os.close(fd)
+
+
+def _notes(layout: Layout, _: str) -> Iterator[Finding]:
+    for path in _in_scopes(layout, *NOTES):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            yield path, f"cannot be read: {error.strerror}", None
+            continue
+        faults = ["NUL bytes"] if b"\0" in data else []
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            faults.append(f"no UTF-8 at byte {error.start}")
+        if faults:
+            lock = _lock_of(layout, "memory", path)
+            yield path, ", ".join(faults), partial(_rewrite, path, lock, _as_text)
+
+
+def _facts(layout: Layout, _: str) -> Iterator[Finding]:
+    for path in _in_scopes(layout, "facts.jsonl"):
+        try:
+            lines, torn = broken(path.read_bytes())
+        except OSError as error:
+            yield path, f"cannot be read: {error.strerror}", None
+            continue
+        if lines or torn:
+            lock = _lock_of(layout, "facts", path)
+            yield path, told(lines, torn), partial(_rewrite, path, lock, whole)
+
+
+def _usage(layout: Layout, _: str) -> Iterator[Finding]:
+    """What a damaged line says was spent is not counted; all others are, whether it is blanked or not."""
+    for path in sorted((layout.workspace / "state" / "usage").glob("*.jsonl")):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            yield path, f"cannot be read: {error.strerror}", None
+            continue
+        if lines := list(broken_at(data)):
+            lost = sum(size for _, size in lines)
+            text = f"{told(len(lines), 0)} ({lost} bytes): what they say was spent is not counted"
+            yield path, text, partial(_blank, path)
+
+
+def _blank(path: Path) -> None:
+    """Write over damaged lines in their place: other processes remember how far they have read."""
+    with locked(path.parent.with_name(f"{path.parent.name}.lock")):
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            data = path.read_bytes()
+            for at, size in broken_at(data):
+                os.pwrite(fd, b" " * size, at)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+
+def _jobs(layout: Layout, _: str) -> Iterator[Finding]:
+    """A job that nobody can read is made anew of its name and the session that it is for."""
+    for path in sorted((layout.workspace / "state" / "jobs").glob("*.json")):
+        if (problem := _state_problem(path)) is None:
+            continue
+        session_id = path.name[:ULID_CHARS]
+        key = _key_of(layout, session_id) if is_ulid(session_id) else ""
+        if key is None:
+            yield (
+                path,
+                f"{problem}; its session is gone, so that nothing is to be done",
+                partial(_remove, path),
+            )
+        elif (job := job_of(path.name, key)) is not None:
+            text = f"{problem}; what is to be done for session {session_id} is known by its name"
+            yield path, text, partial(JobFiles(layout.workspace / "state").keep, job)
+        else:
+            text = f"{problem}; what was said in session {session_id} may not be in memory"
+            yield path, f"{text}; move it away", None
+
+
+def _key_of(layout: Layout, session_id: str) -> str | None:
+    """Return whose session that is, ended or not; None: it is gone, empty: what cannot be read may be it."""
+    hidden = False
+    ended = archive.find(layout, session_id)
+    files = [(ended.path, ended.stem)] if ended is not None else []
+    for path, stem in [*files, *((each, each.stem) for each in sorted(layout.sessions.glob("*.jsonl")))]:
+        try:
+            read = read_beginning(path, stem)
+        except SessionError:
+            hidden = True
+            continue
+        if read is not None and read.session_id == session_id:
+            return read.key
+    return "" if hidden else None
+
+
+def _approvals(layout: Layout, _: str) -> Iterator[Finding]:
+    """Without its file a person might be asked anew about a call that ran: it stays while a turn may come."""
+    for path in sorted((layout.workspace / "state" / FOLDER).glob("*.json")):
+        problem = _state_problem(path)
+        if problem is None and not (is_id(path.stem) and read_approval(read_state(path)) is None):
+            continue
+        problem = problem or f"{path.name} does not say what was asked"
+        try:
+            over = time.time() - path.stat().st_mtime > KEPT.total_seconds()
+        except FileNotFoundError:
+            continue
+        if over:
+            yield path, f"{problem}; its turn has ended long ago", partial(_remove, path)
+        else:
+            yield path, f"{problem}; {_NOT_RUN}", None
+
+
+def _indexes(layout: Layout, _: str) -> Iterator[Finding]:
+    state = layout.workspace / "state"
+    for path in sorted((state / "index").glob("*.idx")):
+        if read_index(path) is None:
+            yield path, "a damaged index; it is made anew", partial(remove_index, path)
+    for path in sorted([*state.glob("vectors.db"), *(state / "recall").rglob("*.db")]):
+        if is_damaged(path):
+            yield path, "a damaged index; it is made anew", partial(_discard, path)
+
+
+def _states(layout: Layout, _: str) -> Iterator[Finding]:
+    state = layout.workspace / "state"
+    others = ("jobs", FOLDER)
+    for path in sorted(state.rglob("*.json")):
+        inside = path.relative_to(state).parts
+        # That of subagents is looked at as a workspace of its own, but for what is on record of them.
+        if inside[0] in others or (inside[0] == "subagents" and inside[1] != "chats"):
+            continue
+        if (problem := _state_problem(path)) is not None:
+            lost = _LOST.get(inside[0], "")
+            yield path, f"{problem}{lost}; mend it, or move it away", None
+
+
+def _state_problem(path: Path) -> str | None:
+    try:
+        decode_state(path.read_bytes(), _VERSION_MAX, path.name)
+    except (Damaged, NewerVersion) as error:
+        return str(error)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None
+
+
+def _databases(layout: Layout, _: str) -> Iterator[Finding]:
+    state = layout.workspace / "state"
+    for path in sorted([*state.glob("queue.db"), *state.glob("delivery-*.db")]):
+        if is_damaged(path):
+            yield path, "a damaged database; end the daemon and put a backup in its place", None
+
+
+def _in_scopes(layout: Layout, *names: str) -> Iterator[Path]:
+    """List the files of these names in all scopes, those of other agents than the default one behind it."""
+    for memory in (layout.workspace / "memory", *sorted(layout.workspace.glob(f"{AGENTS}/*/memory"))):
+        for folder in (memory, *sorted(memory.glob("chats/*")), *sorted(memory.glob("people/*"))):
+            yield from (folder / name for name in names if (folder / name).is_file())
+
+
+def _lock_of(layout: Layout, kind: str, path: Path) -> Path:
+    """Name the lock file of the scope in whose folder a file lies."""
+    home, _, scope = path.parent.relative_to(layout.workspace).as_posix().partition("memory")
+    return layout.workspace / "state" / kind / f"{home}{scope.lstrip('/') or 'workspace'}.lock"
+
+
+def _rewrite(path: Path, lock: Path, sound: Callable[[bytes], bytes]) -> None:
+    with locked(lock):
+        data = path.read_bytes()
+        replace_file(path.with_name(f"{path.name}.corrupt-{ULID()}"), data)
+        replace_file(path, sound(data))
+
+
+def _as_text(data: bytes) -> bytes:
+    return data.replace(b"\0", b"").decode("utf-8", "replace").encode()
+
+
+def _discard(path: Path) -> None:
+    file = DerivedFile(path, lambda _: None, busy_s=1.0, patient=True)
+    try:
+        file.discard()
+    except OSError as error:
+        raise StoreError(f"{path.name} could not be removed: {error.strerror}") from error
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)

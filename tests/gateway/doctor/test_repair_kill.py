@@ -1,0 +1,110 @@
+"""A repair that dies at any point leaves each file as it was or repaired; run again it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from gateway.config.settings import Settings
+from gateway.doctor.cron import damage
+from gateway.doctor.fixes import fix
+from session.background.job_files import BackgroundJob, JobFiles
+from session.kept.checking import verify
+from session.store.archived import read_beginning
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from tests.session.store_place import talk
+from tests.support.harness import ROOT
+from tests.support.place import write
+
+KEY = SessionKey("web:a")
+TORN = '{"role": "us\n'
+# Each sound line of the damaged files, which no death may cost.
+KEPT = {
+    "sessions/web_a.jsonl": b"again",
+    "state/keys/web_a.log": b'"web:a"',
+    "memory/chats/web_a/MEMORY.md": b"likes ",
+    "memory/people/ada/facts.jsonl": b'"mine": true',
+    "agents/clerk/memory/facts.jsonl": b'"mine": true',
+    "state/usage/2026-01-01.jsonl": b'"sound": 1',
+    "cron/action.jsonl": b'"action": "del"',
+    "state/subagents/sessions/sub_x.jsonl": b"again",
+}
+
+
+async def damaged(workspace: Path) -> BackgroundJob:
+    """Damage a file of each kind; return the job whose file is none."""
+    store = Store(workspace, zone=UTC)
+    async with store.open(KEY) as session:
+        await talk(session, "hello")
+        await session.end()
+        await talk(session, "again")
+    await store.aclose()
+    sound = (workspace / "sessions" / "web_a.jsonl").read_text()
+    (archived,) = (workspace / "sessions" / "archive" / "web_a").glob("*.jsonl")
+    begun = read_beginning(archived, "web_a")
+    assert begun is not None
+    job = BackgroundJob(KEY, begun.session_id)
+    JobFiles(workspace / "state").keep(job)
+    (job_file,) = (workspace / "state" / "jobs").iterdir()
+    texts = {
+        "sessions/web_a.jsonl": sound + TORN,
+        str(archived.relative_to(workspace)): archived.read_text() + TORN,
+        "state/keys/web_a.log": '{"v":1,"key":"web:a"}\n{"done":"x"\n{"m":1}\n{"torn',
+        "memory/chats/web_a/MEMORY.md": "likes \0tea\n",
+        "memory/people/ada/facts.jsonl": '{"id": "1", "mine": true}\nnot json\n',
+        "agents/clerk/memory/facts.jsonl": '{"id": "1", "mine": true}\nnot json\n',
+        "state/usage/2026-01-01.jsonl": '{"v": 1}\nno json\n{"sound": 1}\n',
+        "cron/action.jsonl": '{"action": "del", "params": {"job_id": "1"}}\nno json\n',
+        "state/subagents/sessions/sub_x.jsonl": sound + TORN,
+        "state/index/web_b.idx": "no index",
+        str(job_file.relative_to(workspace)): "no json",
+    }
+    for name, text in texts.items():
+        write(workspace / name, text)
+    return job
+
+
+async def problems(workspace: Path) -> list[str]:
+    store = Store(workspace, zone=UTC)
+    try:
+        rows = [*await verify(store), *damage(workspace)]
+    finally:
+        await store.aclose()
+    return [f"{row['file']}: {row['problem']}" for row in rows]
+
+
+@pytest.mark.parametrize("way", ["verify", "fix"])
+async def test_a_repair_that_dies_anywhere_is_ended_by_the_next(tmp_path: Path, way: str) -> None:
+    folder = tmp_path / "w"
+    folder.mkdir()
+    job = await damaged(folder)
+    found = await problems(folder)
+
+    command = [sys.executable, "-m", "tests.gateway.repair_victim", str(folder), way]
+    children = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300, cwd=ROOT).stdout)
+
+    assert len(found) == 11
+    assert children > 30
+    for number in range(1, children + 1):
+        copy = folder.with_name(f"w-{number}")
+        for name, kept in KEPT.items():
+            assert kept in (copy / name).read_bytes(), (number, name)
+        # What is left to be done is a part of what there was: nothing new is damaged.
+        assert number % 4 or set(await problems(copy)) <= set(found), number
+    for number in (*range(1, children, 9), children):
+        copy = folder.with_name(f"w-{number}")
+        assert await asyncio.to_thread(mended, copy) == []
+        assert await problems(copy) == [], number
+        assert JobFiles(copy / "state").left() == [job], number
+
+
+def mended(workspace: Path) -> list[str]:
+    """Run it again; return what could not be mended."""
+    settings = Settings.model_validate({"workspace": workspace})
+    return [text for text, cure in fix(settings) if cure]

@@ -1,0 +1,1 @@
+"""The form of a workspace, and its changes."""

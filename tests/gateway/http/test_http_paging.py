@@ -1,0 +1,117 @@
+"""Listings come in pages: each row once, whatever goes or comes meanwhile; a foreign cursor is refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.queue.mailbox import INBOUND, Post
+from gateway.service.pages import BadCursor, page
+from tests.gateway.http_place import Place, open_place
+from tests.support.until import until
+
+COUNT = 7
+
+
+def fact(number: int) -> dict[str, Any]:
+    return {
+        "id": f"01KG9NB3H0Q5W4XZ2WM29XRY{number:02}",
+        "text": f"Ada has {number} ferrets",
+        "category": "home",
+        "confidence": 0.9,
+        "key": "web:ada",
+        "message_id": None,
+        "created_at": "2027-01-01T00:00:00+00:00",
+        "replaced_by": None,
+    }
+
+
+async def filled(place: Place, workspace: Path) -> None:
+    """Let there be so many parked letters, jobs and facts."""
+    folder = workspace / "memory/chats/web_ada"
+    folder.mkdir(parents=True)
+    (folder / "facts.jsonl").write_text("".join(json.dumps(fact(at)) + "\n" for at in range(COUNT)))
+    for at in range(COUNT):
+        await place.application.mailbox.put(Post(INBOUND, "web:ada", f"bad{at}", b"{"))
+        job = {"every": f"{at + 2}h", "message": f"job {at}"}
+        assert (await place.http.post("/v1/cron", json=job)).status_code == 201
+
+    async def parked() -> bool:
+        return len(await place.application.mailbox.parked()) == COUNT
+
+    await until(parked)
+
+
+async def walked(place: Place, path: str, field: str, **params: str) -> list[list[str]]:
+    """Return the ids of each page of two."""
+    pages, query = [], {"limit": "2", **params}
+    while True:
+        found = (await place.http.get(path, params=query)).json()
+        pages.append([row["id"] for row in found[field]])
+        if found["next"] is None:
+            return pages
+        query["cursor"] = found["next"]
+
+
+async def test_each_row_is_on_one_page(tmp_path: Path) -> None:
+    """Parked letters, jobs and facts, in their order; a cursor of one listing opens no other."""
+    async with open_place(tmp_path) as place:
+        await filled(place, tmp_path)
+        parked = await walked(place, "/v1/parked", "parked")
+        jobs = await walked(place, "/v1/cron", "jobs")
+        facts = await walked(place, "/v1/memory/facts", "facts", key="web:ada")
+        whole = (await place.http.get("/v1/memory", params={"key": "web:ada", "limit": 3})).json()
+        goes_on = await place.http.get(
+            "/v1/memory/facts", params={"key": "web:ada", "limit": 9, "cursor": whole["next"]}
+        )
+        all_jobs = [row["id"] for row in (await place.http.get("/v1/cron")).json()["jobs"]]
+        count = (await place.http.get("/v1/parked", params={"limit": 1})).json()["count"]
+        foreign = (await place.http.get("/v1/cron", params={"limit": 1})).json()["next"]
+        bad = [
+            await place.http.get(path, params={"cursor": cursor, "key": "web:ada"})
+            for path in ("/v1/parked", "/v1/cron", "/v1/memory/facts", "/v1/pairing", "/v1/approvals")
+            for cursor in ("x", "", "W10", "ü", "bnVsbA")
+        ]
+        crossed = await place.http.get("/v1/parked", params={"cursor": foreign})
+
+    for pages in (parked, jobs, facts):
+        assert [len(each) for each in pages] == [2, 2, 2, 1]
+    assert sorted(chain(*parked)) == [f"bad{at}" for at in range(COUNT)]
+    assert list(chain(*jobs)) == all_jobs
+    assert list(chain(*facts)) == [fact(at)["id"] for at in range(COUNT)]
+    assert [row["id"] for row in whole["facts"]] == [fact(at)["id"] for at in range(3)]
+    assert [row["id"] for row in goes_on.json()["facts"]] == [fact(at)["id"] for at in range(3, COUNT)]
+    assert count == COUNT
+    assert {answer.status_code for answer in (*bad, crossed)} == {400}
+    assert crossed.json() == {"error": "the cursor is none of ours", "hint": "begin without one"}
+
+
+async def test_what_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:
+    """The row that the cursor names is dropped, and so is one before it: the next page is as it was to be."""
+    async with open_place(tmp_path) as place:
+        await filled(place, tmp_path)
+        path, query = "/v1/memory/facts", {"key": "web:ada", "limit": "3"}
+        first = (await place.http.get(path, params=query)).json()
+        for at in (0, 2):
+            gone = await place.http.delete(f"/v1/memory/facts/{fact(at)['id']}", params={"key": "web:ada"})
+            assert gone.status_code == 200
+        behind = (await place.http.get(path, params={**query, "cursor": first["next"]})).json()
+
+    assert [row["id"] for row in behind["facts"]] == [fact(at)["id"] for at in range(3, 6)]
+
+
+def test_pages_of_a_listing() -> None:
+    """Up and down, without a row twice; places of other kinds are refused."""
+    rows = [(number, str(number)) for number in (3, 1, 2)]
+    up, after = page(rows, lambda row: row, limit=2, cursor=None)
+    down, below = page(rows, lambda row: row, limit=2, cursor=None, descending=True)
+
+    assert (up, down) == ([(1, "1"), (2, "2")], [(3, "3"), (2, "2")])
+    assert page(rows, lambda row: row, limit=2, cursor=after) == ([(3, "3")], None)
+    assert page(rows, lambda row: row, limit=2, cursor=below, descending=True) == ([(1, "1")], None)
+    with pytest.raises(BadCursor):
+        page([("a", 1)], lambda row: row, limit=1, cursor=after)
