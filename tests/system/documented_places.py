@@ -58,6 +58,9 @@ async def checkout(folder: Path) -> AsyncIterator[Typist]:
             await typist.type("cp -a /opt/chat-gateway.first /opt/chat-gateway")
         elif folder.name != "systemd.md":
             await typist.type("cd /opt/chat-gateway.first")
+        else:
+            # A person whom `onboard` led here.
+            await typist.type("mkdir -p ~/.config/chat-gateway && touch ~/.config/chat-gateway/config.toml")
         yield typist
 
 
