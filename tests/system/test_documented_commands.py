@@ -50,7 +50,6 @@ NOT_HERE = {
     "sudo systemd-tmpfiles": USERS,
     "sudo userdel": USERS,
     "sudoedit": "opens the editor of a person",
-    "chat-gateway downgrade": f"needs a workspace that an upgrade changed; {DOWNGRADES} types it",
     "sudo chat-gateway --config /etc/chat-gateway/config.toml --workspace": SERVICE,
     "make deb": "takes a minute; tests/deploy/test_deb.py builds the package",
     "docker": DOCKER,
