@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,9 @@ from tests.support.everyday import is_slow
 settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("new"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+# What a shell starts in the background is deaf to Ctrl-C, and so would be every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # They wait, or work, for many seconds at a time: begun last, the other workers would wait for one of them.
 LONGEST = (
