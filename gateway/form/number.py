@@ -13,6 +13,7 @@ import structlog
 
 import durable
 from gateway.errors import GatewayError, NewerState
+from gateway.form import holding
 from gateway.form.migration import Migration
 from gateway.form.migrations import MIGRATIONS
 
@@ -89,8 +90,14 @@ def check(state: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     Raises:
         NewerState: a newer version worked on it.
         Unfinished: a change of the form has to end first, or to be made by a start.
+        StateInUse: another process changes the form, and does not end.
     """
     form = read(state, migrations)
+    if form.change is not None:
+        # A start that changes it right now has the lock to itself, for a moment.
+        with holding.lock_file(state) as lock:
+            holding.share(lock)
+            form = read(state, migrations)
     if form.change is not None:
         raise unfinished(form.change)
     if any(step.to > form.number and step.alone for step in migrations) and not is_new(state):

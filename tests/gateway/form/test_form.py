@@ -8,7 +8,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,31 @@ def test_of_several_that_start_at_once_one_changes_the_form(workspace: Path) -> 
     finally:
         for each in started:
             each.communicate(timeout=60)
+
+
+def test_a_verb_beside_a_start_that_changes_the_form_waits_for_it(workspace: Path) -> None:
+    """It is a matter of moments: what a kill cut short is told, and not what goes on."""
+    announced, looked = threading.Event(), threading.Event()
+
+    def at(instant: str) -> None:
+        if instant == "announced":
+            announced.set()
+            looked.wait(20)
+
+    def start() -> None:
+        with entered(workspace, beside=list, migrations=FORMS, at=at):
+            pass
+
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(start)
+        assert announced.wait(20)
+        verb = threads.submit(number.check, workspace / "state", FORMS)
+        with pytest.raises(TimeoutError):
+            verb.result(0.2)
+        looked.set()
+
+        assert verb.result(20) is None
+        assert starting.result(20) is None
 
 
 def test_processes_of_the_form_before_are_seen(workspace: Path) -> None:
