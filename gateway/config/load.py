@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -46,6 +46,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     *,
     tables: Mapping[str, type[ConfigTable]] | None = None,
+    at: Callable[[Path], None] = lambda _: None,
 ) -> Settings:
     """Read the configuration; what the caller names goes before the environment, that before the file.
 
@@ -55,13 +56,14 @@ def load(
         environ: the environment; None is that of the process.
         tables: the tables of channels from other packages, by their name below ``[channels]``; None: of
             those that are installed.
+        at: is told each file before it is read, which may take for ever on a network's disk.
 
     Raises:
         ConfigError: with one line for each problem, ``file:line: key: what is wrong``.
     """
     environ = os.environ if environ is None else environ
     tables = registry.installed().tables() if tables is None else tables
-    reading = _Reading(with_tables(tables), environ)
+    reading = _Reading(with_tables(tables), environ, at)
     reading.read_file(find_file(config_file, environ))
     reading.read_environment()
     reading.read_secrets()
@@ -81,8 +83,11 @@ def with_tables(tables: Mapping[str, type[ConfigTable]]) -> type[Settings]:
 class _Reading:
     """The values found so far, where each came from, and what was wrong with them."""
 
-    def __init__(self, settings: type[Settings], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: type[Settings], environ: Mapping[str, str], at: Callable[[Path], None]
+    ) -> None:
         self._model = settings
+        self._at = at
         self._schema = Schema(settings)
         self._environ = environ
         self._file: Path | None = None
@@ -100,6 +105,7 @@ class _Reading:
         self._file = file
         if file is None:
             return
+        self._at(file)
         try:
             text = file.read_bytes().decode("utf-8-sig")
             self._values = tomllib.loads(text)
@@ -171,6 +177,7 @@ class _Reading:
 
     def _fetch(self, path: KeyPath, file: Path, source: str) -> None:
         text = STAND_IN
+        self._at(file)
         try:
             data = file.read_bytes()
             if len(data) > MAX_SECRET_BYTES:
