@@ -38,6 +38,7 @@ OWN_VARIABLES = ("CONFIG", "WORKSPACE", "DEBUG")
 MAX_SECRET_BYTES = 64 * 1024
 # In place of a secret that cannot be had, so that it is not called missing or too short as well.
 STAND_IN = "not-to-be-had-secret"
+BROKER_STAND_IN = "embedded"
 
 
 def load(
@@ -168,7 +169,7 @@ class _Reading:
                 self._fetch(path, self._beside(named, in_file=not source), source)
             else:
                 self._fault(file_path, f"expected the name of a file, got {got(named)}")
-                self._put(path, STAND_IN, "")
+                self._put(path, _stand_in(path), "")
 
     def _of_agents(self) -> list[KeyPath]:
         """List the secrets of the agents that somebody named."""
@@ -176,7 +177,7 @@ class _Reading:
         return [("agents", name, "model", "api_key") for name in (named if isinstance(named, dict) else ())]
 
     def _fetch(self, path: KeyPath, file: Path, source: str) -> None:
-        text = STAND_IN
+        text = _stand_in(path)
         self._at(file)
         try:
             data = file.read_bytes()
@@ -186,7 +187,7 @@ class _Reading:
                 text = data.decode("utf-8-sig").rstrip("\r\n")
                 if not text:
                     self._fault(path, f"{file} is empty")
-                    text = STAND_IN
+                    text = _stand_in(path)
         except OSError as error:
             self._fault((*path[:-1], f"{path[-1]}_file"), f"{file}: {error.strerror or error}")
         except UnicodeDecodeError:
@@ -279,3 +280,7 @@ class _Reading:
     def _take(self, path: KeyPath) -> object:
         table = self._get(path[:-1])
         return table.pop(path[-1], None) if isinstance(table, dict) else None
+
+
+def _stand_in(path: KeyPath) -> str:
+    return BROKER_STAND_IN if path == ("broker", "url") else STAND_IN
