@@ -220,6 +220,12 @@ def _add_daemon(tree: _Tree) -> None:
     doctor.add_argument(
         "--fix", action="store_true", help="first mend what needs nobody's decision, a line for each"
     )
+    doctor.add_argument(
+        "--within",
+        metavar="SECONDS",
+        type=_seconds,
+        help="how long each look at a disk or a process may take; else 20 s, and more where all is read",
+    )
 
 
 def _add_sessions(tree: _Tree) -> None:
