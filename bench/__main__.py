@@ -22,6 +22,9 @@ NOUNS = {
     "big": "a transcript of 100 MB, with and without its index",
     "conversation": "2,000 turns of one session",
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",
+    "rates": "turns per second by number of chats, beside two relays and two nanobots",
+    "killed": "what kill -9 loses, beside the same four",
+    "cached": "memory of 1,000 chats in the cache",
     "neighbours": "500 letters of one key, and what the others feel of it",
     "crowd": "500 chats at once",
     "sockets": "500 clients that look on, and what a turn feels of it",
@@ -61,6 +64,7 @@ def main() -> int:
         print(f"{name}: {value}")
     print()
     print(table(rows))
+    print("\n`python -m bench.report` brings them into docs/benchmarks.md")
     if broken:
         print(f"\nerror: {', '.join(broken)} did not run to its end", file=sys.stderr)
     return 1 if broken or any(row.verdict == "MISS" for row in rows) else 0
