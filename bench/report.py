@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.__main__ import NOUNS
+from bench.__main__ import LONG, NOUNS
 from bench.row import RESULTS, Row, read, short
 
+SAID = NOUNS | LONG
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
 PLOTS = DOCS / "benchmarks"
@@ -35,7 +36,7 @@ BAR, WIDTH, NAMES = 26, 760, 250
 
 def page() -> str:
     """Return the page as it belongs to the results that lie there."""
-    taken = [noun for noun in NOUNS if (RESULTS / f"{noun}.json").exists()]
+    taken = [noun for noun in SAID if (RESULTS / f"{noun}.json").exists()]
     return "\n".join([HEAD, *("\n".join(_section(noun)) for noun in taken)])
 
 
@@ -68,7 +69,7 @@ def _section(noun: str) -> Iterator[str]:
     data: dict[str, Any] = json.loads((RESULTS / f"{noun}.json").read_text())
     machine = data["machine"]
     yield f"## {noun}\n"
-    yield f"{NOUNS[noun][0].upper()}{NOUNS[noun][1:]}. Taken {data['at'][:10]} in {data['took_s']:g} s:"
+    yield f"{SAID[noun][0].upper()}{SAID[noun][1:]}. Taken {data['at'][:10]} in {data['took_s']:g} s:"
     yield (
         f"{machine['cores']} cores ({machine['processor']}), Linux {machine['kernel'].partition('-')[0]}, "
         f"Python {machine['python']}, a synced append {machine['fdatasync_ms']:g} ms, "
