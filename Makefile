@@ -8,7 +8,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench chaos screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos screenshots deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -58,6 +58,10 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core
 	$(BIN)/python -m bench
+
+soak: $(VENV)/.dev install ## a million turns over 10,000 chats: SOAK_TURNS=100000 for fewer
+	@deploy/system-packages.sh rabbitmq-server
+	$(BIN)/python -m bench soak
 
 screenshots: $(VENV)/.dev ## takes the pictures of docs/ anew
 	@deploy/system-packages.sh chromium-headless-shell fonts-dejavu-core
