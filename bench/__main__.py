@@ -35,6 +35,7 @@ NOUNS = {
     "backup": "a backup of 1 GB beside cp -a, and what the turns feel of it",
     "mcp": "a call of a tool on a server outside, beside the bare client",
     "litellm": "whole turns through LiteLLM, beside LiteLLM alone",
+    "scale": "a million chats a day, simulated from what a turn costs",
 }
 # Only when they are named.
 LONG = {"soak": "a million turns over 10,000 chats"}

@@ -164,7 +164,8 @@ class Transcript:
 
     def grow(self, raw: bytes, line: Mapping[str, Any]) -> None:
         """Take in a message line that now stands at the end."""
-        self.messages.append(raw)
+        # What orjson writes keeps its buffer of 4 kB behind it: a copy takes what the line takes.
+        self.messages.append(bytes(memoryview(raw)))
         self.index.add(len(self.messages) - 1, line)
         if not isinstance(self.messages, Lines):
             self.line_bytes += len(raw) + 64
