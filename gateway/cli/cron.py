@@ -140,7 +140,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         output.document(done)
     else:
-        output.words(f"{done['id']} is in the queue; the answer will stand in {done['key']}")
+        job = _file(settings).read().jobs.get(args.id)
+        own = ""
+        if job is not None and job.agent and job.in_chat:
+            own = f", or in {job.own_key} where another agent has that chat"
+        output.words(f"{done['id']} is in the queue; the answer will stand in {done['key']}{own}")
     return 0
 
 

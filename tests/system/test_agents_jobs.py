@@ -112,7 +112,14 @@ async def test_a_job_stays_with_the_agent_that_made_it(
             (one, _) = (await ann.http("GET", "/v1/parked"))["parked"]
             await ann.http("POST", f"/v1/parked/{one['id']}/retry")
             assert await ann.hears(one["id"]) == "stub: sesame-own"
+            erased, _ = await command(tmp_path, "memory", "erase", KEY, "--yes", config=config)
+            assert (await ann.http("GET", "/v1/parked"))["parked"] == []
+            assert await ann.daemon.stop() == 0
 
+    # What the jobs said, wherever they ran, goes with their chat.
+    assert erased == 0
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and b"sesame" in path.read_bytes()]
+    assert left == []
     asked = [seen for seen in [*asked, *model.turns] if "sesame" in words_of(seen)]
     assert len(asked) >= 6
     assert all(seen.body["model"] == "other" for seen in asked), [seen.text for seen in asked]
@@ -121,9 +128,6 @@ async def test_a_job_stays_with_the_agent_that_made_it(
     assert f"{own} of the agent coder: every 1d" in listed
     assert [step["step"] for step in traced["steps"]].count("handed on") == 1
     assert (traced["key"], traced["state"]) == (f"cron:{here}", "answered")
-    # It came to the chat under the agent that has it, which holds none of it.
-    assert head_of(transcript(tmp_path, STEM))["metadata"].get("agent") is None
-    assert "sesame" not in transcript(tmp_path, STEM).read_text()
 
 
 def words_of(seen: Seen) -> str:
