@@ -66,6 +66,7 @@ class Inbound(_Body):
     """One accepted message. Required: v, id, key, channel, chat_id, text.
 
     ``agent`` names who shall answer in the chat from this message on; empty: whoever does so anyway.
+    ``job_agent`` names whose job asks this, and changes nothing of the chat; empty: whoever answers there.
     """
 
     v: int = Field(ge=1, le=1)
@@ -87,6 +88,7 @@ class Inbound(_Body):
     source: Literal["interactive", "cron"] = "interactive"
     cron_job_id: str | None = None
     agent: str = ""
+    job_agent: str = ""
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
