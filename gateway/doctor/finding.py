@@ -15,6 +15,9 @@ from session.disk.threads import start_thread
 from session.errors import SessionError
 
 Level = Literal["ok", "warn", "fail"]
+# How it stands, in words, and what to do about it; of several things at once also which of them.
+Finding = tuple[Level, str, str]
+NamedFinding = tuple[str, Level, str, str]
 # A local disk answers within a moment, a network's folder whose server is away never.
 LOCAL_S: Final = 20.0
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal
 
 from gateway.app import mcp
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
+from gateway.doctor.finding import NamedFinding
 from session.errors import SessionError
 from session.mcp.listing import shown
 from session.mcp.server import Server
 
-Finding = tuple[str, Literal["ok", "warn", "fail"], str, str]
 
-
-async def check(settings: Settings) -> Sequence[Finding]:
+async def check(settings: Settings) -> Sequence[NamedFinding]:
     """Return name, level, text and cure for each server, all asked at once; nothing is recorded."""
     if not settings.mcp:
         return []
@@ -30,7 +28,7 @@ async def check(settings: Settings) -> Sequence[Finding]:
     return await asyncio.gather(*map(_checked, servers))
 
 
-async def _checked(server: Server) -> Finding:
+async def _checked(server: Server) -> NamedFinding:
     name = f"mcp.{server.spec.name}"
     try:
         record, problems, protocol = await server.look()

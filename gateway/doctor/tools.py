@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from gateway.app.optional_tools import lacking
 from gateway.config.settings import Settings
+from gateway.doctor.finding import Finding
 from session.errors import SessionError
 from session.tools.sandbox.sandbox import sandbox_here
-
-Finding = tuple[Literal["ok", "warn", "fail"], str, str]
 
 
 async def check(settings: Settings) -> list[Finding]:
