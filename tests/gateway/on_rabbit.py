@@ -19,6 +19,7 @@ from gateway.queue.rabbitmq.topology import partition_of
 from gateway.queue.rabbitmq.wire import Sending
 from gateway.testing import ADA, post
 from session.transcript.key import slot_of
+from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 # Fifty keys of one partition of four.
@@ -149,7 +150,7 @@ async def held_by_a_victim(
 ) -> AsyncIterator[int]:
     """Have another process take letters, settle the first of them, and hold the rest; give its pid."""
     bound = [] if max_bytes is None else [str(max_bytes)]
-    victim = await asyncio.create_subprocess_exec(
+    victim = await forked.spawn(
         *[sys.executable, "-m", "tests.gateway.rabbit_victim", url, name, str(take), str(settle), *bound],
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,

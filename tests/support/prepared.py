@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import random
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MAX_REQUEST_BYTES = 2**20
@@ -66,9 +68,14 @@ class Prepared:
         self._socket = ours
         self._socket.setblocking(False)
 
-    def start(self, words: Sequence[str], *, env: Mapping[str, str], fds: Sequence[int]) -> None:
-        """Ask for a process; ``fds`` are its stdin, stdout and stderr, and where it is told about."""
-        request = json.dumps({"words": list(words), "env": dict(env)}).encode()
+    def start(
+        self, words: Sequence[str], *, env: Mapping[str, str], fds: Sequence[int], **more: str | bool
+    ) -> None:
+        """Ask for a process; ``fds`` are its stdin, stdout and stderr, and where it is told about.
+
+        ``more``: what ``serve`` says that a request may have.
+        """
+        request = json.dumps({"words": list(words), "env": dict(env), **more}).encode()
         # A server that still imports has room for requests: they wait in its socket.
         socket.send_fds(self._socket, [request], list(fds))
 
@@ -104,6 +111,7 @@ class Process:
     def __init__(self, pid: int, told: asyncio.StreamReader) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
         self._told = told
@@ -129,8 +137,14 @@ class Process:
         """Kill it with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
+    def terminate(self) -> None:
+        """End it with SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
     async def communicate(self) -> tuple[bytes, bytes]:
-        """Return what it wrote, once it has ended."""
+        """Close its stdin; return what it wrote, once it has ended."""
+        if self.stdin is not None:
+            self.stdin.close()
         out, err, _ = await asyncio.gather(_all_of(self.stdout), _all_of(self.stderr), self.wait())
         return out, err
 
@@ -139,24 +153,43 @@ async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
     return await stream.read() if stream is not None else b""
 
 
-async def spawn(words: Sequence[str], *, env: Mapping[str, str], stdout: bool = False) -> Process:
-    """Start ``python -m <words>`` without its imports; stderr is a pipe, and so is stdout where wanted."""
-    asked = server(litellm=env.get("CHAT_GATEWAY_MODEL__NAME", "echo") != "echo")
-    null = os.open(os.devnull, os.O_RDWR)
-    pipes = [os.pipe(), os.pipe(), os.pipe()]
-    (out, out_in), (err, err_in), (told, told_in) = pipes
-    try:
-        asked.start(words, env=env, fds=[null, out_in if stdout else null, err_in, told_in])
-    finally:
-        for fd in (null, out_in, err_in, told_in):
-            os.close(fd)
+def asks_a_model(words: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Say whether a process is likely to need LiteLLM: its model is not ``echo``, or it sets one up."""
+    return env.get("CHAT_GATEWAY_MODEL__NAME", "echo") != "echo" or "onboard" in words
+
+
+async def spawn(
+    words: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path = ROOT,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | None = subprocess.DEVNULL,
+    stderr: int | None = subprocess.PIPE,
+) -> Process:
+    """Start ``python -m <words>`` without its imports; each stream is a pipe, nothing, or (None) ours."""
+    asked = server(litellm=asks_a_model(words, env))
+    with contextlib.ExitStack() as theirs:
+        null = os.open(os.devnull, os.O_RDWR)
+        theirs.callback(os.close, null)
+        fds, ours = [], []
+        for number, wanted in enumerate((stdin, stdout, stderr, subprocess.PIPE)):
+            if wanted == subprocess.PIPE:
+                ends = os.pipe()
+                kept, given = reversed(ends) if number == 0 else ends
+                theirs.callback(os.close, given)
+            else:
+                kept, given = None, null if wanted is not None else number
+            fds.append(given)
+            ours.append(kept)
+        asked.start(words, env=env, fds=fds, cwd=str(cwd))
+    into, out, err, told = ours
+    assert told is not None
     reader = await _reader(told)
     process = Process(int(await reader.readline()), reader)
-    process.stderr = await _reader(err)
-    if stdout:
-        process.stdout = await _reader(out)
-    else:
-        os.close(out)
+    process.stdin = await _writer(into) if into is not None else None
+    process.stdout = await _reader(out) if out is not None else None
+    process.stderr = await _reader(err) if err is not None else None
     return process
 
 
@@ -167,13 +200,22 @@ async def _reader(fd: int) -> asyncio.StreamReader:
     return reader
 
 
+async def _writer(fd: int) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    # A reader is only the protocol that a writer asks whether it may go on.
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(fd, "wb", 0))
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
 # -- the server ------------------------------------------------------------------------------------
 
 
 def serve(asks: socket.socket) -> tuple[list[str], dict[str, str]] | None:
     """Fork for each request; return in a child what it is to be, and None when nobody asks any more.
 
-    A request is ``{"words": [...], "env": {...}}``, perhaps with the folder ``cwd`` in which the child works.
+    A request is ``{"words": [...], "env": {...}}``, perhaps with the folder ``cwd`` in which the child works,
+    and with ``"terminal": true`` where its stdin is a terminal that shall steer it.
     """
     import selectors
 
@@ -209,6 +251,9 @@ def serve(asks: socket.socket) -> tuple[list[str], dict[str, str]] | None:
                 for fd in fds:
                     os.close(fd)
                 os.chdir(request.get("cwd", "."))
+                if request.get("terminal"):
+                    os.setsid()
+                    take_terminal()
                 return request["words"], request["env"]
             for fd in fds[:3]:
                 os.close(fd)
@@ -218,20 +263,52 @@ def serve(asks: socket.socket) -> tuple[list[str], dict[str, str]] | None:
             selector.register(child, selectors.EVENT_READ)
 
 
+def take_terminal() -> None:
+    """Make stdin the controlling terminal, so that Ctrl-C arrives as a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def open_streams() -> None:
+    """Open stdin, stdout and stderr as Python does at a start: those of the server knew other descriptors."""
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        was = getattr(sys, f"__{name}__")
+        raw = io.FileIO(number, "w" if number else "r", closefd=False)
+        buffer: Any = io.BufferedReader(raw) if number == 0 else raw if unbuffered else io.BufferedWriter(raw)
+        stream = io.TextIOWrapper(
+            buffer,
+            encoding=was.encoding,
+            errors=was.errors,
+            line_buffering=number == 2 or os.isatty(number),
+            write_through=unbuffered and number > 0,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def become(words: Sequence[str], env: Mapping[str, str]) -> int:
     """Be ``python -m <words>``."""
     os.environ.clear()
     os.environ.update(env)
     random.seed()
+    open_streams()
     module, *arguments = words
     sys.argv = [module, *arguments]
     if module == "tests.support.killable":
         from tests.support.killable import main
 
         return main()
-    from gateway.__main__ import main as gateway_main
+    if module == "gateway":
+        from gateway.__main__ import main as gateway_main
 
-    return gateway_main()
+        return gateway_main()
+    import runpy
+
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
 
 
 def prepare(*, litellm: bool) -> None:
