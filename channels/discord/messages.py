@@ -147,7 +147,7 @@ def _message(
     number = str(id_number(raw["id"]))
     files = tuple(_files(raw, fetch)) if fetch is not None else ()
     text = _text(raw, me, bare=not files)
-    if not (text or files):
+    if not (text.strip() or files):
         return SkippedMessage(kind, "neither text nor file")
     sent_at = instant_of(number)
     if kind == "edit":
@@ -178,6 +178,8 @@ def _interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
         kind, text = "action", str(data["custom_id"])
     else:
         return SkippedMessage("interaction", f"of type {raw['type']}")
+    if not text.strip():
+        return SkippedMessage("interaction", "no value", strange=True)
     location = interaction_location(raw)
     member: Raw | None = raw.get("member")
     user: Raw = member["user"] if member else raw["user"]

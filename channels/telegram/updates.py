@@ -92,7 +92,7 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
         return SkippedUpdate(kind, "command for another bot")
     files = tuple(_files(message, fetch))
     described = describe(message)
-    if not (text or files or described):
+    if not (text.strip() or files or described):
         return SkippedUpdate(kind, "unknown content", strange=True)
     if edited and not (text or described):
         return SkippedUpdate(kind, "edit of a file without a text")
@@ -141,7 +141,7 @@ def _moved(update: Raw, message: Raw, me: TelegramBot) -> Arrival | None:
 def _pressed(update: Raw, me: TelegramBot) -> Arrival | SkippedUpdate:
     query: Raw = update["callback_query"]
     message = query.get("message")
-    if not message or not query.get("data"):
+    if not message or not str(query.get("data") or "").strip():
         return SkippedUpdate("callback_query", "no message of a chat, or no value")
     group = message["chat"]["type"] != "private"
     return Arrival(

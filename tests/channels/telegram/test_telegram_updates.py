@@ -322,6 +322,7 @@ def test_a_live_location_that_moves_is_skipped() -> None:
         {"update_id": 1, "message": message(text=5)},
         {"update_id": 1, "message": message(text="x", chat={"id": "nine", "type": "private"})},
         {"update_id": 1, "message": message(text="x", date=10**30)},
+        {"update_id": 1, "message": message(text=" \n")},
         {"update_id": 10**400, "message": message(text="x")},
         {"update_id": 1, "message": message(text="x", chat={"id": 2**64, "type": "private"})},
         {"update_id": 1, "message": message(text="x", entities=[{}])},
