@@ -272,7 +272,7 @@ def saved(path: Path) -> Disk:
     """Read a disk; an empty one where there is none."""
     if not path.exists():
         return Disk()
-    disk: Disk = pickle.loads(path.read_bytes())  # noqa: S301 - our own
+    disk: Disk = pickle.loads(path.read_bytes())
     return disk
 
 
