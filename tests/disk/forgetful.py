@@ -17,7 +17,6 @@ import ctypes
 import errno
 import itertools
 import os
-import pickle
 import random
 import signal
 import stat
@@ -32,6 +31,7 @@ from typing import Any, NoReturn
 import mfusepy
 
 from tests.disk.model import ROOT, Disk, Fate, Node, Write, refusal
+from tests.disk.mount import save, saved
 
 _BLOCK = 4096
 _PR_SET_PDEATHSIG = 1
@@ -259,21 +259,6 @@ def _text(path: bytes | None) -> str | None:
 
 def _handle_of(fip: Any) -> int | None:
     return fip.contents.fh if fip else None
-
-
-def save(disk: Disk, path: Path) -> None:
-    """Write a disk to a file, for the next mount."""
-    temp = path.with_suffix(".new")
-    temp.write_bytes(pickle.dumps(disk))
-    temp.rename(path)
-
-
-def saved(path: Path) -> Disk:
-    """Read a disk; an empty one where there is none."""
-    if not path.exists():
-        return Disk()
-    disk: Disk = pickle.loads(path.read_bytes())
-    return disk
 
 
 def refusals(words: list[str]) -> dict[str, tuple[range, int]]:

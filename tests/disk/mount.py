@@ -6,8 +6,13 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from tests.disk.model import ROOT as ROOT_NODE
+from tests.disk.model import Disk, Fate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _DETACH = 2
@@ -24,6 +29,21 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "a mount needs root, or: unshare --map-root-user --mount"
     return ""
+
+
+def save(disk: Disk, path: Path) -> None:
+    """Write a disk to a file, for the next mount."""
+    temp = path.with_suffix(".new")
+    temp.write_bytes(pickle.dumps(disk))
+    temp.rename(path)
+
+
+def saved(path: Path) -> Disk:
+    """Read a disk; an empty one where there is none."""
+    if not path.exists():
+        return Disk()
+    disk: Disk = pickle.loads(path.read_bytes())
+    return disk
 
 
 class Mount:
@@ -71,6 +91,30 @@ class Mount:
         self._detach()
         return int(said.split()[1]) if said.startswith("left") else 0
 
+    async def lose_power(self, fate: Fate) -> None:
+        """Cut it now and mount what is left; nobody may have a file of it open."""
+        await self.unmount()
+        save(saved(self.saved).cut(fate), self.saved)
+        await self.mount()
+
     def _detach(self) -> None:
         """Take the mount away, where the end of its process has not."""
         ctypes.CDLL(None).umount2(os.fsencode(self.folder), _DETACH)
+
+
+def spread(disk: Disk, folder: Path) -> None:
+    """Write what stands on a disk into a plain folder."""
+    for number, path in _paths(disk):
+        node = disk.nodes[number]
+        if node.is_folder:
+            (folder / path).mkdir(parents=True, exist_ok=True)
+        elif not node.target:
+            (folder / path).write_bytes(node.content)
+
+
+def _paths(disk: Disk) -> Iterator[tuple[int, str]]:
+    waiting = [(ROOT_NODE, "")]
+    while waiting:
+        number, path = waiting.pop()
+        yield number, path
+        waiting += [(n, f"{path}/{name}".lstrip("/")) for name, n in disk.nodes[number].entries.items()]
