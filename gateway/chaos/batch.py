@@ -176,7 +176,7 @@ class Batch:
             self._torment.ended.append("messages were not accepted at last")
         while True:
             records = await self._records(daemons[0], feed, chats)
-            missing = _missing(check(records))
+            missing = _missing(check(records), records)
             if not missing or time.monotonic() > until:
                 break
             for message in [one for one in records.messages if one.id in missing]:
@@ -224,10 +224,11 @@ class Batch:
                     return found
 
 
-def _missing(account: Account) -> set[str]:
+def _missing(account: Account, records: Records) -> set[str]:
     """Return the messages that are not yet told or parked."""
     loss, *_, poison = account.guarantees
-    return {one.partition(" ")[0] for one in [*loss.broken, *poison.broken]}
+    named = {one.partition(" ")[0] for one in [*loss.broken, *poison.broken]}
+    return named & {message.id for message in records.messages}
 
 
 def _document(records: Records, account: Account) -> dict[str, object]:

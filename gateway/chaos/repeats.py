@@ -47,13 +47,14 @@ def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, f
 def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee) -> None:
     """Look at every reply that came again unasked: a harm to anybody came between, or shortly before."""
     came: dict[str, list[Reply]] = defaultdict(list)
+    able = [harm for harm in records.harms if harm.kind in (*INTERRUPTS, *DISCONNECTS)]
     for reply in records.replies:
         if reply.kind == "reply" and not reply.asked:
             came[reply.message].append(reply)
     for message, replies in came.items():
         for earlier, later in pairwise(replies):
             cause = next(
-                (harm.kind for harm in records.harms if harm.within(earlier.at - SEEN_WITHIN_S, later.at)), ""
+                (harm.kind for harm in able if harm.within(earlier.at - SEEN_WITHIN_S, later.at)), ""
             )
             repeats.append(Repeat("reply", message, "", cause, later.at))
             if not cause:

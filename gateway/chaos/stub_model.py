@@ -3,7 +3,7 @@
 The address that a daemon is given names its life, so that each request tells which process made it. An answer
 repeats the message and ends with ``(#<number of the request>)``. Markers in a message:
 ``[[tool:ls {"path": "."}]]`` calls that tool first, ``[[delay:0.5]]`` answers so many seconds later,
-``[[refuse]]`` refuses for good. What is asked for beside all turns (notes, summaries, names) is answered, too.
+``[[refuse]]`` refuses for good. What the background asks for (notes, summaries, names) is answered, too.
 """
 
 from __future__ import annotations
