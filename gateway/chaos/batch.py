@@ -117,7 +117,7 @@ class Batch:
             await removed(self._place)
         account = check(records)
         (self._folder / "records.json").write_text(json.dumps(_document(records, account), default=str))
-        faults = Counter(harm.kind for harm in records.harms if harm.kind != "kill")
+        faults = Counter(harm.kind for harm in records.harms if harm.kind not in ("kill", "fenced"))
         return Result(
             self._seed, self._kills.count, account, self._torment.deaths, faults, time.monotonic() - began
         )
@@ -186,6 +186,7 @@ class Batch:
             if code := await daemon.stop():
                 self._torment.ended.append(f"{daemon.life} was told to end, and did so with {code}")
         records = await self._records(None, feed, chats, parked=records.parked)
+        records.harms += [harm for daemon in daemons for harm in daemon.fenced]
         records.calls = self._model.taken()
         _, verified = await command(self._forks, self._folder, "sessions", "verify", "--json")
         records.illegal += [str(row) for row in json.loads(verified)]

@@ -71,7 +71,7 @@ def _loss(
     for message in messages:
         loss.checked += 1
         final = finals.get(message.id)
-        if message.kind == "poison":
+        if message.kind == "poison" and not (final or {}).get("stopped"):
             if not told.get(message.id):
                 loss.broken.append(f"{message.id} was refused, and its chat not told")
         elif not message.command and final is None:
@@ -198,7 +198,10 @@ def _mixed_calls(mix: Guarantee, records: Records) -> None:
 
 
 def _poison(poison: Guarantee, records: Records, told: Mapping[str, list[Reply]]) -> None:
-    refused = {message.id for message in records.messages if message.kind == "poison"}
+    stopped = {
+        line["message_id"] for each in records.lines.values() for line in _flat(each) if line.get("stopped")
+    }
+    refused = {message.id for message in records.messages if message.kind == "poison"} - stopped
     parked = Counter(letter.id for letter in records.parked)
     poison.checked = len(refused)
     poison.broken += [f"{one} is not parked" for one in sorted(refused - set(parked))]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 
 from gateway.chaos.faults import Switches
 from gateway.chaos.forks import ForkServer, Process, spawn
 from gateway.chaos.ports import KeptPort
+from gateway.chaos.records import Harm
 from gateway.chaos.stub_model import StubModel
 
 # A file of a victim whose disk is full grows no further than this.
@@ -41,6 +44,8 @@ class Daemon:
         self.name = name
         self.life = ""
         self.up = asyncio.Event()
+        # Turns of it that began again, since another process had raised the epoch of their key.
+        self.fenced: list[Harm] = []
         self.switches = Switches(folder / f"{name}.switches")
         self._lives = 0
         self._forks, self._folder, self._model = forks, folder, model
@@ -77,12 +82,15 @@ class Daemon:
 
     async def _read(self, process: Process) -> None:
         assert process.stderr is not None
+        life = self.life
         with (self._folder / f"{self.name}.log").open("ab") as log:
-            log.write(f"--- {self.life}, process {process.pid}\n".encode())
+            log.write(f"--- {life}, process {process.pid}\n".encode())
             async for line in process.stderr:
                 log.write(line)
                 if line.startswith(b"ready"):
                     self.up.set()
+                elif b'"turn.fenced"' in line:
+                    self.fenced.append(Harm("fenced", life, time.time(), time.time(), json.loads(line)["id"]))
 
     async def ready(self) -> bool:
         """Wait until it is ready or dead; say which. Raises TimeoutError where neither comes."""

@@ -11,6 +11,8 @@ from gateway.chaos.records import CALL, DISCONNECTS, INTERRUPTS, Call, Guarantee
 
 # A process that died by itself is seen dead so much later at most; a delivery is seen so late.
 SEEN_WITHIN_S = 2.0
+# A process that was frozen, or cut off, hears so much later at most that its letters are another's.
+LOST_UNSEEN_S = 15.0
 
 
 def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, flight: Guarantee) -> None:
@@ -18,7 +20,8 @@ def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, f
 
     It is explained where the process that made it was killed or frozen, or could not write, after it had
     begun to ask and before somebody asked again, or lost its connection while others ran. What is stored is
-    the answer to the last request: one that was stored would not have been asked again.
+    the answer to the last request, but for one of a process that woke, or lost its letters, after another had
+    answered.
     """
     harms = _by_life(records.harms)
     made: dict[tuple[str, int], list[Call]] = defaultdict(list)
@@ -37,10 +40,10 @@ def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, f
                 f"{words} after {later.at - earlier.at:.2f} s, by {earlier.life}, {later.life}: no fault"
             )
         kept = stored.get((message, number))
-        if kept is not None and kept != max(call.n for call in calls):
-            effect.broken.append(
-                f"{message} request {number + 1}: #{kept} is stored, and asked again after it"
-            )
+        for call in calls:
+            if kept is not None and call.n > kept and not _lost_it(call, harms, records.daemons):
+                words = f"{message} request {number + 1}: #{kept} is stored"
+                effect.broken.append(f"{words}, and {call.life} asked after it, #{call.n}")
     flight.checked += sum(harm.kind in DISCONNECTS for harm in records.harms)
 
 
@@ -71,12 +74,25 @@ def _by_life(harms: Sequence[Harm]) -> Mapping[str, list[Harm]]:
 def _cause(earlier: Call, later: Call, harms: Mapping[str, list[Harm]], daemons: int) -> str:
     for harm in harms.get(earlier.life, ()):
         if harm.kind in INTERRUPTS and harm.within(earlier.at, later.at + SEEN_WITHIN_S):
-            return str(harm.kind)
+            return harm.kind
+        # Another daemon's work took the key from a running turn, which began again: it says so itself.
+        if harm.kind == "fenced" and harm.how == later.message and harm.within(earlier.at, later.at):
+            return harm.kind
     if daemons > 1 and earlier.life != later.life:
-        for harm in [*harms.get(earlier.life, ()), *harms.get("", ())]:
+        near: list[Harm] = [*harms.get(earlier.life, ()), *harms.get("", ())]
+        for harm in near:
             if harm.kind in DISCONNECTS and harm.within(earlier.at - SEEN_WITHIN_S, later.at):
                 return harm.kind
     return ""
+
+
+def _lost_it(call: Call, harms: Mapping[str, list[Harm]], daemons: int) -> bool:
+    """Say whether a process may not have known that it had lost the letter, and another had answered it."""
+    near = [*harms.get(call.life, ()), *harms.get("", ())]
+    return daemons > 1 and any(
+        harm.kind in ("freeze", *DISCONNECTS) and harm.within(call.at - LOST_UNSEEN_S, call.at)
+        for harm in near
+    )
 
 
 def _stored(records: Records) -> dict[tuple[str, int], int]:

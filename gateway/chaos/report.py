@@ -1,4 +1,4 @@
-"""What a run is told as: a line a batch, a table of guarantees, each fault, a line that replays it; pure."""
+"""What a run is told as: a line a batch, a table of guarantees, each fault, how to replay it; pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def batch_line(result: Result) -> str:
     account = result.account
     found = f"{len(account.broken)} FAULTS" if account.broken else "nothing broken"
     return (
-        f"seed {result.seed}: {result.kills} kills, {account.messages} messages, {account.calls} model calls, "
-        f"{len(account.repeats)} repeats, {result.took_s:.0f} s: {found}"
+        f"seed {result.seed}: {result.kills} kills, {account.messages} messages, "
+        f"{account.calls} model calls, {len(account.repeats)} repeats, {result.took_s:.0f} s: {found}"
     )
 
 
 def table(plan: Plan, outcome: Outcome) -> str:
     """Tell of the whole run."""
     account, deaths, faults = _summed(outcome)
-    lines = ["", f"{'':4}{'promise':<88}{'checked':>9}{'broken':>8}"]
+    lines: list[str] = ["", f"{'':4}{'promise':<88}{'checked':>9}{'broken':>8}"]
     lines += [
         f"{each.name:<4}{each.promise:<88}{each.checked:>9}{len(each.broken):>8}"
         for each in account.guarantees

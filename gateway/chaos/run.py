@@ -78,8 +78,6 @@ async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
             while left > 0:
                 kills = min(left, BATCH_KILLS)
                 place = Place(url, f"chaos-{seed}") if url else None
-                if place is not None:
-                    await require_empty(place)
                 below = folder / f"seed-{seed}"
                 result = await Batch(
                     below,
@@ -116,6 +114,8 @@ def _removed(folder: Path) -> bool:
 async def _broker(plan: Plan) -> AsyncIterator[tuple[str, Broker | None]]:
     """Yield the broker's address, empty for the embedded queue, and the node where it is ours to kill."""
     if plan.url or not plan.rabbitmq:
+        for number in range(-(-plan.kills // BATCH_KILLS) if plan.url else 0):
+            await require_empty(Place(plan.url, f"chaos-{plan.seed + number}"))
         yield plan.url, None
         return
     if not (BIN / "rabbitmq-server").exists() or shutil.which("epmd") is None:

@@ -130,7 +130,7 @@ def test_a_refusal_that_points_at_itself_is_read() -> None:
 
 
 def test_a_server_that_hangs_up_at_once_is_one_that_is_away() -> None:
-    """As what stands before a broker does while that dies: whoever starts meanwhile waits, and does not end."""
+    """As what stands before a broker does while that dies: whoever starts meanwhile waits, and goes on."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
 
         def hang_up() -> None:
