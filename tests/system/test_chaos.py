@@ -9,6 +9,7 @@ from pathlib import Path
 import aio_pika
 import pytest
 
+from gateway.cli.parser import parse
 from tests.support import harness
 from tests.support.broker import Broker
 
@@ -51,12 +52,31 @@ def test_a_few_kills_are_survived_and_told(tmp_path: Path) -> None:
         (("--broker", "kafka"), "--broker cannot be 'kafka'; known are embedded, rabbitmq"),
         (("--seed", "-1"), "argument --seed: invalid number from 0 on value: '-1'"),
         (("--url", "http://localhost"), "argument --url: invalid address amqp://"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["chaos", *words])
+
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said in told
+    assert "try: chat-gateway chaos --help" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (("--daemons", "3"), "--daemons 3: the embedded queue serves one daemon"),
         (("--url", "amqp://127.0.0.1:1/"), "the broker does not let us in"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    """With what to do instead, and nothing was made."""
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    """With what to do instead."""
     done = chaos(*words, folder=tmp_path)
 
     assert done.returncode != 0
