@@ -71,13 +71,14 @@ deb: $(VENV)/.runtime ## builds a Debian package into dist/
 	@deploy/system-packages.sh python3
 	deploy/deb/build.sh $(BIN)/python dist
 
-N ?= 20
+N ?= 200
 BROKER ?= embedded
-chaos: $(VENV)/.dev ## new examples for the properties, a node of three killed, then N kills at random points: make chaos N=50 BROKER=rabbitmq
+DAEMONS ?= 1
+chaos: $(VENV)/.dev ## new examples for the properties, a node of three killed, then N kills at random points: make chaos N=500 BROKER=rabbitmq DAEMONS=3
 	@deploy/system-packages.sh rabbitmq-server
 	HYPOTHESIS_PROFILE=new $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m pytest tests/system/test_broker_cluster.py
-	$(BIN)/python -m tests.chaos --cycles $(N) --broker $(BROKER)
+	$(BIN)/chat-gateway chaos --kills $(N) --broker $(BROKER) --daemons $(DAEMONS)
 
 SECONDS_EACH = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),600)
 fuzz: $(VENV)/.dev ## searches for input that crashes or hangs: make fuzz TARGET=markdown SECONDS=60 SEED=7 INPUT=file

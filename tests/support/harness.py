@@ -19,7 +19,7 @@ from tests.support.until import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 120
-# Tests fork their daemons from a process that has imported everything; benchmarks and chaos do not.
+# Tests fork their daemons from a process that has imported everything; benchmarks do not.
 FORKS = False
 
 
