@@ -15,6 +15,7 @@ from gateway.errors import MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.shares import owners
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.queue.rabbitmq.wire import Sending
 from gateway.testing import ADA, post
@@ -117,6 +118,7 @@ __all__ = [
     "put_surely",
     "send_bare",
     "serving",
+    "sharers",
     "until_ready",
     "vanish",
 ]
@@ -142,6 +144,15 @@ def by_key(letters: Sequence[Letter]) -> dict[str, list[str]]:
     for letter in letters:
         came.setdefault(str(letter.key), []).append(letter.id)
     return came
+
+
+def sharers(count: int, partition: int, *, partitions: int = 4) -> list[str]:
+    """Name daemons of which the last one owns ``partition`` once all are there."""
+    for draw in range(1000):
+        names = [f"{draw}-{number}" for number in range(count)]
+        if owners(partitions, names)[partition] == names[-1]:
+            return names
+    raise AssertionError("no such names")
 
 
 @asynccontextmanager
