@@ -14,6 +14,7 @@ from gateway.cli.backup_verbs import add_backup, add_downgrade
 from gateway.cli.chaos_verbs import add_chaos
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
+from gateway.cli.run_verbs import add_run
 from gateway.cli.systemd_verbs import add_systemd
 from gateway.cli.terminal_verbs import CHAT, add_terminal
 from gateway.cli.trace_verbs import add_trace
@@ -185,23 +186,7 @@ _count.__name__ = "number from 1 on"
 
 
 def _add_daemon(tree: _Tree) -> None:
-    run = tree.verb(
-        "run",
-        "gateway.cli.run:run",
-        "run the daemon in the foreground",
-        more="Prints `ready` to stderr when it is; SIGTERM ends it once the running turns are done.",
-    )
-    run.add_argument(
-        "--role",
-        choices=("all", "channels", "session"),
-        default="all",
-        help="channels: the adapters; session: turns, memory and HTTP; either alone needs RabbitMQ",
-    )
-    run.add_argument(
-        "--stop-on-eof",
-        action="store_true",
-        help="end as at SIGTERM once stdin has ended: for a program that starts it and may be killed",
-    )
+    add_run(tree)
     add_terminal(tree, seconds=_seconds)
     status = tree.verb(
         "status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True

@@ -29,6 +29,8 @@ __all__ = [
     "effective_history",
     "find_file",
     "load",
+    "load_values",
+    "of_values",
     "usual_file",
     "with_tables",
 ]
@@ -62,6 +64,18 @@ def load(
     Raises:
         ConfigError: with one line for each problem, ``file:line: key: what is wrong``.
     """
+    return load_values(config_file, workspace, environ, tables=tables, at=at)[0]
+
+
+def load_values(
+    config_file: Path | None = None,
+    workspace: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    tables: Mapping[str, type[ConfigTable]] | None = None,
+    at: Callable[[Path], None] = lambda _: None,
+) -> tuple[Settings, Mapping[str, object]]:
+    """Read it as ``load``; return the values as well, with secrets, from which it can be had again."""
     environ = os.environ if environ is None else environ
     tables = registry.installed().tables() if tables is None else tables
     reading = _Reading(with_tables(tables), environ, at)
@@ -69,7 +83,14 @@ def load(
     reading.read_environment()
     reading.read_secrets()
     reading.set_workspace(workspace)
-    return reading.settings()
+    return reading.settings(), reading.values
+
+
+def of_values(values: Mapping[str, object]) -> Settings:
+    """Return the configuration that another process read, by its values as they are after JSON."""
+    return with_tables(registry.installed().tables()).model_validate(
+        {**values, "workspace": Path(str(values["workspace"]))}
+    )
 
 
 def with_tables(tables: Mapping[str, type[ConfigTable]]) -> type[Settings]:
@@ -93,6 +114,7 @@ class _Reading:
         self._environ = environ
         self._file: Path | None = None
         self._values: dict[str, object] = {}
+        self.values: Mapping[str, object] = self._values
         self._lines: Mapping[KeyPath, int] = {}
         # Environment variable or credential, by key.
         self._sources: dict[KeyPath, str] = {}
@@ -109,7 +131,7 @@ class _Reading:
         self._at(file)
         try:
             text = file.read_bytes().decode("utf-8-sig")
-            self._values = tomllib.loads(text)
+            self._values.update(tomllib.loads(text))
             self._lines = lines_of(text)
         except OSError as error:
             self._break(0, f"{file}: cannot be read: {error.strerror or error}")
