@@ -115,6 +115,19 @@ class Outbound(_Body):
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
+def id_number(value: Any) -> int:
+    """Return a number by which a platform knows something.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is none, or none of 64 bits: the id of a letter that is made
+            of it would be longer than a queue takes.
+    """
+    found = int(value)
+    if abs(found) >= 2**64:
+        raise ValueError("no number of 64 bits")
+    return found
+
+
 def now_text(at: datetime | None = None) -> str:
     """Write an instant as ISO 8601 UTC with microseconds."""
     return (at or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="microseconds")

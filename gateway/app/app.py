@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from channels.message import Inbound
+from gateway.app import standings
 from gateway.app.approvals import Deciders, warn_of_unknown
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
@@ -21,12 +20,15 @@ from gateway.app.daemons import others
 from gateway.app.figures import letter_rules
 from gateway.app.lane_lines import lane_lines
 from gateway.app.mailboxes import open_mailbox
+from gateway.app.parts import Role
 from gateway.app.replied import RepliedChannels
-from gateway.app.served import CHANNELS_OF_SESSION, enabled, served
+from gateway.app.served import CHANNELS_OF_SESSION, enabled
 from gateway.app.sessions import SessionServices, build_session_services
+from gateway.app.status import status_of
+from gateway.app.worker_letters import LettersOfWorkers
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.settings import Settings
-from gateway.errors import ConfigError, MailboxDown
+from gateway.errors import ConfigError
 from gateway.form import number
 from gateway.form.upgrade import entered
 from gateway.inbound.control import Control
@@ -34,24 +36,21 @@ from gateway.inbound.intake import Intake
 from gateway.observer import Observer
 from gateway.outbound.enclosing import folders_by
 from gateway.outbound.local import LocalDelivery
-from gateway.outbound.standing import standing
-from gateway.outbound.unserved import Row, unserved
+from gateway.outbound.unserved import Row
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.agents import AgentSet
 from gateway.turns.confidants import Confidants
 from gateway.turns.events import Events
-from gateway.turns.held import cause_of_lanes
 from gateway.turns.jobs import Jobs
-from gateway.turns.model_standing import ModelStanding, standing_of
+from gateway.turns.model_standing import ModelStanding
+from gateway.turns.open_letters import LettersHere, OpenLetters
 from gateway.turns.spawning import Spawning
 from gateway.turns.subagents import Subagents
 from gateway.turns.worker import Worker
-from session.disk.layout import Layout
+from gateway.workers.process import NoAnswer
+from gateway.workers.workers import Workers
 from session.store.store import utc_now
-from session.store.unnamed import media_bytes
 from session.subagents.records import SubagentFiles
-from session.subagents.records import shown as subagents_shown
-from session.transcript.agent import shown
 from session.turn.command_names import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("application")
 
-Role = Literal["all", "channels", "session"]
 ADAPTERS_END_S = 8.0
 # Shorter than the command line waits for its answer.
 DEPTHS_WITHIN_S = 4.0
@@ -74,6 +72,9 @@ class Application:
         clock: the time of turns, sessions and caps, aware.
         observer: hears of each step when it is over.
         metrics: those among its observers that are shown.
+        workers: the processes that run its lanes, where it runs none itself.
+        serves_clients: whether it hands replies to the clients of web and terminal; a worker leaves that to
+            the process that started it.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class Application:
         clock: Callable[[], datetime] = utc_now,
         observer: Observer | None = None,
         metrics: Metrics | None = None,
+        workers: Workers | None = None,
+        serves_clients: bool = True,
     ) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
@@ -93,6 +96,8 @@ class Application:
             )
         self.settings = settings
         self.role = role
+        self.workers = workers
+        self._serves_clients = serves_clients
         self._clock = clock
         self._platforms = platforms and role != "session"
         self.started_at = datetime.now(UTC)
@@ -110,7 +115,7 @@ class Application:
         self.adapters: list[Adapter] = []
         self.clock: Clock | None = None
         self._deliveries: list[LocalDelivery] = []
-        self._unserved: list[Row] = []
+        self.unserved: list[Row] = []
         self._outside: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
@@ -136,14 +141,17 @@ class Application:
                 await self.mailbox.ready()
                 await asyncio.to_thread(number.note, self.settings.state)
                 tasks.append(group.create_task(control.run(), name="control"))
+                await self._finish_erasures()
+                tasks += [group.create_task(d.run(), name="delivery") for d in self._deliveries]
+                # In front, so that it is cancelled before the mailbox on which it settles its letters.
                 if self.worker is not None:
-                    await self._finish_erasures()
-                    tasks += [group.create_task(d.run(), name="delivery") for d in self._deliveries]
-                    # In front, so that it is cancelled before the mailbox on which it settles its letters.
                     tasks.insert(0, group.create_task(self.worker.run(), name="worker"))
                     await self.worker.attached.wait()
-                    for delivery in self._deliveries:
-                        await delivery.attached.wait()
+                if self.workers is not None:
+                    tasks.insert(0, group.create_task(self.workers.run(), name="workers"))
+                    await self.workers.started()
+                for delivery in self._deliveries:
+                    await delivery.attached.wait()
                 if self._platforms:
                     self._open_channels(group, tasks)
                 self.ready.set()
@@ -184,6 +192,14 @@ class Application:
         )
         for name, agent in services.agents.items():
             warn_of_unknown(settings_of(self.settings, name), agent.turns.toolbox)
+        if self._serves_clients:
+            self._open_deliveries(group)
+        if self.workers is not None:
+            # A turn that waits for a person's word waits in a worker.
+            services.answers.heard = partial(self._decided, self.workers, group)
+            # What follows turns is done where they run.
+            tasks.append(group.create_task(services.aside(self.ready), name="background"))
+            return
         subagents = self.subagents = Subagents(
             files,
             spawning,
@@ -192,7 +208,15 @@ class Application:
             mailbox=self.mailbox,
         )
         services.retention.awaited = partial(awaited_files, self.mailbox)
-        self.worker = Worker(
+        self.worker = self._build_worker(group, services, subagents)
+        tasks.append(group.create_task(services.background(self.ready), name="background"))
+        tasks.append(group.create_task(services.retention.run(), name="retention"))
+        tasks.append(group.create_task(subagents.keep_clean(self.ready.wait()), name="subagents"))
+
+    def _build_worker(
+        self, group: asyncio.TaskGroup, services: SessionServices, subagents: Subagents
+    ) -> Worker:
+        return Worker(
             mailbox=self.mailbox,
             store=services.store,
             agents=AgentSet(services.agents, self._agents, commands_of(self.settings)),
@@ -210,6 +234,8 @@ class Application:
             clock=self._clock,
             observer=self.observer,
         )
+
+    def _open_deliveries(self, group: asyncio.TaskGroup) -> None:
         self._deliveries = [
             LocalDelivery(
                 channel,
@@ -220,20 +246,49 @@ class Application:
             )
             for channel in CHANNELS_OF_SESSION
         ]
-        tasks.append(group.create_task(services.background(self.ready), name="background"))
-        tasks.append(group.create_task(services.retention.run(), name="retention"))
-        tasks.append(group.create_task(subagents.keep_clean(self.ready.wait()), name="subagents"))
+
+    def _decided(self, workers: Workers, group: asyncio.TaskGroup, approval: str) -> None:
+        group.create_task(workers.ask("decided", id=approval), name="tell workers")
 
     def _asking(self, key: str, message_id: str) -> Inbound | None:
         return self.worker.lanes.asking(key, message_id) if self.worker is not None else None
 
     async def _finish_erasures(self) -> None:
         """End what a killed process began to erase, before any letter is taken."""
-        # A start without one is quicker without what only an erasure imports.
-        if self.services is not None and any((self.settings.state / "erasing").glob("*.json")):
+        # A start without one is quicker without what only an erasure imports. A worker may be started anew
+        # while the process that started it erases.
+        if (
+            self._serves_clients
+            and self.services is not None
+            and any((self.settings.state / "erasing").glob("*.json"))
+        ):
             from gateway.app.erasure import Erasure
 
             await Erasure(self.settings, self.services, mailbox=self.mailbox).finish()
+
+    @property
+    def letters(self) -> OpenLetters | None:
+        """The letters in its lanes, in whichever of its processes; None: it has none."""
+        if self.workers is not None:
+            return LettersOfWorkers(self.workers)
+        return LettersHere(self.worker.lanes) if self.worker is not None else None
+
+    async def left(self, key: str, session_id: str) -> None:
+        """Have the work done that an ended session leaves, where work is done; it is durable on return.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        assert self.services is not None
+        if self.workers is not None:
+            try:
+                await self.workers.ask_one("left", key=key, session_id=session_id)
+            except NoAnswer:
+                # A file of it suffices: whichever worker is up next finds it.
+                log.info("job.left_as_file", key=key)
+            else:
+                return
+        await self.services.jobs.left(key, session_id)
 
     def _letter_ended(
         self, outcomes: Outcomes, group: asyncio.TaskGroup, inbound: Inbound, *how: Any
@@ -264,7 +319,7 @@ class Application:
             turn_timeout_s=settings.limits.turn_timeout_s,
             commands=DESCRIPTIONS | described(settings),
             restricted=commands_of(settings),
-            held=self._held,
+            held=self.held,
             folders=folders_by(settings),
             observer=self.observer,
         )
@@ -277,9 +332,14 @@ class Application:
         if self.worker is not None:
             ended = await self.worker.drain(self.settings.limits.drain_s)
             log.info("daemon.drained", all_turns_ended=ended)
+        if self.workers is not None:
+            ended = await self.workers.drain(self.settings.limits.drain_s)
+            log.info("daemon.drained", all_turns_ended=ended)
 
     async def end_now(self) -> None:
         """Cancel the running turns; their letters come again."""
+        if self.workers is not None:
+            self.workers.end()
         if self.worker is not None:
             await self.worker.lanes.cancel()
 
@@ -287,36 +347,15 @@ class Application:
 
     def readiness(self) -> tuple[bool, dict[str, dict[str, Any]]]:
         """Say whether queue and lanes are up, and each part with since when and its last error."""
-        health = self.mailbox.health()
-        parts: dict[str, dict[str, Any]] = {
-            "queue": {"up": health.up, "since": health.since.isoformat(), "error": health.error},
-        }
-        up = self.ready.is_set()
-        if self.worker is not None:
-            since = self.started_at.isoformat()
-            parts["lanes"] = {"up": up, "since": since, "error": cause_of_lanes(self.worker.lanes)}
-            parts["model"] = self.model_standing().as_part(since)
-        here = {adapter.name: adapter.part() for adapter in self.adapters}
-        for kind, _ in enabled(self.settings):
-            part = here.get(kind.name) or standing(self.settings.state, kind.name)
-            if cause := self._held(kind.name):
-                part |= {"up": False, "error": part["error"] or cause}
-            parts[kind.name] = part
-        if self.clock is not None:
-            parts["cron"] = self.clock.part()
-        servers = self.services.mcp if self.services is not None else None
-        if servers is not None and self.services is not None and not self.services.plain:
-            parts |= servers.parts()
-        return health.up and up, parts
+        return standings.readiness_of(self)
 
     def model_standing(self) -> ModelStanding:
         """Say whether the model answers, as far as that is known without asking it."""
-        outage = self.worker.outage if self.worker is not None else None
-        return standing_of(self.services.model if self.services is not None else None, outage)
+        return standings.model_standing(self)
 
-    def _held(self, channel: str) -> str:
-        """Say why letters of a channel wait for the workspace; empty where none does."""
-        return cause_of_lanes(self.worker.lanes, channel) if self.worker is not None else ""
+    def held(self, channel: str) -> str:
+        """Say why letters of a channel wait for the workspace, "" of any; empty where none does."""
+        return standings.held_of(self, channel)
 
     def _status_lines(self, key: str) -> list[str]:
         lines = []
@@ -326,62 +365,16 @@ class Application:
             lines += lane_lines(self.worker.lanes.get(key))
         return lines
 
+    async def ask_workers(self, what: str, **arguments: Any) -> list[Any]:
+        """Ask all of its workers that work; an empty list where it has none."""
+        return await self.workers.ask(what, **arguments) if self.workers is not None else []
+
     async def status(self) -> dict[str, Any]:
         """Gather what ``status`` shows: lanes, queue depths, parked, model, tokens and cost today.
 
         ``queues`` is None while the queue does not answer; its part then has the error.
         """
-        queues, fault = await self._depths()
-        ready, parts = self.readiness()
-        if fault and not parts["queue"]["error"]:
-            parts["queue"]["error"] = fault
-        now = asyncio.get_running_loop().time()
-        lanes = [
-            {
-                "key": lane.key,
-                "id": lane.running.inbound.id if lane.running is not None else None,
-                "asking": lane.entries[0].asking if lane.entries else "",
-                "waiting": len(lane.entries) - (lane.running is not None),
-                "running_s": round(now - lane.running.since, 1) if lane.running is not None else None,
-            }
-            for lane in (self.worker.lanes if self.worker is not None else ())
-        ]
-        return {
-            "version": version("chat-gateway"),
-            "role": self.role,
-            "pid": os.getpid(),
-            "started_at": self.started_at.isoformat(),
-            "ready": ready,
-            "parts": parts,
-            "model": self.settings.model.name,
-            "agents": self._agent_rows(),
-            "lanes": lanes,
-            "subagents": await asyncio.to_thread(subagents_shown, self.settings.state),
-            "queues": queues,
-            "in_memory": self.mailbox.in_memory().as_dict(),
-            "unserved": self._unserved,
-            "usage_today": await self.services.usage_today() if self.services is not None else None,
-            "limits": self.services.limits_today() if self.services is not None else None,
-            "memory": self.services.jobs.shown() if self.services is not None else None,
-            "media_bytes": await asyncio.to_thread(media_bytes, Layout(self.settings.workspace)),
-        }
-
-    def _agent_rows(self) -> list[dict[str, Any]]:
-        """List the agents that are configured, the default one first; none where there is no other."""
-        names = ("", *self.settings.agents) if self.settings.agents else ()
-        return [{"name": shown(each), "model": settings_of(self.settings, each).model.name} for each in names]
-
-    async def _depths(self) -> tuple[dict[str, dict[str, Any]] | None, str]:
-        """Count what waits by box; None and why, where the queue does not say so in time."""
-        try:
-            async with asyncio.timeout(self.depths_within_s):
-                depths = await self.mailbox.depths(self.replied.names())
-        except MailboxDown as error:
-            return None, str(error)
-        except TimeoutError:
-            return None, f"it did not count its letters within {self.depths_within_s:g} s"
-        self._unserved = unserved(depths, served(self.settings))
-        return {box: depth.as_dict() for box, depth in depths.items()}, ""
+        return await status_of(self)
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.app.sessions import SessionServices
 from gateway.app.subagents import end_all
-from gateway.turns.lanes import Lanes
+from gateway.turns.open_letters import OpenLetters
 from session.approvals.files import ApprovalFiles
 from session.disk.threads import start_thread
 from session.store.enclosed import AwaitedFiles
@@ -21,7 +21,7 @@ async def clear(
     *,
     state: Path,
     services: SessionServices | None = None,
-    lanes: Lanes | None = None,
+    letters: OpenLetters | None = None,
     ids: Iterable[str] = (),
     of: str | None = None,
     everything: bool = False,
@@ -37,7 +37,7 @@ async def clear(
         store: where it is kept.
         state: the folder ``state/`` of the workspace.
         services: the session side of this process; None: nothing of the conversation runs in it.
-        lanes: those of the worker of this process; None: no turn runs here.
+        letters: those of the lanes of this gateway; None: no turn runs here.
         ids: see ``Store.clear``, as the next three; the turn that runs has its own added.
         of: where the session is another one by now, nothing is deleted and nothing ends.
         everything: what else of the key goes.
@@ -49,14 +49,16 @@ async def clear(
     Raises:
         StoreError: call it again.
     """
-    begun = lanes.begun(key) if lanes is not None else None
-    ids = [*ids, *([begun.inbound.id] if begun is not None else [])]
+    begun = [each.id for each in await letters.of([key]) if each.begun] if letters is not None else []
+    ids = [*ids, *begun]
     cleared = await store.clear(SessionKey(key), ids=ids, of=of, everything=everything, awaited=awaited)
     if not cleared and of is not None:
         return False
-    # The turn that runs by now may be of a letter that came behind.
-    if lanes is not None and lanes.begun(key) is begun:
-        lanes.stop(key)
+    if letters is not None:
+        # The turn that runs by now may be of a letter that came behind.
+        for message_id in begun:
+            await letters.stop(key, only=message_id)
+        await letters.cleared(key)
     await end_all(services.spawning if services is not None else None, state, key)
     if services is not None:
         await services.end_compactions(key)

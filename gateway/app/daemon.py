@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import sys
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import structlog
 
+from durable import first_of
 from gateway.app import collector, descriptors
 from gateway.app import log as logs
-from gateway.app.app import Application, Role
+from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.ending import Ending
 from gateway.app.metrics import Metrics
 from gateway.app.optional_tools import lacking
+from gateway.app.parts import Role
 from gateway.app.telemetry import OTEL_MISSING, lacks_otel, tracers
 from gateway.config import extras, memory_scope
 from gateway.config.not_built import WORDS, not_built
 from gateway.config.settings import Settings
+from gateway.errors import GatewayError
 from gateway.observer import Observers
 from gateway.systemd.notify import Manager
+from gateway.workers.workers import Workers
 
 log = structlog.get_logger("daemon")
 
-LAST_WORDS_S = 3.0
 # Beside what the running turns are given: the adapters' end, and the last words.
 END_BEYOND_DRAIN_S = 15.0
 
@@ -51,31 +54,56 @@ class Server(Protocol):
         ...
 
 
-def run(settings: Settings, *, server: Callable[[Application], Server | None], role: Role = "all") -> int:
-    """Run the daemon until SIGTERM or SIGINT; return the exit code. ``server`` builds what serves HTTP."""
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The workers of a daemon: how many (0: it does the work itself), with which ``values`` they start."""
+
+    count: int = 0
+    values: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+
+def run(
+    settings: Settings,
+    *,
+    server: Callable[[Application], Server | None],
+    role: Role = "all",
+    team: Team = Team(),
+) -> int:
+    """Run the daemon until SIGTERM or SIGINT; return the exit code. ``server`` builds what serves HTTP.
+
+    Raises:
+        GatewayError, SessionError, OSError: it cannot start, or a worker could not be started anew.
+    """
     logs.setup(settings)
     descriptors.raise_limit()
     with (
         # A signal may end it before it was ready.
         contextlib.suppress(asyncio.CancelledError),
-        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
-        runner.run(_main(settings, server, role))
+        runner.run(_main(settings, server, role, team))
     return 0
 
 
-async def _main(settings: Settings, server: Callable[[Application], Server | None], role: Role) -> None:
+async def _main(
+    settings: Settings, server: Callable[[Application], Server | None], role: Role, team: Team
+) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
     metrics = Metrics()
     others = tracers(settings, role)
     # Each message pays for whoever looks on.
     observer = Observers([metrics, *others]) if others else metrics
-    application = Application(settings, role=role, platforms=True, observer=observer, metrics=metrics)
+    silent_s = settings.limits.worker_timeout_s
+    workers = Workers(team.count, team.values, silent_s=silent_s) if team.count else None
+    application = Application(
+        settings, role=role, platforms=True, observer=observer, metrics=metrics, workers=workers
+    )
     http = server(application)
     if http is not None and not settings.broker.embedded:
         # With the embedded queue the port comes later: a second daemon of a folder must name the folder.
         http.bind()
-    ending = _Ending(application)
+    ending = Ending(application)
     ending.listen()
     collector.calm()
     manager = Manager()
@@ -85,12 +113,16 @@ async def _main(settings: Settings, server: Callable[[Application], Server | Non
                 await http.bound.wait()
             # Whoever looks for a daemon to talk to finds none where there are metrics alone.
             url = http.url if http is not None and role != "channels" else ""
-            await _serve(application, ending, manager, url=url)
+            fault = await _serve(application, ending, manager, team, url=url)
         await asyncio.to_thread(observer.close)
+    if fault is not None:
+        raise fault
 
 
-async def _serve(application: Application, ending: _Ending, manager: Manager, *, url: str) -> None:
-    """Say that it is ready, and wait until it shall end."""
+async def _serve(
+    application: Application, ending: Ending, manager: Manager, team: Team, *, url: str
+) -> GatewayError | None:
+    """Say that it is ready, and wait until it shall end; return why it must, where nobody asked for it."""
     settings, role = application.settings, application.role
     with DaemonRegistry(settings.workspace).entry(url=url, role=role):
         if settings.model.name == "echo" and role != "channels":
@@ -103,15 +135,21 @@ async def _serve(application: Application, ending: _Ending, manager: Manager, *,
             _say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
         if lacks_otel(settings):
             _say(f"telemetry: {OTEL_MISSING}")
+        for remark in team.remarks:
+            _say(remark)
         level, text, cure = memory_scope.check(settings)
         if level == "warn":
             _say(f"{text}; {cure}")
         _say(f"ready {url}".rstrip())
         manager.ready()
         log.info("daemon.started", role=role, url=url, model=settings.model.name)
-        await ending.asked.wait()
+        workers = application.workers
+        failing = workers.failed if workers is not None else asyncio.get_running_loop().create_future()
+        await first_of(ending.asked.wait(), asyncio.wait((failing,)))
+    ending.asked.set()
     manager.stopping(settings.limits.drain_s + END_BEYOND_DRAIN_S)
     log.info("daemon.draining")
+    return failing.result() if failing.done() else None
 
 
 def _standing(application: Application) -> str:
@@ -122,36 +160,8 @@ def _standing(application: Application) -> str:
     return "answers" if application.ready.is_set() else "starts"
 
 
-class _Ending:
-    """Turns signals into an orderly end: the first drains, the second ends it at once."""
-
-    def __init__(self, application: Application) -> None:
-        self.asked = asyncio.Event()
-        self._application = application
-        self._task: asyncio.Task[None] | None = None
-        self._main = asyncio.current_task()
-
-    def listen(self) -> None:
-        """Take the signals over."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled)
-
-    def _signalled(self) -> None:
-        if not self.asked.is_set():
-            self.asked.set()
-            if not self._application.ready.is_set() and self._main is not None:
-                self._main.cancel()
-        elif self._task is None:
-            self._task = asyncio.ensure_future(self._now())
-
-    async def _now(self) -> None:
-        # A thread in a call that nothing can stop would hold the process beyond the time that was promised.
-        asyncio.get_running_loop().call_later(LAST_WORDS_S - 0.5, os._exit, 0)
-        await self._application.end_now()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the faster loop; None where it is not installed."""
     with contextlib.suppress(ImportError):
         import uvloop
 

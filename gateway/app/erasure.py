@@ -21,7 +21,7 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.lanes import Entry, Lanes
+from gateway.turns.open_letters import OpenLetter, OpenLetters
 from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.kept import erasing
@@ -55,7 +55,7 @@ class Erasure:
     Args:
         services: the conversations and what belongs to them.
         mailbox: the queue, open; None: there is none yet.
-        lanes: those of the worker of this process; None: no turn runs here.
+        letters: those of the lanes of this gateway; None: no turn runs here.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Erasure:
         services: SessionServices,
         *,
         mailbox: Mailbox | None,
-        lanes: Lanes | None = None,
+        letters: OpenLetters | None = None,
     ) -> None:
         self._settings = settings
         self._services = services
         self._store = services.store
         self._mailbox = mailbox
-        self._lanes = lanes
+        self._open = letters
         self._owed = Owed(settings.state)
         self._subjects = Subjects(services.circles, store=services.store)
 
@@ -124,17 +124,17 @@ class Erasure:
         means all of it, a first message that is being stored as well.
         """
         layout, owner = self._store.layout, self._store.owner
-        entries = self._entries(subject.keys)
+        entries = await self._entries(subject.keys)
         media: Named = dict(subject.media)
         sizes = await start_thread(lambda: erasing.count_media(layout, media), name="erasing")
-        entries += self._entries(subject.subagents)
+        entries += await self._entries(subject.subagents)
         await self._letters(subject, erased)
         # Those of a conversation that stays were begun by the one before it, too.
         for key in subject.keys:
             await end_all(self._services.spawning, self._settings.state, key)
-        if self._lanes is not None:
+        if self._open is not None:
             for key in subject.subagents:
-                self._lanes.stop(key)
+                await self._open.stop(key)
         for key in subject.keys:
             if not (spare_new and await self._began_anew(key, subject)):
                 await self._clear(key, entries)
@@ -148,44 +148,38 @@ class Erasure:
         await start_thread(lambda: self._owed.done(subject), name="erasing")
         log.info("subject.erased", kinds=sorted(erased.removed))
 
-    def _entries(self, keys: Collection[str]) -> list[Entry]:
-        found = [self._lanes.get(key) for key in keys] if self._lanes is not None else []
-        return [entry for lane in found if lane is not None for entry in lane.entries]
+    async def _entries(self, keys: Collection[str]) -> list[OpenLetter]:
+        return [*(await self._open.of(keys))] if self._open is not None else []
 
     async def _began_anew(self, key: str, subject: Subject) -> bool:
         """Say whether the lines are gone already, and people have written again since."""
         view = await self._store.look(SessionKey(key))
         return view.path.exists() and view.session_id not in subject.sessions
 
-    async def _clear(self, key: str, entries: Collection[Entry]) -> None:
+    async def _clear(self, key: str, entries: Collection[OpenLetter]) -> None:
         await clear(
             key,
             self._store,
             state=self._settings.state,
             services=self._services,
-            lanes=self._lanes,
-            ids=[entry.inbound.id for entry in entries if entry.inbound.key == key],
+            letters=self._open,
+            ids=[entry.id for entry in entries if entry.key == key],
             everything=True,
             awaited=self._awaited,
         )
 
-    async def _ended(self, entries: Collection[Entry]) -> None:
+    async def _ended(self, entries: Collection[OpenLetter]) -> None:
         """Return when the letters have left their lanes, or do not do so in time."""
-        lanes = self._lanes
-        if lanes is None:
-            return
+        ended = {(entry.key, entry.id) for entry in entries}
 
-        def there() -> bool:
-            return any(
-                lane.find(entry.inbound.id) is entry
-                for entry in entries
-                if (lane := lanes.get(entry.inbound.key)) is not None
-            )
+        async def there() -> bool:
+            left = await self._entries({key for key, _ in ended})
+            return any((entry.key, entry.id) in ended for entry in left)
 
         try:
             async with asyncio.timeout(ENDS_WITHIN_S):
                 # A lane tells nobody that a letter has left it, and this is the only one who asks.
-                while there():  # noqa: ASYNC110
+                while ended and await there():  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             log.warning("erasure.turn_runs_on")
@@ -198,7 +192,7 @@ class Erasure:
             bodies = [body for body in found if _key_in(body) in subject.lanes]
         elif self._mailbox is not None:
             bodies = [each.body for each in await self._mailbox.parked() if each.key in subject.lanes]
-        refs = {ref for entry in self._entries(subject.lanes) for ref in _refs(entry)}
+        refs = {ref for entry in await self._entries(subject.lanes) for ref in entry.refs}
         now = self._store.clock()
         return dict.fromkeys([*refs, *(name for body in bodies for name in files_named(body))], now)
 
@@ -218,6 +212,8 @@ class Erasure:
         state, workspace = self._settings.state, self._settings.workspace
         # What was counted and is not on disk yet would be written behind.
         await self._services.usage_today()
+        if self._open is not None:
+            await self._open.counted()
         before = None if self._settings.broker.embedded else self._store.clock() - AGAIN_WITHIN
         steps = (
             ("usage", partial(forget_usage, state, subject)),
@@ -274,10 +270,6 @@ def _key_in(body: bytes) -> str:
     except orjson.JSONDecodeError:
         return ""
     return str(found.get("key")) if isinstance(found, dict) else ""
-
-
-def _refs(entry: Entry) -> list[str]:
-    return [file.ref for file in entry.inbound.attachments if file.ref]
 
 
 def _files(count: int) -> str:

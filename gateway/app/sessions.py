@@ -206,12 +206,16 @@ class SessionServices:
         """List the caps on the running day with what is left of each, as far as it was read; None: no cap."""
         return self._spending.shown()
 
-    async def background(self, ready: asyncio.Event) -> None:
-        """Import what a real model needs right after ``ready``, then work off the durable jobs."""
+    async def aside(self, ready: asyncio.Event) -> None:
+        """Make ready, after ``ready``, what clients may ask for where no turns run."""
         await ready.wait()
         await self._spending.refresh()
         if self.turns.embeddings is not None:
             await self.turns.embeddings.open()
+
+    async def background(self, ready: asyncio.Event) -> None:
+        """Import what a real model needs right after ``ready``, then work off the durable jobs."""
+        await self.aside(ready)
         if self.plain:
             return
         for agent in self.agents.values():

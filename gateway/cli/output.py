@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 from durable import HintedError, NewerVersion
@@ -91,24 +92,47 @@ def report(fault: BaseException, args: argparse.Namespace) -> int:
     """Say on stderr why a verb failed, without secrets, and return its exit code."""
     fault = _leaf(fault)
     settings = None if isinstance(fault, ConfigError) else _settings(args)
+    found = explained(fault, settings)
+    debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+    if debug and not found.problems:
+        words(Redactor.of(settings).error(fault))
+    hint = found.hint
+    if not found.foreseen:
+        hint = "" if debug else f"{DEBUG_VARIABLE}=1 with the same command shows where it happened"
+    for problem in found.problems:
+        words(f"error: {problem}")
+    if found.problems:
+        words(f"try: {hint}")
+    else:
+        error(found.text, hint)
+    return found.code
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A fault in words without secrets: all problems of a configuration, else one text, and the cure."""
+
+    text: str
+    hint: str
+    code: int
+    problems: Sequence[str] = ()
+    foreseen: bool = True
+
+
+def explained(fault: BaseException, settings: Settings | None) -> Explained:
+    """Put a fault into words; of a group what ended it."""
+    fault = _leaf(fault)
     if settings is not None and (said := folder.explain(settings.workspace, fault)) is not None:
         said.__cause__, fault = fault, said
     if isinstance(fault, ConfigError):
-        for problem in fault.problems:
-            words(f"error: {problem}")
-        words(f"try: {fault.hint}")
-        return fault.exit_code
+        return Explained(str(fault), fault.hint, fault.exit_code, fault.problems)
     redactor = Redactor.of(settings)
-    debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
-    if debug:
-        words(redactor.error(fault))
     code, hint = _code_and_hint(fault)
     text = str(fault) or type(fault).__name__
     if code is None:
         text = f"{type(fault).__name__}: {text}" if str(fault) else text
-        hint = "" if debug else f"{DEBUG_VARIABLE}=1 with the same command shows where it happened"
-    error(redactor.text(text), redactor.text(hint))
-    return FAILED if code is None else code
+        return Explained(redactor.text(text), "", FAILED, foreseen=False)
+    return Explained(redactor.text(text), redactor.text(hint), code)
 
 
 def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from gateway.cli.backup_verbs import add_backup, add_downgrade
+from gateway.cli.chaos_verbs import add_chaos
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
+from gateway.cli.run_verbs import add_run
 from gateway.cli.systemd_verbs import add_systemd
 from gateway.cli.terminal_verbs import CHAT, add_terminal
 from gateway.cli.trace_verbs import add_trace
@@ -93,6 +95,7 @@ def build() -> argparse.ArgumentParser:
     add_backup(tree.noun("backup", "the whole workspace in one file, and back"))
     add_downgrade(tree)
     _add_config(tree.noun("config", "the configuration and its problems"))
+    add_chaos(tree, count=_count)
     add_systemd(tree.noun("systemd", "the units of the service"))
     return parser
 
@@ -183,23 +186,7 @@ _count.__name__ = "number from 1 on"
 
 
 def _add_daemon(tree: _Tree) -> None:
-    run = tree.verb(
-        "run",
-        "gateway.cli.run:run",
-        "run the daemon in the foreground",
-        more="Prints `ready` to stderr when it is; SIGTERM ends it once the running turns are done.",
-    )
-    run.add_argument(
-        "--role",
-        choices=("all", "channels", "session"),
-        default="all",
-        help="channels: the adapters; session: turns, memory and HTTP; either alone needs RabbitMQ",
-    )
-    run.add_argument(
-        "--stop-on-eof",
-        action="store_true",
-        help="end as at SIGTERM once stdin has ended: for a program that starts it and may be killed",
-    )
+    add_run(tree)
     add_terminal(tree, seconds=_seconds)
     status = tree.verb(
         "status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True
@@ -219,6 +206,12 @@ def _add_daemon(tree: _Tree) -> None:
     )
     doctor.add_argument(
         "--fix", action="store_true", help="first mend what needs nobody's decision, a line for each"
+    )
+    doctor.add_argument(
+        "--within",
+        metavar="SECONDS",
+        type=_seconds,
+        help="how long each look at a disk or a process may take; else 20 s, and more where all is read",
     )
 
 

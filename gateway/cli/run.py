@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from gateway.app import daemon
 from gateway.app.app import Application
-from gateway.config.load import load
+from gateway.config.load import load_values
+from gateway.workers.count import count, remarks
 
 if TYPE_CHECKING:
     from gateway.http.server import HttpServer
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to end."""
-    settings = load(args.config, args.workspace)
+    settings, values = load_values(args.config, args.workspace)
+    number = count(settings, args.role, args.workers)
     if args.stop_on_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
-    return daemon.run(settings, server=_server, role=args.role)
+    team = daemon.Team(number, values, remarks(settings, args.role, args.workers))
+    return daemon.run(settings, server=_server, role=args.role, team=team)
 
 
 def _end_with_stdin() -> None:

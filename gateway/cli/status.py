@@ -53,8 +53,8 @@ def status(args: argparse.Namespace) -> int:
 async def _alive(settings: Settings) -> int:
     """Say by the exit code whether a daemon became ready here and goes on; silent where it does."""
     running = DaemonRegistry(settings.workspace).running()
-    # A process of role channels serves no HTTP.
-    if any(not one.url for one in running):
+    # A process of role channels serves no HTTP; a worker is nothing without the one that started it.
+    if any(not one.url and one.role != "worker" for one in running):
         return 0
     async with attach.daemon(settings) as client:
         if client is not None:

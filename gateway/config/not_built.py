@@ -10,10 +10,7 @@ from pydantic import BaseModel
 from gateway.config.settings import Settings
 
 # A table stands for all of its keys, and "*" for every table at that place.
-KEYS: Final = (
-    "limits.workers",
-    "state.local_dir",
-)
+KEYS: Final = ("state.local_dir",)
 WORDS: Final = "not built yet, it changes nothing"
 CURE: Final = "leave it out until a version that has it"
 

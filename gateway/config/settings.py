@@ -168,6 +168,7 @@ class LimitsSettings(ConfigTable):
     queue_mode: QueueMode = "followup"
     collect_s: Pause = 0.5
     workers: Amount = 1
+    worker_timeout_s: Seconds = 30.0
     cost_per_chat_per_day_usd: Pause = 0.0
     cost_per_person_per_day_usd: Pause = 0.0
     cost_per_job_per_day_usd: Pause = 0.0

@@ -51,6 +51,17 @@ class DepthOut(Open):
     oldest_at: str | None
 
 
+class WorkerOut(Shape):
+    """A process for conversations; ``error``: why it is not up."""
+
+    number: int
+    pid: int
+    up: bool
+    since: str
+    restarts: int
+    error: str
+
+
 class StatusOut(Open):
     """What ``status`` shows; ``queues`` is null while the queue is away."""
 
@@ -70,6 +81,7 @@ class StatusOut(Open):
     limits: list[dict[str, Any]] | None
     memory: dict[str, Any] | None
     media_bytes: int
+    workers: list[WorkerOut]
     max_file_bytes: int
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gateway.http.errors import json_response
 from gateway.http.health import LaneOut
-from gateway.http.peers import Alone, Peers, united
+from gateway.http.peers import WITHIN_S, Alone, Peers, united
 from gateway.http.shape import Shape, needs
 from gateway.service.chat_list import ChatList
 from gateway.service.chats import ChatService
@@ -41,8 +41,18 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
 
 async def lanes_of_all(chats: ChatService, peers: Peers, *, alone: bool = False) -> dict[str, Any]:
     """Return the ``lanes`` of this daemon and, unless ``alone``, of the others, and who was ``silent``."""
-    own = ChatList(chats).lanes()
+    own, silent = await _own_lanes(chats)
     if alone:
-        return {"lanes": own, "silent": []}
+        return {"lanes": own, "silent": silent}
     heard = await peers.ask(lambda client: client.lanes(alone=True))
-    return {"lanes": united(chain(own, *heard.answers)), "silent": sorted([*heard.silent, *heard.refused])}
+    silent += [*heard.silent, *heard.refused]
+    return {"lanes": united(chain(own, *heard.answers)), "silent": sorted(silent)}
+
+
+async def _own_lanes(chats: ChatService) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the lanes of this gateway, and the process ids of its workers that did not answer."""
+    workers = chats.application.workers
+    if workers is None:
+        return ChatList(chats).lanes(), []
+    found = await workers.ask_by_number("lanes", within_s=WITHIN_S / 2)
+    return united(chain(*found.values())), workers.silent(found)

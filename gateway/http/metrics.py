@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse, Response
 
 from gateway.http.shape import needs
-from gateway.service.gauges import gauges
+from gateway.service.gauges import metrics
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
@@ -26,7 +26,6 @@ def routes(application: Application) -> APIRouter:
         **needs("read"),
     )
     async def get_metrics() -> Response:
-        counted = application.metrics.text() if application.metrics is not None else b""
-        return Response(await gauges(application) + counted, media_type=CONTENT_TYPE_LATEST)
+        return Response(await metrics(application), media_type=CONTENT_TYPE_LATEST)
 
     return router

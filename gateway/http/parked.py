@@ -55,7 +55,7 @@ def routes(chats: ChatService) -> APIRouter:
     router = APIRouter(prefix="/v1/parked")
 
     def letters() -> ParkedLetters:
-        return ParkedLetters(chats.application.mailbox, chats.store, worker=chats.application.worker)
+        return ParkedLetters(chats.application.mailbox, chats.store, letters=chats.application.letters)
 
     @router.get(
         "", summary="List the parked letters, oldest first", response_model=ParkedOut, **needs("read")

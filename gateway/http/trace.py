@@ -122,7 +122,8 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
             fault = error
         except TracedTwice as error:
             raise HttpError(409, str(error), hint="say which by ?key=") from None
-        if not alone and not (found and is_in_lane(found[0])):
+        found += [each for each in await application.ask_workers("trace", id=message_id, key=key) if each]
+        if not alone and not any(map(is_in_lane, found)):
             # The line of its chat may be in another daemon.
             heard = await peers.ask(
                 lambda client: client.trace(message_id, key, alone=True), within_s=ASK_WITHIN_S

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from gateway.app.status import own_lanes
 from session.disk.threads import start_thread
 from session.store.listing import SessionRow
 
@@ -38,25 +38,9 @@ class ChatList:
         found, count = await start_thread(lambda: _by_key(sessions, floor), name="chats")
         return {"chats": found, "count": count, "now": now // 1_000_000}
 
-    async def sessions(self, key: str) -> list[dict[str, Any]]:
-        """List the sessions of one chat, the active one first, then the one that spoke last."""
-        rows = [row for row in await self._chats.store.rows() if row.key == key]
-        return [row.as_dict() for row in sorted(rows, key=lambda row: not row.active)]
-
     def lanes(self) -> list[dict[str, Any]]:
-        """List what runs and waits in this daemon, as ``status`` does."""
-        worker = self._chats.application.worker
-        now = asyncio.get_running_loop().time()
-        return [
-            {
-                "key": lane.key,
-                "id": lane.running.inbound.id if lane.running is not None else None,
-                "asking": lane.entries[0].asking if lane.entries else "",
-                "waiting": len(lane.entries) - (lane.running is not None),
-                "running_s": round(now - lane.running.since, 1) if lane.running is not None else None,
-            }
-            for lane in (worker.lanes if worker is not None else ())
-        ]
+        """List what runs and waits in this process, as ``status`` does."""
+        return own_lanes(self._chats.application)
 
 
 def _by_key(sessions: Iterable[SessionRow], floor: int | None) -> tuple[list[dict[str, Any]], int]:

@@ -16,8 +16,10 @@ from prometheus_client.registry import Collector
 
 from durable import SYNC_BOUNDS_S, sync_counts
 from gateway.app.metrics import PREFIX
+from gateway.app.status import with_letters
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import Depth
+from gateway.workers.merging import merged
 from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.subagents.records import shown as subagents_shown
@@ -35,25 +37,48 @@ _AT_CHARS = len("2026-01-01T00:00:00.000000+00:00")
 DEPTHS_WITHIN_S = 2.0
 
 
-async def gauges(application: Application) -> bytes:
-    """Write how everything stands in Prometheus' text format; what cannot be looked at is left out."""
-    depths = await _depths(application)
+async def metrics(application: Application) -> bytes:
+    """Write how everything stands, and what was counted, in Prometheus' text format.
+
+    What cannot be looked at is left out; what a worker counted that does not answer is as it said it last.
+    """
+    workers = application.workers
+    said = await workers.ask_by_number("metrics") if workers is not None else {}
+    depths = await _depths(application, [each["letters"] for each in said.values()])
     services = application.services
     waiting = await start_thread(lambda: _waiting(application), name="metrics") if services else None
     ready, parts = application.readiness()
-    families = [*_process(application, ready=ready), *_parts(parts), *_queues(depths)]
-    if application.worker is not None:
-        families += _lanes(application.worker.lanes, application.settings.broker.partitions)
-    if services is not None:
-        families += _session(services)
-        if waiting is not None:
-            families += [
-                _gauge("approvals_waiting", "Calls of tools that wait for a person.", waiting[0]),
-                _gauge("subagents_working", "Subagents that work or wait for their turn.", waiting[1]),
-            ]
+    built = GaugeMetricFamily(
+        f"{PREFIX}_build_info", "What runs here; always 1.", labels=("version", "python", "role")
+    )
+    built.add_metric((_version(), python_version(), application.role), 1)
+    families: list[Metric] = [built, _gauge("ready", "Whether queue and lanes are up.", ready)]
+    families += [*_parts(parts), *_queues(depths)]
+    if waiting is not None:
+        families += [
+            _gauge("approvals_waiting", "Calls of tools that wait for a person.", waiting[0]),
+            _gauge("subagents_working", "Subagents that work or wait for their turn.", waiting[1]),
+        ]
+    families += families_of_process(application)
+    if workers is not None:
+        families.append(_gauge("workers", "Processes for conversations that work.", len(workers.standings())))
+        workers.counted |= {number: each["families"] for number, each in said.items()}
+        families = merged(families, sorted(workers.counted.items()), [workers.past])
     registry = CollectorRegistry()
     registry.register(_Families(families))
     return generate_latest(registry)
+
+
+def families_of_process(application: Application) -> list[Metric]:
+    """Gather what each process of a gateway counts for itself."""
+    families = list[Metric](_process(application))
+    if application.worker is not None:
+        families += _lanes(application.worker.lanes, application.settings.broker.partitions)
+    if application.services is not None:
+        families += _session(application.services)
+    if application.metrics is not None:
+        families += application.metrics.registry.collect()
+    return families
 
 
 class _Families(Collector):
@@ -64,10 +89,10 @@ class _Families(Collector):
         return self._families
 
 
-async def _depths(application: Application) -> Mapping[str, Depth]:
+async def _depths(application: Application, in_hand: Iterable[int]) -> Mapping[str, Depth]:
     try:
         async with asyncio.timeout(DEPTHS_WITHIN_S):
-            return await application.mailbox.depths(application.replied.names())
+            return with_letters(await application.mailbox.depths(application.replied.names()), sum(in_hand))
     except (MailboxDown, TimeoutError):
         return {}
 
@@ -82,13 +107,7 @@ def _waiting(application: Application) -> tuple[int, int] | None:
         return None
 
 
-def _process(application: Application, *, ready: bool) -> Iterator[Metric]:
-    built = GaugeMetricFamily(
-        f"{PREFIX}_build_info", "What runs here; always 1.", labels=("version", "python", "role")
-    )
-    built.add_metric((_version(), python_version(), application.role), 1)
-    yield built
-    yield _gauge("ready", "Whether queue and lanes are up.", ready)
+def _process(application: Application) -> Iterator[Metric]:
     counts, sum_s = sync_counts()
     bounds = [*(str(float(bound)) for bound in SYNC_BOUNDS_S), "+Inf"]
     buckets = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]

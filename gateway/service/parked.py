@@ -12,7 +12,7 @@ from gateway.queue.mailbox import INBOUND, Mailbox, Parked
 from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
-    from gateway.turns.worker import Worker
+    from gateway.turns.open_letters import OpenLetters
     from session.store.store import Store
 
 
@@ -29,13 +29,13 @@ class ParkedLetters:
 
     Args:
         store: where the key of a letter that is put back forgets that it was parked.
-        worker: who may be parking a letter in this process just now.
+        letters: those of lanes that may be parking one just now.
     """
 
-    def __init__(self, mailbox: Mailbox, store: Store, *, worker: Worker | None = None) -> None:
+    def __init__(self, mailbox: Mailbox, store: Store, *, letters: OpenLetters | None = None) -> None:
         self._mailbox = mailbox
         self._store = store
-        self._worker = worker
+        self._letters = letters
 
     async def parked(self, *, files: bool = False) -> list[dict[str, Any]]:
         """List them without their bodies, oldest first; with ``files`` each with those that it names."""
@@ -67,8 +67,8 @@ class ParkedLetters:
 
     async def _parked_whole(self, message_id: str, key: str | None) -> None:
         # What is put back while it is being parked would be taken out of its queue with what is parked.
-        if self._worker is not None:
-            await self._worker.lanes.parked_whole(message_id, key)
+        if self._letters is not None:
+            await self._letters.parked_whole(message_id, key)
 
     async def _choose(self, message_id: str, key: str | None) -> Parked:
         return choose(await self._mailbox.parked(), message_id, key)

@@ -45,6 +45,15 @@ class SessionService:
         """
         return page(await self._chats.store.rows(), _place, limit=limit, cursor=cursor, descending=True)
 
+    async def page_of(self, key: str, limit: int, cursor: str | None) -> tuple[list[SessionRow], str | None]:
+        """List those of one chat as ``page`` does, the active one first, then the one that spoke last.
+
+        Raises:
+            BadCursor: the cursor is none of ours.
+        """
+        rows = [row for row in await self._chats.store.rows() if row.key == key]
+        return page(rows, _place_of_chat, limit=limit, cursor=cursor, descending=True)
+
     async def find(self, session_id: str) -> SessionRow | None:
         """Find a session by its ULID."""
         for row in await self._chats.store.rows():
@@ -182,25 +191,30 @@ class SessionService:
         # A daemon starts quicker without what only an erasure imports.
         from gateway.app.erasure import Erasure
 
-        lanes = application.worker.lanes if application.worker is not None else None
-        return Erasure(application.settings, application.services, mailbox=application.mailbox, lanes=lanes)
+        return Erasure(
+            *(application.settings, application.services),
+            mailbox=application.mailbox,
+            letters=application.letters,
+        )
 
     async def _meant(self, key: str | None, chat_id: str | None) -> list[str]:
         keys = {key} if key is not None else set[str]()
         if chat_id is not None:
             rows = await self._chats.store.rows()
             keys |= {row.key for row in rows if split(row.key)[1] == chat_id}
-            worker = self._chats.application.worker
-            lanes = [lane.key for lane in worker.lanes] if worker is not None else []
+            letters = self._chats.application.letters
+            lanes = await letters.keys() if letters is not None else []
             keys |= {lane for lane in lanes if split(lane)[1] == chat_id}
         return sorted(keys)
 
     async def _clear(self, key: str, *, of: str | None = None) -> bool:
         application = self._chats.application
-        lanes = application.worker.lanes if application.worker is not None else None
-        state = application.settings.state
         return await clear(
-            key, self._chats.store, state=state, services=application.services, lanes=lanes, of=of
+            *(key, self._chats.store),
+            state=application.settings.state,
+            services=application.services,
+            letters=application.letters,
+            of=of,
         )
 
     async def _left(self, key: str, session_id: str) -> None:
@@ -209,7 +223,7 @@ class SessionService:
         # Nobody waits for those that a conversation has started which ends.
         await end_all(services.spawning if services is not None else None, application.settings.state, key)
         if services is not None:
-            await services.jobs.left(key, session_id)
+            await application.left(key, session_id)
 
     async def _again(self, row: SessionRow) -> dict[str, Any]:
         found = await self.find(row.id)
@@ -226,3 +240,7 @@ def _place(row: SessionRow) -> tuple[int, str]:
     """Return what the listing is ordered by: the last message in microseconds, then the ULID."""
     at = read_time(row.last_message_at)
     return (round(at.timestamp() * 1_000_000) if at is not None else 0, row.id)
+
+
+def _place_of_chat(row: SessionRow) -> tuple[int, int, str]:
+    return (int(row.active), *_place(row))

@@ -50,6 +50,7 @@ background_calls_per_day = 500
 queue_mode = "followup"
 collect_s = 0.5
 workers = 1
+worker_timeout_s = 30
 cost_per_chat_per_day_usd = 0.0
 cost_per_person_per_day_usd = 0.0
 cost_per_job_per_day_usd = 0.0

@@ -102,7 +102,7 @@ def test_what_somebody_wrote_as_an_owner_is_believed_where_it_is_sound(file: Cro
 
 
 def test_a_job_of_an_agent_that_nobody_can_be_does_not_run(file: CronFile) -> None:
-    """Spoilt, it is named and asks nobody: another agent would see what is not its own. Letters say whose."""
+    """Spoilt, it is named and asks nobody: another agent would see what is not for it."""
     rows = [row("a", agent="coder"), row("b"), row("c"), row("d")]
     rows[2]["payload"]["agent"], rows[3]["payload"]["agent"] = 5, "../x"
     put(file, {"version": 1, "jobs": rows})

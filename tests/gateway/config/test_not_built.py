@@ -23,8 +23,6 @@ from tests.gateway.cli_place import Ran
 from tests.gateway.config_reading import EVERY_DEFAULT
 
 WRITTEN = """
-[limits]
-workers = 0
 [state]
 local_dir = "/var/lib/x"
 """
@@ -66,11 +64,10 @@ def test_the_environment_names_them_too(tmp_path: Path) -> None:
         "",
         CHAT_GATEWAY_STATE__LOCAL_DIR="/x",
         CHAT_GATEWAY_MCP='{"files": {"command": ["files"]}}',
-        CHAT_GATEWAY_LIMITS__WORKERS="5",
     )
 
     assert settings.mcp["files"].command == ("files",)
-    assert not_built(settings) == ["limits.workers", "state.local_dir"]
+    assert not_built(settings) == ["state.local_dir"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +104,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
     checks = asyncio.run(configuration())
 
     assert (plain.code, as_json.code) == (0, 0)
-    assert "warning: limits.workers: not built yet, it changes nothing\n" in plain.err
+    assert "warning: state.local_dir: not built yet, it changes nothing\n" in plain.err
     document = json.loads(as_json.out)
     assert document["problems"] == []
     assert "state.local_dir: not built yet, it changes nothing" in document["warnings"]
@@ -116,7 +113,7 @@ def test_check_and_doctor_say_what_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_start_says_what_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text("[limits]\nworkers = 2\n[http]\nport = 0\n")
+    (tmp_path / "c.toml").write_text("[state]\nlocal_dir = 'elsewhere'\n[http]\nport = 0\n")
     words = ["--config", str(tmp_path / "c.toml"), "--workspace", str(tmp_path / "w"), "run"]
     process = subprocess.Popen([sys.executable, "-m", "gateway", *words], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -129,7 +126,7 @@ def test_the_start_says_what_changes_nothing(tmp_path: Path) -> None:
         process.terminate()
         process.wait(60)
 
-    assert "limits.workers: not built yet, it changes nothing\n" in seen
+    assert "state.local_dir: not built yet, it changes nothing\n" in seen
 
 
 def test_what_is_shown_can_be_read_again_and_hides_secrets(tmp_path: Path) -> None:

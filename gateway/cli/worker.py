@@ -1,0 +1,191 @@
+"""A worker: the process that a gateway starts to work on conversations, and that ends with it.
+
+``python -m gateway.cli.worker <descriptor> <number>``: its end of the line, and which of the workers it is.
+It is one more daemon of the workspace, without adapters, clock, HTTP and the clients of those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any, Final
+
+import structlog
+
+from gateway.app import collector, descriptors
+from gateway.app import log as logs
+from gateway.app.app import Application
+from gateway.app.daemon import END_BEYOND_DRAIN_S, loop_factory
+from gateway.app.daemons import DaemonRegistry
+from gateway.app.ending import Ending
+from gateway.app.metrics import Metrics
+from gateway.app.standings import standing_of_worker
+from gateway.app.telemetry import tracers
+from gateway.config.load import of_values
+from gateway.config.settings import Settings
+from gateway.errors import GatewayError
+from gateway.observer import Observers
+from gateway.service.questions import Questions
+from gateway.workers.line import Line, encoded
+from session.errors import SessionError
+
+log = structlog.get_logger("worker")
+
+BEAT_S: Final = 1.0
+ROLE: Final = "worker"
+
+
+def main() -> int:
+    """Be a worker until the gateway says that it shall end, or is gone."""
+    # The gateway knows where it stands by this, even when the loop does not move.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    end, number = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    end.set_inheritable(False)
+    settings = _settings(end)
+    if settings is None:
+        return 0
+    threading.Thread(target=_end_behind, args=(end.fileno(), settings), name="gateway", daemon=True).start()
+    logs.setup(settings)
+    structlog.contextvars.bind_contextvars(worker=number)
+    descriptors.raise_limit()
+    try:
+        with (
+            contextlib.suppress(asyncio.CancelledError),
+            asyncio.Runner(loop_factory=loop_factory()) as runner,
+        ):
+            runner.run(_main(settings, end))
+    except Exception as fault:
+        # Whoever started it says it, once for all that it started.
+        from gateway.cli import output
+
+        found = output.explained(fault, settings)
+        if not found.foreseen:
+            log.exception("worker.crashed")
+            return found.code
+        with contextlib.suppress(OSError):
+            end.setblocking(True)
+            end.sendall(encoded({"failed": {**asdict(found), "exit_code": found.code}}))
+        return found.code
+    return 0
+
+
+def _settings(end: socket.socket) -> Settings | None:
+    """Read the configuration that the gateway hands over; None where it is gone before."""
+    text = bytearray()
+    while not text.endswith(b"\n"):
+        # Nothing follows it before this process has said a word.
+        piece = end.recv(2**16)
+        if not piece:
+            return None
+        text += piece
+    return of_values(json.loads(text)["settings"])
+
+
+def _end_behind(descriptor: int, settings: Settings) -> None:
+    """End this process some time after the gateway has ended, even where its loop stands still."""
+    watch = select.poll()
+    watch.register(descriptor, 0)
+    watch.poll()
+    threading.Event().wait(settings.limits.drain_s + END_BEYOND_DRAIN_S)
+    os._exit(1)
+
+
+async def _main(settings: Settings, end: socket.socket) -> None:
+    logs.catch_loop_errors(asyncio.get_running_loop())
+    metrics = Metrics()
+    others = tracers(settings, "session")
+    observer = Observers([metrics, *others]) if others else metrics
+    application = Application(
+        settings, role="session", observer=observer, metrics=metrics, serves_clients=False
+    )
+    ending = Ending(application)
+    ending.listen_once()
+    collector.calm()
+    # The line keeps a copy, so that why a start failed can still be told when the loop has ended.
+    line = await Line.of(socket.fromfd(end.fileno(), socket.AF_UNIX, socket.SOCK_STREAM))
+    async with _Gateway(line, application, ending).served(), application.open():
+        with DaemonRegistry(settings.workspace).entry(url="", role=ROLE):
+            line.say({"standing": standing_of_worker(application)})
+            line.say({"ready": True})
+            log.info("worker.ready")
+            await ending.asked.wait()
+        log.info("worker.draining")
+    await asyncio.to_thread(observer.close)
+
+
+class _Gateway:
+    """The process that started this one: it is told how this one stands, and says what it shall do."""
+
+    def __init__(self, line: Line, application: Application, ending: Ending) -> None:
+        self._line = line
+        self._application = application
+        self._ending = ending
+        self._questions = Questions(application)
+        self._answering: set[asyncio.Task[None]] = set()
+        self._said: dict[str, Any] = {}
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[None]:
+        """Hear it and keep it told while the context is open."""
+        tasks = [
+            asyncio.create_task(self._hear(), name="hear the gateway"),
+            asyncio.create_task(self._beat(), name="tell the gateway"),
+        ]
+        try:
+            yield
+        finally:
+            for task in [*tasks, *self._answering]:
+                task.cancel()
+
+    async def _beat(self) -> None:
+        """Say, from the loop alone, that it moves; and how it stands, where that has changed."""
+        # Four fit into the time after which it is taken to stand still.
+        every_s = min(BEAT_S, self._application.settings.limits.worker_timeout_s / 4)
+        while True:
+            self._line.say({"beat": 1})
+            standing = standing_of_worker(self._application)
+            if self._application.ready.is_set() and standing != self._said:
+                self._said = standing
+                self._line.say({"standing": standing})
+            await asyncio.sleep(every_s)
+
+    async def _hear(self) -> None:
+        while (words := await self._line.heard()) is not None:
+            if words.get("do") == "drain":
+                self._ending.ask()
+            elif words.get("do") == "end":
+                self._ending.at_once()
+            elif "ask" in words:
+                answering = asyncio.create_task(self._answer(words), name=f"answer {words['what']}")
+                self._answering.add(answering)
+                answering.add_done_callback(self._answering.discard)
+        # The gateway is gone: its turns end, and another one goes on with the rest.
+        log.warning("worker.gateway_gone")
+        self._ending.ask()
+
+    async def _answer(self, words: dict[str, Any]) -> None:
+        number = words["ask"]
+        try:
+            found = await self._questions.answer(words["what"], words["with"])
+        except (GatewayError, SessionError, KeyError, OSError) as error:
+            self._line.say({"answer": number, "fault": str(error)})
+        except Exception as error:
+            # One question ends here.
+            log.exception("worker.question_crashed", what=words["what"])
+            self._line.say({"answer": number, "fault": type(error).__name__})
+        else:
+            self._line.say({"answer": number, "is": found})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

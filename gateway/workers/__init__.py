@@ -1,0 +1,1 @@
+"""Several processes of one gateway: started, watched, replaced, asked; what they count, added up."""

@@ -1,0 +1,70 @@
+"""The line between a gateway and one of its workers: a pair of sockets, one JSON object a text line.
+
+::
+
+    to the worker    {"settings": {...}}  first of all       {"do": "drain" | "end"}
+                     {"ask": 7, "what": "trace", "with": {...}}
+    from the worker  {"beat": 1}  {"standing": {...}}  {"ready": true}
+                     {"failed": {...}}                       why it could not start, before it ends
+                     {"answer": 7, "is": ...}  {"answer": 7, "fault": "..."}
+
+No name in the file system, no port and no token: only these two processes hold it, and it ends with either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+# The lanes of a process may be ten thousand; what counts its turns has some thousand samples.
+MAX_LINE_BYTES: Final = 2**26
+
+
+class Line:
+    """One end of it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def of(cls, end: socket.socket) -> Line:
+        """Take over one socket of the pair."""
+        end.setblocking(False)
+        return cls(*await asyncio.open_unix_connection(sock=end, limit=MAX_LINE_BYTES))
+
+    def say(self, words: Mapping[str, Any]) -> None:
+        """Send one object; where nobody listens any more it is lost."""
+        if not self._writer.is_closing():
+            self._writer.write(encoded(words))
+
+    async def said(self) -> None:
+        """Return once all is handed to the kernel; an end that is gone is no error."""
+        try:
+            await self._writer.drain()
+        except OSError:
+            return
+
+    async def heard(self) -> dict[str, Any] | None:
+        """Return the next object; None once the other end is gone."""
+        try:
+            text = await self._reader.readline()
+        except (OSError, ValueError):
+            return None
+        if not text.endswith(b"\n"):
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self._writer.close()
+
+
+def encoded(words: Mapping[str, Any]) -> bytes:
+    """Write one object as a line."""
+    # The standard library's JSON has lone surrogates, which keys may hold, and no bound on numbers.
+    return json.dumps(words, default=str).encode() + b"\n"

@@ -1,0 +1,173 @@
+"""One worker: started, told, asked, heard; it ends when its gateway does, whichever way that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gateway.errors import ConfigError, GatewayError
+from gateway.workers.line import Line
+
+MODULE: Final = "gateway.cli.worker"
+# How long the kernel and its handler have to write where each thread stood.
+LAST_LOOK_S: Final = 0.5
+
+
+class WorkerFailed(GatewayError):
+    """A worker could not start, for a reason that a further start would meet again."""
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+class NoAnswer(GatewayError):
+    """A worker did not answer, or ended meanwhile."""
+
+
+class WorkerProcess:
+    """One process that works on conversations.
+
+    ``standing`` is what it said last of itself, ``beats`` counts its words, ``failed`` is why it could not
+    start, as far as it said so, and ``unborn`` why the system made no process. ``changed`` is called when it
+    became ready, or said anew how it stands.
+    """
+
+    def __init__(self, number: int, *, changed: Callable[[], None]) -> None:
+        self.number = number
+        self.beats = 0
+        self.standing: dict[str, Any] = {}
+        self.failed: GatewayError | None = None
+        self.ready = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.code: int | None = None
+        self.unborn = ""
+        self._changed = changed
+        self._process: asyncio.subprocess.Process | None = None
+        self._line: Line | None = None
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._next = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 before it is started."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def up(self) -> bool:
+        """Whether it works."""
+        return self.ready.is_set() and not self.ended.is_set()
+
+    async def run(self, values: Mapping[str, Any]) -> None:
+        """Start it with a configuration and hear it, until it has ended; cancelled, it is killed."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(self.number)),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    # Ctrl-C at a terminal is for the gateway, which drains its workers itself.
+                    start_new_session=True,
+                )
+            line = self._line = await Line.of(ours)
+            line.say({"settings": dict(values)})
+            while (words := await line.heard()) is not None:
+                self._hear(words)
+            self.code = await self._process.wait()
+        except OSError as error:
+            # No process, no memory, no descriptor: a later try may find some.
+            self.unborn = f"no process could be made: {error.strerror or error}"
+        finally:
+            self._end(ours)
+
+    def _end(self, ours: socket.socket) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self.kill()
+        if self._line is not None:
+            self._line.close()
+        else:
+            ours.close()
+        self.ended.set()
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(NoAnswer(f"worker {self.number} has ended"))
+        self._asked.clear()
+
+    def _hear(self, words: dict[str, Any]) -> None:
+        self.beats += 1
+        if "answer" in words:
+            answer = self._asked.pop(words["answer"], None)
+            if answer is not None and not answer.done():
+                if "fault" in words:
+                    answer.set_exception(NoAnswer(f"worker {self.number}: {words['fault']}"))
+                else:
+                    answer.set_result(words["is"])
+        elif "failed" in words:
+            self.failed = _fault(self.number, words["failed"])
+        elif "standing" in words:
+            self.standing = words["standing"]
+            self._changed()
+        elif "ready" in words:
+            self.ready.set()
+            self._changed()
+
+    # -- what it is told and asked -----------------------------------------------------------------
+
+    async def ask(self, what: str, **arguments: Any) -> Any:
+        """Ask it something.
+
+        Raises:
+            NoAnswer: it ended, or could not say.
+        """
+        if self._line is None or self.ended.is_set():
+            raise NoAnswer(f"worker {self.number} does not run")
+        self._next += 1
+        number = self._next
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._line.say({"ask": number, "what": what, "with": arguments})
+            return await answer
+        finally:
+            self._asked.pop(number, None)
+
+    def drain(self) -> None:
+        """Have it end its running turns, then itself."""
+        self._do("drain")
+
+    def end(self) -> None:
+        """Have it end at once; its letters come again."""
+        self._do("end")
+
+    def _do(self, what: str) -> None:
+        if self._line is not None:
+            self._line.say({"do": what})
+
+    def kill(self) -> None:
+        """End it whatever it does."""
+        self._signal(signal.SIGKILL)
+
+    async def kill_stuck(self) -> None:
+        """End it after it has written to the log where it stands, if it still can."""
+        self._signal(signal.SIGUSR1)
+        await asyncio.sleep(LAST_LOOK_S)
+        self.kill()
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+def _fault(number: int, words: Mapping[str, Any]) -> GatewayError:
+    """Return the error that ended a start, as its process told it."""
+    if words.get("problems"):
+        return ConfigError(list(words["problems"]), hint=words["hint"])
+    return WorkerFailed(
+        f"worker {number}: {words['text']}", hint=words["hint"], exit_code=int(words["exit_code"])
+    )

@@ -1,0 +1,262 @@
+"""The workers of a gateway: kept up, replaced when they die or stand still, drained together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from durable import first_of
+from gateway.errors import GatewayError
+from gateway.workers.merging import lasting, merged, packed
+from gateway.workers.process import NoAnswer, WorkerFailed, WorkerProcess
+
+log = structlog.get_logger("workers")
+
+# What imports, and opens a large workspace on a busy machine, says nothing for a while.
+START_WITHIN_S: Final = 120.0
+# After a death, and the longest wait after several: one that has lived a while begins anew.
+FIRST_WAIT_S, LONGEST_WAIT_S, PROVEN_S = 0.5, 30.0, 60.0
+ANSWER_WITHIN_S: Final = 2.0
+# Behind the time that turns have to end: what a worker still has to close.
+CLOSES_WITHIN_S: Final = 5.0
+
+
+class _Place:
+    """One of the workers, over all the processes that it was."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: WorkerProcess | None = None
+        self.since = datetime.now(UTC)
+        self.restarts = 0
+        self.error = ""
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.up
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as ``status`` shows it."""
+        return {
+            "number": self.number,
+            "pid": self.process.pid if self.process is not None else 0,
+            "up": self.up,
+            "since": self.since.isoformat(),
+            "restarts": self.restarts,
+            "error": self.error,
+        }
+
+
+class Workers:
+    """All workers of one gateway.
+
+    Args:
+        count: how many, at least one.
+        values: the configuration, as ``load_values`` returns it: the same for all of them, however long they
+            live and whatever becomes of its file.
+        silent_s: after how many seconds without a word one is taken to stand still. Its loop speaks once a
+            second, whatever its turns wait for.
+    """
+
+    def __init__(self, count: int, values: Mapping[str, Any], *, silent_s: float) -> None:
+        self._values = values
+        self._silent_s = silent_s
+        self._places = [_Place(number) for number in range(1, count + 1)]
+        self._stopping = asyncio.Event()
+        self._started = False
+        self._news = asyncio.Event()
+        # What ended processes had counted, as they said last: a counter never goes back.
+        self.counted: dict[int, list[list[Any]]] = {}
+        self.past: list[list[Any]] = []
+        self.failed: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
+
+    # -- kept up -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep all of them up until they are drained; cancelled, kill them.
+
+        Raises:
+            WorkerFailed, ConfigError: one could not start, before all were up for the first time.
+        """
+        async with asyncio.TaskGroup() as group:
+            for place in self._places:
+                group.create_task(self._keep(place), name=f"worker {place.number}")
+
+    async def started(self) -> None:
+        """Return once each of them works."""
+        while not all(place.up for place in self._places):
+            self._news.clear()
+            await self._news.wait()
+        self._started = True
+
+    async def _keep(self, place: _Place) -> None:
+        wait_s = FIRST_WAIT_S
+        while not self._stopping.is_set():
+            process = place.process = WorkerProcess(place.number, changed=self._changed)
+            began = time.monotonic()
+            await self._live(place, process)
+            if self._stopping.is_set():
+                return
+            self._mourn(place, process)
+            wait_s = FIRST_WAIT_S if time.monotonic() - began > PROVEN_S else wait_s
+            await first_of(self._stopping.wait(), timeout_s=wait_s)
+            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+            place.restarts += 1
+
+    async def _live(self, place: _Place, process: WorkerProcess) -> None:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch(process), name=f"watch worker {place.number}")
+            saying = group.create_task(self._welcome(place, process), name=f"await worker {place.number}")
+            try:
+                await process.run(self._values)
+            finally:
+                watching.cancel()
+                saying.cancel()
+
+    async def _welcome(self, place: _Place, process: WorkerProcess) -> None:
+        await process.ready.wait()
+        place.since, place.error = datetime.now(UTC), ""
+        log.info("worker.started", number=place.number, pid=process.pid, restarts=place.restarts)
+
+    async def _watch(self, process: WorkerProcess) -> None:
+        """Kill a process that says nothing for too long.
+
+        Ticks are counted, not time: if this process itself stood still, its workers are not to blame.
+        """
+        tick_s = min(1.0, self._silent_s / 4)
+        heard, silent_s = 0, 0.0
+        while True:
+            await asyncio.sleep(tick_s)
+            if process.beats != heard:
+                heard, silent_s = process.beats, 0.0
+                continue
+            silent_s += tick_s
+            if silent_s >= (self._silent_s if heard else max(START_WITHIN_S, self._silent_s)):
+                log.error("worker.stuck", number=process.number, pid=process.pid, silent_s=round(silent_s))
+                await process.kill_stuck()
+                return
+
+    def _mourn(self, place: _Place, process: WorkerProcess) -> None:
+        """Note the end of a process that nobody asked for.
+
+        Raises:
+            WorkerFailed, ConfigError: it could not start at all.
+        """
+        place.since = datetime.now(UTC)
+        code = process.code
+        how = process.unborn or (f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")
+        place.error = f"worker {place.number} ended ({how}) and is started anew"
+        log.error("worker.ended", number=place.number, pid=process.pid, code=code)
+        if (last := self.counted.pop(place.number, None)) is not None:
+            self.past = packed(merged((), [], [self.past, lasting(last)]))
+        self._changed()
+        if process.failed is not None and not self._started:
+            raise process.failed
+        if process.failed is not None:
+            # What its start told would be told by each further one: the turns of the others end first.
+            if not self.failed.done():
+                self.failed.set_result(process.failed)
+        elif not process.ready.is_set() and not self._started:
+            text = f"worker {place.number} ended while it started ({how})"
+            raise WorkerFailed(text, hint="see the log above")
+
+    def _changed(self) -> None:
+        self._news.set()
+
+    async def drain(self, within_s: float) -> bool:
+        """Have all end their running turns, for so many seconds at most; return whether all did."""
+        self._stopping.set()
+        processes = [place.process for place in self._places if place.process is not None]
+        for process in processes:
+            process.drain()
+        try:
+            async with asyncio.timeout(within_s + CLOSES_WITHIN_S):
+                for process in processes:
+                    await process.ended.wait()
+        except TimeoutError:
+            for process in processes:
+                process.kill()
+            return False
+        return all(process.code == 0 for process in processes)
+
+    def end(self) -> None:
+        """Have all end at once; their letters come again."""
+        self._stopping.set()
+        for place in self._places:
+            if place.process is not None:
+                place.process.end()
+
+    def kill(self) -> None:
+        """End what still runs, whatever it does."""
+        for place in self._places:
+            if place.process is not None and not place.process.ended.is_set():
+                place.process.kill()
+
+    # -- what they say -----------------------------------------------------------------------------
+
+    @property
+    def any_up(self) -> bool:
+        """Whether at least one works, so that messages are answered."""
+        return any(place.up for place in self._places)
+
+    def shown(self) -> list[dict[str, Any]]:
+        """List them as ``status`` shows them, by number."""
+        return [place.shown() for place in self._places]
+
+    def part(self, since: str) -> dict[str, Any]:
+        """Return them as one part of the gateway: up where each of them is."""
+        errors = [place.error or f"worker {place.number} starts" for place in self._places if not place.up]
+        latest = max((place.since.isoformat() for place in self._places), default=since)
+        return {"up": not errors, "since": latest, "error": "; ".join(errors)}
+
+    def standings(self) -> list[Mapping[str, Any]]:
+        """Return what each that works said last of how it stands."""
+        return [p.process.standing for p in self._places if p.process is not None and p.process.up]
+
+    async def ask(self, what: str, *, within_s: float = ANSWER_WITHIN_S, **arguments: Any) -> list[Any]:
+        """Ask all that work the same; who does not answer in time is left out."""
+        answers = await self.ask_by_number(what, within_s=within_s, **arguments)
+        return list(answers.values())
+
+    async def ask_by_number(
+        self, what: str, *, within_s: float = ANSWER_WITHIN_S, **arguments: Any
+    ) -> dict[int, Any]:
+        """As ``ask``, by the number of the worker."""
+        up = [place for place in self._places if place.up]
+        asked = [_in_time(p, p.process.ask(what, **arguments), within_s) for p in up if p.process]
+        found = await asyncio.gather(*asked)
+        return {place.number: answer[0] for place, answer in zip(up, found, strict=True) if answer}
+
+    async def ask_one(self, what: str, *, within_s: float = ANSWER_WITHIN_S, **arguments: Any) -> Any:
+        """Ask whichever works to do something.
+
+        Raises:
+            NoAnswer: none did.
+        """
+        for place in self._places:
+            if place.up and place.process is not None:
+                found = await _in_time(place, place.process.ask(what, **arguments), within_s)
+                if found:
+                    return found[0]
+        raise NoAnswer("no worker answers")
+
+    def silent(self, answered: Collection[int]) -> list[int]:
+        """List the process ids of those that work and are not among ``answered``, by number."""
+        return [p.process.pid for p in self._places if p.process and p.up and p.number not in answered]
+
+
+async def _in_time(place: _Place, asking: Awaitable[Any], within_s: float) -> tuple[Any, ...]:
+    """Return the answer in a tuple; an empty one where there is none in time."""
+    try:
+        async with asyncio.timeout(within_s):
+            return (await asking,)
+    except TimeoutError:
+        log.warning("worker.silent", number=place.number, after_s=within_s)
+    except NoAnswer as error:
+        log.warning("worker.unanswered", number=place.number, error=str(error))
+    return ()
