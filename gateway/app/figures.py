@@ -35,6 +35,7 @@ def turn_limits(settings: Settings) -> TurnLimits:
         max_output_tokens=settings.model.max_output_tokens,
         full_tool_results=history.full_tool_results,
         changing_parts=history.changing_parts,
+        streams=settings.model.stream == "always",
         window=HistoryWindow(history.last, history.budget_tokens) if history.mode == "last" else None,
         summary_role="assistant" if settings.compaction.preset == "budget" else "user",
         relevance=Relevance(

@@ -21,5 +21,6 @@ def build_model(settings: Settings, *, heard: HeardCall | None = None) -> Model:
         max_output_tokens=model.max_output_tokens,
         fallbacks=model.fallbacks,
         small=model.small,
+        streams=model.stream == "always",
         heard=heard,
     )

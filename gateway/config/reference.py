@@ -32,6 +32,7 @@ WORDS: Mapping[str, str] = {
     "model.context_window": "How many tokens the model takes; 0: as the tables know it, else 128,000.",
     "model.max_output_tokens": "How long an answer may be.",
     "model.timeout_s": "How long one request may take.",
+    "model.stream": "When answers come as streams: `auto`: where somebody reads along, or `always`.",
     "model.max_tool_rounds": "How often the model may call tools within one turn.",
     "model.fallbacks": "Models that are asked, in this order, when the one before is away or refuses.",
     "model.small": "A cheaper model for names, summaries and consolidation; empty: the same.",

@@ -143,6 +143,7 @@ class ModelSettings(ConfigTable):
     context_window: Amount = 0
     max_output_tokens: Count = 4096
     timeout_s: Seconds = 120.0
+    stream: Literal["auto", "always"] = "auto"
     max_tool_rounds: Count = 25
     fallbacks: Strings = ()
     small: str = ""

@@ -131,7 +131,8 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
         key = f"{CHANNEL}:{chat}"
         agent = _agent(chats, key, body.model)
         message = _message(key, body.text, idempotency_key, agent)
-        completion = Completion(chats, message, goes_on=idempotency_key is not None)
+        goes_on = idempotency_key is not None
+        completion = Completion(chats, message, goes_on=goes_on, reads=bool(body.stream))
         model = await _answering(chats, key, agent)
         if body.stream:
             options = body.stream_options

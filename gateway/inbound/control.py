@@ -47,6 +47,7 @@ class Control:
                 self._orders.look(order.letter)
             case WatchOrder():
                 slots = None if order.slots == "all" else order.slots
-                self._events.watch(slots, min(order.for_s, MAX_WATCH_S))
+                for_s = min(order.for_s, MAX_WATCH_S)
+                self._events.watch(slots, for_s, channel=order.channel, reads=order.reads is not False)
                 if order.draft is not None:
                     self._events.draft(order.draft)

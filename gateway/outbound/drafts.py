@@ -162,7 +162,13 @@ class Drafts:
         """Keep the daemons telling what their turns do."""
         waits = list(WATCH_FIRST_S)
         while True:
-            order = WatchOrder(id=f"watch:{ULID()}", slots="all", for_s=WATCH_S)
+            order = WatchOrder(
+                id=f"watch:{ULID()}",
+                slots="all",
+                for_s=WATCH_S,
+                channel=self._channel.name,
+                reads=None if self._streams else False,
+            )
             await self._mailbox.tell("control", 0, order.to_bytes())
             await self._sleep(waits.pop(0) if waits else WATCH_EVERY_S)
 

@@ -115,7 +115,7 @@ class ChatService:
             Closing: the daemon ends; the message is accepted.
         """
         # Listening begins before the record is looked at: an answer given between the two would be missed.
-        async with self._listen(message.key) as bodies:
+        async with self._listen(message.key, reads=False) as bodies:
             known = await self._known(message)
             if known is not None:
                 return known
@@ -127,13 +127,15 @@ class ChatService:
                 except TimeoutError:
                     return (await self.record.standing(message.key, message.id)).outcome
 
-    async def follow(self, message: Inbound) -> AsyncGenerator[Event | Outcome | None]:
+    async def follow(self, message: Inbound, *, reads: bool = True) -> AsyncGenerator[Event | Outcome | None]:
         """Hand in a message; yield None once it is durable, what its turn shows, and at last how it ended.
+
+        Without ``reads`` the text of its answer is not wanted before its end.
 
         Raises:
             Conflict, MailboxDown, Closing: as ``ask``.
         """
-        async with self._listen(message.key, draft=True) as bodies:
+        async with self._listen(message.key, draft=True, reads=reads) as bodies:
             known = await self._known(message)
             if known is not None:
                 yield None
@@ -143,7 +145,7 @@ class ChatService:
             yield None
             shown: asyncio.Queue[Event] = asyncio.Queue()
             async with aclosing(self._events(message.key, bodies, *LOOK_AFTER_S)) as events:
-                ending = asyncio.ensure_future(self._outcome(message, events, shown.put_nowait))
+                ending = asyncio.ensure_future(self._outcome(message, events, shown.put_nowait, reads=reads))
                 try:
                     while not ending.done() or not shown.empty():
                         following = asyncio.ensure_future(shown.get())
@@ -162,6 +164,8 @@ class ChatService:
         message: Inbound,
         events: AsyncIterator[Event | None],
         show: Callable[[Event], None] = lambda _: None,
+        *,
+        reads: bool = False,
     ) -> Outcome:
         """Wait for the event that ends the message; where it was lost, the record knows."""
         files = ""
@@ -169,7 +173,7 @@ class ChatService:
             if event is not None and event.in_reply_to == message.id and not event.ends:
                 show(event)
             if event is None:
-                await self.watch(message.key)
+                await self.watch(message.key, reads=reads)
                 standing = await self.record.standing(message.key, message.id)
                 if standing.outcome is not None:
                     return standing.outcome
@@ -189,11 +193,20 @@ class ChatService:
 
     # -- looking on --------------------------------------------------------------------------------
 
-    async def watch(self, key: str, *, draft: bool = False) -> None:
-        """Have every daemon send all events of this key for a minute, with ``draft`` the text so far too."""
+    async def watch(self, key: str, *, draft: bool = False, reads: bool = True) -> None:
+        """Have every daemon send all events of this key for a minute, with ``draft`` the text so far too.
+
+        Without ``reads`` nobody wants the text of an answer before its end.
+        """
         slot = slot_of(key)
-        self.application.events.watch([slot], WATCH_S)
-        order = WatchOrder(id=str(ULID()), slots=[slot], for_s=WATCH_S, draft=key if draft else None)
+        self.application.events.watch([slot], WATCH_S, reads=reads)
+        order = WatchOrder(
+            id=str(ULID()),
+            slots=[slot],
+            for_s=WATCH_S,
+            draft=key if draft else None,
+            reads=None if reads else False,
+        )
         await self.application.mailbox.tell("control", slot, order.to_bytes())
 
     async def stream(
@@ -246,9 +259,11 @@ class ChatService:
         return [of_told(key, one) for one in told if before is None or one.seq < before]
 
     @asynccontextmanager
-    async def _listen(self, key: str, *, draft: bool = False) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _listen(
+        self, key: str, *, draft: bool = False, reads: bool = True
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         async with self.application.mailbox.listen("events", [slot_of(key)]) as bodies:
-            await self.watch(key, draft=draft)
+            await self.watch(key, draft=draft, reads=reads)
             yield bodies
 
     async def _events(

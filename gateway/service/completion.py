@@ -17,13 +17,14 @@ class Completion:
         chats: where to.
         message: what is asked.
         goes_on: whether the turn does so when the client leaves, since the same message may come again.
+        reads: whether the client reads the answer while it is written.
     """
 
-    def __init__(self, chats: ChatService, message: Inbound, *, goes_on: bool) -> None:
+    def __init__(self, chats: ChatService, message: Inbound, *, goes_on: bool, reads: bool) -> None:
         self.message = message
         self._chats = chats
         self._goes_on = goes_on
-        self._shown = chats.follow(message)
+        self._shown = chats.follow(message, reads=reads)
         self._begun = False
         self._ended = False
 

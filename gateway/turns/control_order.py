@@ -53,12 +53,19 @@ class StatusOrder(_Order):
 
 
 class WatchOrder(_Order):
-    """Tell all events of these slots for ``for_s`` seconds; at once the text so far of the key ``draft``."""
+    """Tell all events of these slots for ``for_s`` seconds; at once the text so far of the key ``draft``.
+
+    Args:
+        channel: of this channel's keys alone.
+        reads: False: the text of an answer is not wanted before its end.
+    """
 
     do: Literal["watch"] = "watch"
     slots: Literal["all"] | list[Annotated[int, Field(ge=0, lt=SLOTS)]]
     for_s: float = Field(allow_inf_nan=False)
     draft: str | None = None
+    channel: str | None = None
+    reads: bool | None = None
 
 
 ControlOrder = StopOrder | StatusOrder | WatchOrder

@@ -17,28 +17,64 @@ KEYS_MAX = 10_000
 LOCAL_CHANNELS = frozenset({"web", "cli", "cron"})
 
 
+class _Watch:
+    """Until when somebody looks at slots, and at channels."""
+
+    def __init__(self) -> None:
+        self._slots = [0.0] * SLOTS
+        self._channels: dict[str, float] = {}
+        self._latest = 0.0
+
+    def extend(self, slots: Collection[int] | None, channel: str | None, until: float) -> None:
+        if channel is not None:
+            self._channels[channel] = max(self._channels.get(channel, 0.0), until)
+        else:
+            for slot in range(SLOTS) if slots is None else slots:
+                self._slots[slot] = max(self._slots[slot], until)
+        self._latest = max(self._latest, until)
+
+    def covers(self, key: str) -> bool:
+        now = time.monotonic()
+        if self._latest <= now:
+            return False
+        return self._slots[slot_of(key)] > now or self._channels.get(key.partition(":")[0], 0.0) > now
+
+
 class Events:
-    """Sends Event objects to ``chat.events`` for the slots that somebody watches."""
+    """Sends Event objects to ``chat.events`` for the keys that somebody watches."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._until = [0.0] * SLOTS
-        self._latest = 0.0
+        self._watched = _Watch()
+        self._read = _Watch()
         # The seq of the last reply or notice of a key.
         self._seqs: BoundedDict[str, int] = BoundedDict(KEYS_MAX)
         self._onlookers: dict[str, Onlooker] = {}
 
-    def watch(self, slots: Collection[int] | None, for_s: float) -> None:
-        """Note that somebody watches these slots (None: all) for the next ``for_s`` seconds."""
+    def watch(
+        self,
+        slots: Collection[int] | None,
+        for_s: float,
+        *,
+        channel: str | None = None,
+        reads: bool = True,
+    ) -> None:
+        """Note that somebody watches these slots (None: all), or a channel, for ``for_s`` seconds from now.
+
+        ``reads``: the text of answers too, while it is written.
+        """
         until = time.monotonic() + for_s
-        for slot in range(SLOTS) if slots is None else slots:
-            self._until[slot] = max(self._until[slot], until)
-        self._latest = max(self._latest, until)
+        self._watched.extend(slots, channel, until)
+        if reads:
+            self._read.extend(slots, channel, until)
 
     def watched(self, key: str) -> bool:
         """Say whether anybody wants to see more than replies of this key."""
-        now = time.monotonic()
-        return self._latest > now and self._until[slot_of(key)] > now
+        return self._watched.covers(key)
+
+    def read(self, key: str) -> bool:
+        """Say whether anybody reads the answers to this key while they are written."""
+        return self._read.covers(key)
 
     def onlooker(self, key: str, message_id: str, spawn: Spawn) -> Onlooker:
         """Show one turn, while the context of what is returned is open; a key has one turn at a time."""
@@ -104,6 +140,10 @@ class Onlooker:
         # After a fence the next turn of the key may have begun already.
         if self._others.get(self._key) is self:
             del self._others[self._key]
+
+    def reads(self) -> bool:
+        """Say whether anybody reads along."""
+        return self._events.read(self._key)
 
     def delta(self, text: str) -> None:
         """Show the next piece of the answer's text."""

@@ -106,7 +106,7 @@ def _system(parts: Sequence[Part]) -> list[Message]:
 def _unmarked(message: Message) -> Message:
     content = message["content"]
     if isinstance(content, str):
-        return {**message, "content": unmarked(content)}
+        return {**message, "content": unmarked(content)} if "<" in content else message
     blocks = [
         {**block, "text": unmarked(block["text"])} if isinstance(block.get("text"), str) else block
         for block in content

@@ -90,7 +90,8 @@ class TurnLimits:
     """The limits of a turn, and what of the history its requests hold.
 
     ``window`` limits how much of it is sent (mode ``last``), ``relevance`` chooses what (mode ``relevant``);
-    without both all is sent. ``summary_role`` says whose message the summary of an overlay is.
+    without both all is sent. ``summary_role`` says whose message the summary of an overlay is. ``streams``:
+    answers are asked for as streams also where nobody reads along.
     """
 
     turn_timeout_s: float = 600
@@ -101,6 +102,7 @@ class TurnLimits:
     window: HistoryWindow | None = None
     relevance: Relevance | None = None
     summary_role: SummaryRole = "user"
+    streams: bool = False
 
 
 class Asking:

@@ -1,4 +1,4 @@
-"""An answer put together from the pieces in which a provider streams it; pure."""
+"""An answer as a provider gives it, whole or put together from the pieces of a stream; pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ class Chunk(Protocol):
     choices: Sequence[Any]
 
 
+class Whole(Protocol):
+    """A whole answer, in the shape of OpenAI's."""
+
+    choices: Sequence[Any]
+
+
 class Assembly:
-    """An answer as it comes in, piece by piece."""
+    """An answer as it comes in, whole or piece by piece."""
 
     def __init__(self) -> None:
         self.finish = ""
@@ -40,11 +46,7 @@ class Assembly:
         delta = choice.delta
         if delta is None:
             return ""
-        if reasoning := getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None):
-            self._reasoning.append(reasoning)
-        self._refusal += getattr(delta, "refusal", None) or ""
-        for block in getattr(delta, "thinking_blocks", None) or ():
-            self._add_thinking(dict(block))
+        self._add_thoughts(delta)
         for fragment in getattr(delta, "tool_calls", None) or ():
             self._add_call(fragment)
         text = getattr(delta, "content", None)
@@ -52,6 +54,28 @@ class Assembly:
             return ""
         self._text.append(text)
         return text
+
+    def take(self, response: Whole) -> None:
+        """Take in a whole answer."""
+        usage = getattr(response, "usage", None)
+        # LiteLLM makes up a count of nothing where the provider gave none.
+        if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+            self.usage = usage
+        if not response.choices:
+            return
+        choice = response.choices[0]
+        self.finish = choice.finish_reason or self.finish
+        message = choice.message
+        if message is None:
+            return
+        self._add_thoughts(message)
+        for call in getattr(message, "tool_calls", None) or ():
+            function = call.function
+            known = {"id": call.id or "", "name": function.name or "", "arguments": function.arguments or ""}
+            self._calls.append(known)
+        text = getattr(message, "content", None)
+        if isinstance(text, str) and text:
+            self._text.append(text)
 
     def check_ended(self, *, ended: bool) -> None:
         """Check that it is whole, where ``ended`` says whether the provider itself came to an end.
@@ -90,6 +114,14 @@ class Assembly:
         if self.finish == "length":
             return "length"
         return "tool_calls" if calls else "stop"
+
+    def _add_thoughts(self, said: Any) -> None:
+        """Take in what a piece, or a whole message, has beside text and calls."""
+        if reasoning := getattr(said, "reasoning_content", None) or getattr(said, "reasoning", None):
+            self._reasoning.append(reasoning)
+        self._refusal += getattr(said, "refusal", None) or ""
+        for block in getattr(said, "thinking_blocks", None) or ():
+            self._add_thinking(dict(block))
 
     def _add_call(self, fragment: Any) -> None:
         function = fragment.function

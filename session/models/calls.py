@@ -42,6 +42,11 @@ class Written:
         self.first_at: float | None = None
         self._on_delta = on_delta
 
+    @property
+    def shown(self) -> bool:
+        """Whether somebody reads the text as it is written."""
+        return self._on_delta is not None
+
     def __call__(self, text: str) -> None:
         """Take the next piece."""
         if self.first_at is None:

@@ -1,42 +1,35 @@
-"""Language models through LiteLLM: one request in, one answer out, every failure one of ours.
-
-LiteLLM retries nothing here, prints nothing, loads no file from the network and keeps no log of its own.
-"""
+"""Language models through LiteLLM: one request in, one answer out, every failure one of ours."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import threading
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
 
 from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused
+from session.models import library
 from session.models.assembly import Assembly, Chunk
 from session.models.call_ids import legal_ids
 from session.models.calls import HeardCall, Written, told
 from session.models.credentials import lacks_key, no_key
 from session.models.failure import classified, cleaned
 from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.models.openai_clients import OpenAIClients
 from session.models.prices import dollars
 from session.models.similarity import unit_vectors
 
-CONNECT_S = 10.0
 EMBEDDING_THREADS = 4
-_ENVIRONMENT = {
-    # LiteLLM would load its price map from the network at each start.
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-    # In any other mode LiteLLM reads the .env of the folder that the gateway is started in.
-    "LITELLM_MODE": "PRODUCTION",
-}
-# A server at home asks for no key, but the OpenAI client refuses to start without one.
-_DUMMY_KEY = "none"
-_loading = threading.Lock()
-_library: Any = None
+# Something on the way that cuts connections on which nothing moves waits for no less than this.
+SILENCE_S = 20.0
+
+_CUT_HINT = "an answer was cut off while nothing was written: from now on all are asked for as streams"
+
+log = structlog.get_logger("model")
 
 
 class LiteLLM:
@@ -54,6 +47,8 @@ class LiteLLM:
         max_output_tokens: int = 4096,
         fallbacks: Sequence[str] = (),
         small: str = "",
+        streams: bool = False,
+        silence_s: float = SILENCE_S,
         heard: HeardCall | None = None,
     ) -> None:
         """Keep the values; nothing is imported or connected yet.
@@ -67,11 +62,14 @@ class LiteLLM:
             max_output_tokens: where the prompt names none.
             fallbacks: asked in this order when the model before is away or refuses.
             small: a cheaper model for background work; empty means ``name``.
+            streams: ask for a stream also where nobody reads along.
+            silence_s: once a whole answer was cut off no sooner than this, all are asked for as streams.
             heard: is told of each request when it is over.
         """
         self.name = name
         self.small = small or name
         self.fallbacks = tuple(fallbacks)
+        self._streams, self._silence_s = streams, silence_s
         self._heard = heard
         self._api_base = api_base
         self._api_key = api_key
@@ -79,6 +77,7 @@ class LiteLLM:
         self._max_output_tokens = max_output_tokens
         self._supported: dict[str, frozenset[str]] = {}
         self._priced: dict[str, bool] = {}
+        self._clients = OpenAIClients()
 
     def trouble(self) -> ModelAway | None:
         """Return why no request can succeed, where that is known without one: nowhere is there a key."""
@@ -92,12 +91,13 @@ class LiteLLM:
         Without a key no request will be made, so nothing is imported.
         """
         if not all(self._lacks_key(model) for model in (self.name, self.small, *self.fallbacks)):
-            await _import()
+            await library.warm()
 
     async def close(self) -> None:
         """Close the connections that LiteLLM keeps for this process."""
-        if _library is not None:
-            await _disconnect(_library)
+        await self._clients.close()
+        if library.loaded() is not None:
+            await library.disconnect(library.loaded())
 
     async def context_window(self, name: str = "") -> int:
         """Return how many tokens a model takes, 0 where LiteLLM's table does not know it.
@@ -106,10 +106,10 @@ class LiteLLM:
             name: empty means the one that is configured.
         """
         await self.warm()
-        if _library is None:
+        if library.loaded() is None:
             return 0
         try:
-            info = _library.get_model_info(name or self.name)
+            info = library.loaded().get_model_info(name or self.name)
         except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
             return 0
         return int(info.get("max_input_tokens") or 0)
@@ -119,16 +119,15 @@ class LiteLLM:
         answer = prompt.max_tokens or self._max_output_tokens
         asked = {prompt.model or self.name, *self.fallbacks}
         models = [model for model in asked if not self._lacks_key(model)]
-        if models:
-            load()
-        known = [dollars(_library, model, prompt_tokens=tokens, completion_tokens=answer) for model in models]
+        lib = library.load() if models else None
+        known = [dollars(lib, model, prompt_tokens=tokens, completion_tokens=answer) for model in models]
         priced = [cost for cost in known if cost is not None]
         return Need(tokens + answer, max(priced, default=None if models else 0.0))
 
     def takes(self, part: PartKind) -> bool:
         """Say what LiteLLM's table knows of the model; imports LiteLLM, which takes seconds at first."""
-        load()
-        asked = _library.supports_vision if part == "image" else _library.utils.supports_pdf_input
+        lib = library.load()
+        asked = lib.supports_vision if part == "image" else lib.utils.supports_pdf_input
         try:
             return bool(asked(model=self.name))
         except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
@@ -142,7 +141,7 @@ class LiteLLM:
             try:
                 if self._lacks_key(model):
                     raise no_key(model)
-                await _import()
+                await library.warm()
                 with told(self._heard, model, written) as answers:
                     answers.append(await self._ask_one(model, prompt, written))
                 return answers[0]
@@ -170,15 +169,17 @@ class LiteLLM:
             return await self._request(model, prompt, written, "auto")
 
     async def _request(self, model: str, prompt: Prompt, written: Written, choice: Any) -> Answer:
-        arguments = self._arguments(model, prompt, choice)
+        stream = self._streams or written.shown
+        arguments = self._arguments(model, prompt, choice, stream=stream)
         answer = Assembly()
+        began = time.monotonic()
         try:
             # The client's own limit is on silence: a server that writes a byte now and then would never end.
-            async with asyncio.timeout(self._timeout_s), _streamed(arguments) as stream:
-                async for chunk in _pieces(stream):
-                    if text := answer.add(chunk):
-                        written(text)
-                answer.check_ended(ended=_ended(stream, answer))
+            async with asyncio.timeout(self._timeout_s):
+                if stream:
+                    await _read(arguments, answer, written)
+                else:
+                    answer.take(await library.loaded().acompletion(**arguments))
         except TimeoutError as error:
             raise ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable") from error
         except ModelError as error:
@@ -186,29 +187,44 @@ class LiteLLM:
             error.args = (self._clean(f"{model}: {error}"),)
             raise
         except Exception as error:
-            raise classified(error, model=model, secrets=(self._api_key,)) from error
+            ours = classified(error, model=model, secrets=(self._api_key,))
+            self._note_cut(model, ours, time.monotonic() - began)
+            raise ours from error
         return answer.answer(self._cost(model, answer.usage))
 
-    def _arguments(self, model: str, prompt: Prompt, choice: Any) -> dict[str, Any]:
+    def _note_cut(self, model: str, error: ModelError, after_s: float) -> None:
+        """Ask for streams from now on where something may have cut a connection on which nothing moved."""
+        cut = isinstance(error, ModelAway) and error.cause == "unreachable" and after_s >= self._silence_s
+        if cut and not self._streams:
+            self._streams = True
+            log.warning("model.streams", model=model, after_s=round(after_s, 1), hint=_CUT_HINT)
+
+    def _arguments(self, model: str, prompt: Prompt, choice: Any, *, stream: bool) -> dict[str, Any]:
         """Build the call; what the provider does not know is left out instead of refused."""
         supported = self._supports(model)
         max_tokens = prompt.max_tokens or self._max_output_tokens
-        wanted: dict[str, Any] = {"max_tokens": max_tokens, "stream_options": {"include_usage": True}}
+        wanted: dict[str, Any] = {"max_tokens": max_tokens}
+        if stream:
+            wanted["stream_options"] = {"include_usage": True}
         if prompt.tools:
             wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": choice}
         arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
         # Without _skip_mcp_handler LiteLLM imports a package that is not installed here.
         arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
-        arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": True}
-        arguments["timeout"] = _timeouts(self._timeout_s)
+        arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": stream}
+        arguments["timeout"] = library.timeouts(self._timeout_s)
+        access: dict[str, str] = {}
         if provider_of(model) == provider_of(self.name):
-            arguments |= _access(self._api_base, self._api_key)
-        return arguments
+            access = _access(self._api_base, self._api_key)
+        if provider_of(model) == "openai":
+            base, key = access.get("api_base", ""), access.get("api_key", "")
+            arguments["client"] = self._clients.client(library.loaded(), api_base=base, api_key=key)
+        return arguments | access
 
     def _supports(self, model: str) -> frozenset[str]:
         if model not in self._supported:
             try:
-                known = _library.get_supported_openai_params(model=model) or ()
+                known = library.loaded().get_supported_openai_params(model=model) or ()
             except Exception:  # noqa: BLE001 - an unknown provider is told by the request itself
                 known = ()
             self._supported[model] = frozenset(known)
@@ -218,7 +234,7 @@ class LiteLLM:
         """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
         if usage is None or not self._priced.get(model, True):
             return 0.0
-        cost = dollars(_library, model, usage_object=usage)
+        cost = dollars(library.loaded(), model, usage_object=usage)
         self._priced[model] = cost is not None
         return cost or 0.0
 
@@ -247,7 +263,7 @@ class LiteLLMEmbedder:
 
     async def warm(self) -> None:
         """Import LiteLLM, as ``LiteLLM.warm`` does."""
-        await _import()
+        await library.warm()
 
     async def close(self) -> None:
         """End the threads; a request that still runs in one is not waited for."""
@@ -255,8 +271,7 @@ class LiteLLMEmbedder:
 
     def most(self, tokens: int) -> Need:
         """Price a request; imports LiteLLM, as ``warm`` does."""
-        load()
-        return Need(tokens, dollars(_library, self._model, prompt_tokens=tokens))
+        return Need(tokens, dollars(library.load(), self._model, prompt_tokens=tokens))
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
         """Embed ``texts``; see ``Embedder``. In a thread, since reading an answer takes 4 ms a vector."""
@@ -268,7 +283,7 @@ class LiteLLMEmbedder:
         arguments: dict[str, Any] = {"model": self._model, "input": texts, "timeout": self._timeout_s}
         arguments |= {"num_retries": 0, "max_retries": 0, **_access(self._api_base, self._api_key)}
         try:
-            answer = _library.embedding(**arguments)
+            answer = library.loaded().embedding(**arguments)
         except Exception as error:
             raise classified(error, model=self._model, secrets=(self._api_key,)) from error
         try:
@@ -276,7 +291,7 @@ class LiteLLMEmbedder:
         except ValueError as error:
             raise BadAnswer(f"{self._model}: {error}") from error
         tokens = int(getattr(answer.usage, "prompt_tokens", 0) or 0)
-        cost = dollars(_library, self._model, prompt_tokens=tokens) or 0.0
+        cost = dollars(library.loaded(), self._model, prompt_tokens=tokens) or 0.0
         return Embedded(vectors, Usage(prompt=tokens, cost_usd=cost))
 
 
@@ -294,13 +309,22 @@ def _access(api_base: str, api_key: str) -> dict[str, str]:
     """Build the arguments that say where a model is served, and the key; none for the provider's own."""
     if not api_base:
         return {"api_key": api_key} if api_key else {}
-    return {"api_base": api_base, "api_key": api_key or _DUMMY_KEY}
+    return {"api_base": api_base, "api_key": api_key or library.DUMMY_KEY}
+
+
+async def _read(arguments: Mapping[str, Any], answer: Assembly, written: Written) -> None:
+    """Put an answer together from its stream."""
+    async with _streamed(arguments) as stream:
+        async for chunk in _pieces(stream):
+            if text := answer.add(chunk):
+                written(text)
+        answer.check_ended(ended=_ended(stream, answer))
 
 
 @asynccontextmanager
 async def _streamed(arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
     """Open the stream, and close its connection in the end: a server writes on into one that is left open."""
-    stream = await _library.acompletion(**arguments)
+    stream = await library.loaded().acompletion(**arguments)
     try:
         yield stream
     finally:
@@ -330,64 +354,3 @@ async def _pieces(stream: Any) -> AsyncIterator[Chunk]:
         return
     async for chunk in stream:
         yield chunk
-
-
-def _timeouts(seconds: float) -> Any:
-    import httpx
-
-    return httpx.Timeout(seconds, connect=min(CONNECT_S, seconds))
-
-
-async def _import() -> None:
-    if _library is None:
-        await asyncio.to_thread(load)
-
-
-def load() -> None:
-    """Import and quieten LiteLLM."""
-    global _library  # noqa: PLW0603 - one import per process
-    # Two threads that import LiteLLM at once meet modules that are half made.
-    with _loading:
-        if _library is not None:
-            return
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        import litellm
-
-        library = cast("Any", litellm)
-        library.suppress_debug_info = True
-        library.telemetry = False
-        library.num_retries = None
-        # LiteLLM retries an embedding so often unless the call itself names a number.
-        library.DEFAULT_MAX_RETRIES = 0
-        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-            logger = logging.getLogger(name)
-            # The library's own handler writes to stderr beside the log of the process.
-            logger.handlers.clear()
-            logger.setLevel(logging.WARNING)
-        asyncio.run(_rehearse(library))
-        _library = library
-
-
-async def _rehearse(library: Any) -> None:
-    """Answer once without a network and fail once at an address that nobody can have, in this thread.
-
-    The first calls load as much as the import does.
-    """
-    arguments = {"model": "openai/rehearsal", "messages": [{"role": "user", "content": "x"}], "stream": True}
-    arguments |= {"api_base": "http://127.0.0.1:0/v1", "api_key": _DUMMY_KEY, "timeout": _timeouts(1.0)}
-    arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
-    with suppress(Exception):
-        library.get_supported_openai_params(model="openai/rehearsal")
-        library.cost_per_token(model="gpt-4o-mini", prompt_tokens=1, completion_tokens=1)
-        async for _ in await library.acompletion(**arguments, mock_response="x"):
-            pass
-    with suppress(Exception):
-        await library.acompletion(**arguments)
-    await _disconnect(library)
-
-
-async def _disconnect(library: Any) -> None:
-    """Close LiteLLM's connections, and have it forget them: a later request would be given a closed one."""
-    await library.close_litellm_async_clients()
-    library.in_memory_llm_clients_cache.flush_cache()

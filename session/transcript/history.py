@@ -125,7 +125,8 @@ def newest_overlay(messages: Sequence[Line], *, start: int = 0) -> Line | None:
         start: index of ``messages[0]`` in the session.
     """
     for i in range(len(messages) - 1, -1, -1):
-        kept = kept_from(messages[i], start + i)
+        # Most lines are no record: they are passed over without a look at what a record must hold.
+        kept = kept_from(messages[i], start + i) if messages[i].get("role") == "system" else None
         if kept is not None:
             return {**messages[i], "first_kept": kept}
     return None
@@ -179,7 +180,7 @@ def summary_message(summary: str, role: SummaryRole) -> dict[str, Any]:
 
 def _since_start(messages: Sequence[Line], overlay: Line | None, last_consolidated: int) -> set[int]:
     start = start_of(messages, last_consolidated) if overlay is None else overlay["first_kept"]
-    return set(sendable(messages)) & set(range(start, len(messages)))
+    return {i for i in sendable(messages) if i >= start}
 
 
 def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
@@ -189,11 +190,14 @@ def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
         messages: the session's, from ``start`` to its end, since an exchange is withdrawn by a later line.
         start: index of ``messages[0]`` in the session.
     """
-    withdrawn = deleted(messages, start=start)
+    left_out = deleted(messages, start=start)
     for i, line in enumerate(messages, start):
-        if is_record(line) and line["kind"] == "undo" and _is_index(line.get("from"), i):
-            withdrawn.update(range(max(line["from"], start), i))
-    return (i for i, line in enumerate(messages, start) if i not in withdrawn and not is_record(line))
+        if line.get("role") != "system" or not is_record(line):
+            continue
+        left_out.add(i)
+        if line["kind"] == "undo" and _is_index(line.get("from"), i):
+            left_out.update(range(max(line["from"], start), i))
+    return (i for i in range(start, start + len(messages)) if i not in left_out)
 
 
 def deleted(messages: Sequence[Line], *, start: int = 0) -> set[int]:

@@ -12,7 +12,7 @@ ROLES = frozenset({"user", "assistant", "tool", "system"})
 LOST_RESULT = json.dumps({"error": "Tool result unavailable (recovered from broken history)"})
 
 # An assistant message keeps these where the caller left them in.
-_KEPT = ("reasoning_content", "thinking_blocks")
+_REASONING, _THINKING = "reasoning_content", "thinking_blocks"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _BLOCK_NAMES = {"image_url": "image", "input_image": "image", "input_audio": "audio", "file": "file"}
@@ -54,9 +54,10 @@ def repair(
         fixed = _fixed(message, newest=i == last_user and not more_follow)
         if fixed is None:
             continue
-        legal += _completed(calls.values(), results)
+        if calls:
+            legal += _completed(calls.values(), results)
+            calls, results = {}, []
         legal.append(fixed)
-        calls, results = {}, []
         for call in fixed.get("tool_calls", ()):
             calls[call["id"]] = call["id"] = _unused(call["id"], used)
             used.add(_as_sent(call["id"]))
@@ -79,10 +80,11 @@ def truncate_tool_results(
     for i, message in enumerate(messages):
         for call in message.get("tool_calls") or ():
             names[call["id"]] = call["function"]["name"]
-        shortened.append(dict(message))
+        copied = dict(message)
         if i in cut:
             name = message.get("name") or names.get(message.get("tool_call_id", ""), "tool")
-            shortened[i]["content"] = _placeholder(str(name), plain_text(message.get("content")))
+            copied["content"] = _placeholder(str(name), plain_text(message.get("content")))
+        shortened.append(copied)
     return shortened
 
 
@@ -105,12 +107,11 @@ def _role(message: Mapping[str, Any]) -> str:
 
 
 def _fixed(message: Mapping[str, Any], *, newest: bool) -> dict[str, Any] | None:
-    role = message["role"]
-    fixed: dict[str, Any] = {"role": role, "content": plain_text(message.get("content"))}
-    if role == "user":
-        fixed["content"] = _user_content(message.get("content"))
+    role, content = message["role"], message.get("content")
     if role == "assistant":
-        return _assistant(message, fixed)
+        return _assistant(message, {"role": role, "content": plain_text(content)})
+    said = _user_content(content) if role == "user" else plain_text(content)
+    fixed: dict[str, Any] = {"role": role, "content": said}
     if not newest and isinstance(fixed["content"], str) and not fixed["content"].strip():
         return None
     return _named(message, fixed)
@@ -125,7 +126,7 @@ def _assistant(message: Mapping[str, Any], fixed: dict[str, Any]) -> dict[str, A
         fixed["content"] = None
     if calls:
         fixed["tool_calls"] = calls
-    reasoning, blocks = (message.get(field) for field in _KEPT)
+    reasoning, blocks = message.get(_REASONING), message.get(_THINKING)
     if isinstance(reasoning, str) and reasoning:
         fixed["reasoning_content"] = _clean(reasoning)
     if isinstance(blocks, list) and blocks and all(isinstance(block, dict) for block in blocks):
@@ -266,6 +267,13 @@ def _dumps(value: object) -> str:
 
 def _clean(text: str) -> str:
     """Replace half characters, which cannot be sent as UTF-8."""
+    # To encode a text takes a tenth of what it takes to search it.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        return text
     return _SURROGATE.sub("\ufffd", text)
 
 

@@ -36,6 +36,10 @@ class Reply:
 class Watcher(Protocol):
     """Who looks on while a turn runs; every call returns at once."""
 
+    def reads(self) -> bool:
+        """Say whether somebody reads the text while it is written."""
+        ...
+
     def delta(self, text: str) -> None:
         """See the next piece of the answer's text."""
         ...

@@ -337,11 +337,15 @@ class _Turn:
         self._began = time.perf_counter()
         self.meter.calls += 1
         try:
-            answer = await self._turns.model.ask(prompt, self._delta)
+            answer = await self._turns.model.ask(prompt, self._delta if self._is_read() else None)
         finally:
             self.meter.model_s += time.perf_counter() - self._began
         self.meter.count(answer.usage)
         return answer
+
+    def _is_read(self) -> bool:
+        """Say whether the answer is wanted piece by piece; a stream costs several times a whole one."""
+        return self._turns.limits.streams or (self._watcher is not None and self._watcher.reads())
 
     def _delta(self, text: str) -> None:
         if not self._partial:

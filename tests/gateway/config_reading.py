@@ -31,6 +31,7 @@ api_key = ""
 context_window = 0
 max_output_tokens = 4096
 timeout_s = 120
+stream = "auto"
 max_tool_rounds = 25
 fallbacks = []
 small = ""

@@ -59,6 +59,7 @@ class Rig:
         self.store = Store(folder, zone=UTC, clock=self.clock)
         self.intake = Intake(self.mailbox)
         self.worker: Worker
+        self.events: Events
         self.limits = TurnLimits(max_tool_rounds=1)
         self.compactions: Compactions | None = None
         self.more: dict[str, Any] = {}
@@ -70,7 +71,7 @@ class Rig:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.mailbox.serve())]
             await self.mailbox.ready()
-            events = Events(self.mailbox)
+            events = self.events = Events(self.mailbox)
             self.worker = Worker(
                 mailbox=self.mailbox,
                 store=self.store,
@@ -148,6 +149,10 @@ class Rig:
 
     async def put(self, text: str, id: str, key: str = ADA, **fields: Any) -> None:
         await self.intake.accept(letter(text, id, key, **fields))
+
+    def read_along(self) -> None:
+        """Have somebody read all answers while they are written."""
+        self.events.watch(None, 3600)
 
     async def begin(self, text: str, id: str, key: str = ADA, **fields: Any) -> None:
         """Put a message whose turn hangs in the model until ``model.release`` is set."""

@@ -137,9 +137,9 @@ def prepare(*, litellm: bool) -> None:
     for name in MODULES:
         importlib.import_module(name)
     if litellm:
-        from session.models import llm
+        from session.models import library
 
-        llm.load()
+        library.load()
     gc.collect()
     gc.freeze()
 

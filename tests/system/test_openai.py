@@ -102,6 +102,8 @@ async def test_what_the_client_can_do(tmp_path: Path, queue: dict[str, Any]) -> 
     assert plain.usage.total_tokens == plain.usage.prompt_tokens + plain.usage.completion_tokens > 0
     # The gateway keeps what was said; what the client says of it is not read.
     assert later.choices[0].message.content == "stub: Who am I?"
+    # Only who reads along has the model asked for a stream.
+    assert [bool(each.body.get("stream")) for each in model.turns[:3]] == [False, False, True]
     asked = next(str(each.messages) for each in model.seen if "Who am I?" in str(each.messages[-1]))
     assert "My name is Ada." in asked
     assert "pirate" not in asked

@@ -84,12 +84,13 @@ async def test_resume_without_gap_or_repeat(place: Place) -> None:
 async def test_an_answer_that_is_being_written(place: Place) -> None:
     """With ``draft`` who comes in the middle gets the text so far in one piece, and no piece twice."""
     model = place.gate()
-    await place.post("hello", id="one")
-    await model.begun.wait()
-    async with opened(place, draft="true") as client:
-        draft = await following(client)
-        model.let.set()
-        reply = await following(client)
+    async with opened(place):
+        await place.post("hello", id="one")
+        await model.begun.wait()
+        async with opened(place, draft="true") as client:
+            draft = await following(client)
+            model.let.set()
+            reply = await following(client)
 
     assert (draft["kind"], draft["text"]) == ("draft", "got ")
     assert reply["kind"] == "reply"

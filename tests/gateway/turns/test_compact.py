@@ -256,10 +256,10 @@ async def test_status_names_the_last_one(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         await here.talk(6)
         await here.put("/compact", "c")
+        await here.replies(1)
         await here.put("/status", "s")
-        texts = await here.texts(2)
 
-        assert "compacted: " in texts[1]
+        assert "compacted: " in (await here.texts(1))[0]
 
 
 async def test_too_long_is_said_with_what_to_do(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ async def until_asked(r: Rig, times: int) -> None:
 async def test_a_new_message_stops_the_running_turn_and_is_answered_with_it(tmp_path: Path) -> None:
     """The stopped turn closes with what it had; the next answer names both, and is the only reply."""
     async with rig(tmp_path, "a long answer", "both", queue=INTERRUPT) as r:
+        r.read_along()
         await r.begin("one", "m1")
         await r.put("two", "m2")
         await until_asked(r, 2)

@@ -15,6 +15,7 @@ from tests.gateway.worker_rig import ADA, letter, rig
 
 async def test_stop_ends_the_running_turn_out_of_line_and_waiting_letters_run_on(tmp_path: Path) -> None:
     async with rig(tmp_path, "a long answer", "two") as r:
+        r.read_along()
         await r.begin("1", "m1")
         await r.put("2", "m2")
         await r.put("/stop", "s1")

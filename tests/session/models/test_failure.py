@@ -12,11 +12,18 @@ import pytest
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
 from session.models.failure import classified, cleaned
 from session.models.llm import LiteLLM
+from session.models.model import OnDelta
 from session.testing import prompt
 from tests.session.conftest import KEY
 from tests.support.model_server import ModelServer, Reply
 
+# Of a whole answer the client's own error tells what was wrong with its form, or how its body was measured.
+WHOLE_BRIEFS = {"[[html]]": "OpenAIError", "[[cut]]": "ContentLengthError"}
+# What fails is the same whether somebody reads along, so that the answer is streamed, or nobody does.
+both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
 
+
+@both_ways
 @pytest.mark.parametrize(
     ("mark", "cause", "after_s"),
     [
@@ -33,17 +40,23 @@ from tests.support.model_server import ModelServer, Reply
     ],
 )
 async def test_outages(
-    llm: LiteLLM, server: ModelServer, mark: str, cause: str, after_s: float | None
+    llm: LiteLLM,
+    server: ModelServer,
+    mark: str,
+    cause: str,
+    after_s: float | None,
+    on_delta: OnDelta | None,
 ) -> None:
     """Rate limits, credentials and unreachable servers are outages; each cost one request."""
     with pytest.raises(ModelAway) as caught:
-        await llm.ask(prompt(f"hello {mark}"))
+        await llm.ask(prompt(f"hello {mark}"), on_delta)
 
     assert (caught.value.cause, caught.value.after_s) == (cause, after_s)
     assert caught.value.hint
     assert len(server.seen) == 1
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("mark", "kind"),
     [
@@ -61,16 +74,17 @@ async def test_outages(
     ],
 )
 async def test_what_will_never_be_answered(
-    llm: LiteLLM, server: ModelServer, mark: str, kind: type[Exception]
+    llm: LiteLLM, server: ModelServer, mark: str, kind: type[Exception], on_delta: OnDelta | None
 ) -> None:
     """Refusals, overflow and garbage are no outage; each cost one request."""
     with pytest.raises(kind) as caught:
-        await llm.ask(prompt(f"hello {mark}"))
+        await llm.ask(prompt(f"hello {mark}"), on_delta)
 
     assert type(caught.value) is kind
     assert len(server.seen) == 1
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("mark", "brief"),
     [
@@ -85,13 +99,16 @@ async def test_what_will_never_be_answered(
         ("[[cut]]", "TransferEncodingError"),
     ],
 )
-async def test_why_in_brief_quotes_nothing(llm: LiteLLM, mark: str, brief: str) -> None:
+async def test_why_in_brief_quotes_nothing(
+    llm: LiteLLM, mark: str, brief: str, on_delta: OnDelta | None
+) -> None:
     """Status, the provider's code and our own words tell the causes apart, without a word that came back."""
     with pytest.raises(ModelError) as caught:
-        await llm.ask(prompt(f"hello {mark}"))
+        await llm.ask(prompt(f"hello {mark}"), on_delta)
 
     said = caught.value.brief or str(caught.value)
-    assert said.removeprefix("openai/stub: ") == brief
+    expected = brief if on_delta is not None else WHOLE_BRIEFS.get(mark, brief)
+    assert said.removeprefix("openai/stub: ") == expected
 
 
 async def test_a_server_that_is_not_there(server: ModelServer) -> None:
@@ -155,7 +172,7 @@ async def test_an_answer_that_breaks_off_cleanly_is_not_complete(llm: LiteLLM, s
     server.script.append(Reply(text="half of", kind="unended"))
 
     with pytest.raises(ModelAway) as caught:
-        await llm.ask(prompt("q"))
+        await llm.ask(prompt("q"), lambda _: None)
 
     assert caught.value.cause == "unreachable"
 

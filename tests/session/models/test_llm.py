@@ -13,11 +13,13 @@ import pytest
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
 from session.models.call_ids import legal_ids
 from session.models.llm import LiteLLM
-from session.models.model import Answer, Echo, Model, Prompt, ToolCall, ToolSpec
+from session.models.model import Answer, Echo, Model, OnDelta, Prompt, ToolCall, ToolSpec
 from session.testing import LOOK, FullModelContract, ModelContract, Script, prompt
 from tests.session.conftest import KEY
 from tests.support.model_server import ModelServer, Reply
 
+# An answer is the same whether somebody reads along, so that it is streamed, or nobody does.
+both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
 SAVE = ToolSpec(
     "save_memory",
     "d",
@@ -159,16 +161,18 @@ def test_ids_of_other_providers_are_shortened_alike() -> None:
 # -- what comes back -----------------------------------------------------------------------------
 
 
-async def test_usage_and_price(server: ModelServer) -> None:
+@both_ways
+async def test_usage_and_price(server: ModelServer, on_delta: OnDelta | None) -> None:
     """Tokens are the provider's count; the price is LiteLLM's, 0.0 for a model it does not know."""
     known = LiteLLM(name="openai/gpt-4o-mini", api_base=server.url)
     unknown = LiteLLM(name="openai/stub", api_base=server.url)
     server.script += [Reply(text="a", usage={"prompt_tokens": 1000, "completion_tokens": 100})] * 2
 
-    first, second = await known.ask(prompt("hi")), await unknown.ask(prompt("hi"))
+    first, second = await known.ask(prompt("hi"), on_delta), await unknown.ask(prompt("hi"), on_delta)
     window = await known.context_window(), await unknown.context_window()
     other = await unknown.context_window("openai/gpt-4")
     await known.close()
+    await unknown.close()
 
     assert first.usage is not None
     assert second.usage is not None
@@ -179,13 +183,16 @@ async def test_usage_and_price(server: ModelServer) -> None:
     assert other == 8192
 
 
-async def test_parallel_calls_are_put_together(llm: LiteLLM, server: ModelServer) -> None:
+@both_ways
+async def test_parallel_calls_are_put_together(
+    llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
+) -> None:
     """Fragments of several calls become whole calls, text beside them is kept."""
     server.script.append(Reply(text="wait", tool_calls=[("look", '{"at": "ü"}'), ("look", "{oops")]))
 
-    answer = await llm.ask(prompt("q", tools=[LOOK]))
+    answer = await llm.ask(prompt("q", tools=[LOOK]), on_delta)
 
-    assert answer.text == "wait"
+    assert (answer.text, answer.finish) == ("wait", "tool_calls")
     assert [(call.name, call.arguments) for call in answer.tool_calls] == [
         ("look", '{"at": "ü"}'),
         ("look", "{oops"),
@@ -193,18 +200,51 @@ async def test_parallel_calls_are_put_together(llm: LiteLLM, server: ModelServer
     assert len({call.id for call in answer.tool_calls}) == 2
 
 
-async def test_reasoning_is_kept_apart(llm: LiteLLM, server: ModelServer) -> None:
+@both_ways
+async def test_reasoning_is_kept_apart(llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None) -> None:
     """Reasoning is no text of the answer, it is kept beside it."""
     server.script.append(Reply(text="42", reasoning="let me think"))
 
-    answer = await llm.ask(prompt("q"))
+    answer = await llm.ask(prompt("q"), on_delta)
 
     assert (answer.text, answer.extra) == ("42", {"reasoning_content": "let me think"})
 
 
-async def test_an_answer_cut_by_the_limit_says_so(llm: LiteLLM) -> None:
+@both_ways
+async def test_an_answer_cut_by_the_limit_says_so(llm: LiteLLM, on_delta: OnDelta | None) -> None:
     """Running out of output tokens is told apart from an end."""
-    assert (await llm.ask(prompt("x [[length]]"))).finish == "length"
+    assert (await llm.ask(prompt("x [[length]]"), on_delta)).finish == "length"
+
+
+async def test_what_nobody_reads_along_is_not_streamed(llm: LiteLLM, server: ModelServer) -> None:
+    """A stream costs several times a whole answer; whoever wants one of all requests gets it."""
+    streaming = LiteLLM(name="openai/stub", api_base=server.url, streams=True)
+    pieces: list[str] = []
+
+    answers = [
+        await llm.ask(prompt("one")),
+        await llm.ask(prompt("two"), pieces.append),
+        await streaming.ask(prompt("three")),
+    ]
+    await streaming.close()
+
+    assert [bool(seen.body.get("stream")) for seen in server.seen] == [False, True, True]
+    assert "".join(pieces) == answers[1].text
+    assert all(answer.text and answer.usage for answer in answers)
+
+
+async def test_after_a_silent_connection_was_cut_answers_are_streamed(server: ModelServer) -> None:
+    """Something on the way may wait for a byte no longer than an answer takes: a stream keeps it waiting."""
+    patient = LiteLLM(name="openai/stub", api_base=server.url, silence_s=1000)
+    model = LiteLLM(name="openai/stub", api_base=server.url, silence_s=0)
+    for asked in (patient, model):
+        server.script += [Reply(status=504), Reply(text="after all")]
+        with pytest.raises(ModelAway):
+            await asked.ask(prompt("q"))
+        assert (await asked.ask(prompt("q"))).text == "after all"
+        await asked.close()
+
+    assert [bool(seen.body.get("stream")) for seen in server.seen] == [False, False, False, True]
 
 
 # -- fallbacks and forced tools ------------------------------------------------------------------

@@ -30,7 +30,7 @@ async def test_a_stopped_turn_keeps_the_text_so_far_and_says_so(tmp_path: Path) 
             await asyncio.Event().wait()
             raise AssertionError
 
-    async with turn_rig(tmp_path) as rig:
+    async with turn_rig(tmp_path, streams=True) as rig:
         rig.turns.model = Talker()
 
         reply = await rig.run(stop=stop)

@@ -1,0 +1,95 @@
+"""LiteLLM itself: imported once per process, in a thread, and kept quiet.
+
+It retries nothing here, prints nothing, loads no file from the network and keeps no log of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from contextlib import suppress
+from typing import Any, cast
+
+CONNECT_S = 10.0
+# A server at home asks for no key, but the OpenAI client refuses to start without one.
+DUMMY_KEY = "none"
+_ENVIRONMENT = {
+    # LiteLLM would load its price map from the network at each start.
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    # In any other mode LiteLLM reads the .env of the folder that the gateway is started in.
+    "LITELLM_MODE": "PRODUCTION",
+}
+_loading = threading.Lock()
+_library: Any = None
+
+
+def loaded() -> Any:
+    """Return LiteLLM; None: it was not imported so far."""
+    return _library
+
+
+async def warm() -> None:
+    """Import LiteLLM in a thread, which takes seconds; at once where that is done."""
+    if _library is None:
+        await asyncio.to_thread(load)
+
+
+def timeouts(seconds: float) -> Any:
+    """Limit the silence of a server, and how long it takes to reach it."""
+    import httpx
+
+    return httpx.Timeout(seconds, connect=min(CONNECT_S, seconds))
+
+
+def load() -> Any:
+    """Import and quieten LiteLLM; return it."""
+    global _library  # noqa: PLW0603 - one import per process
+    # Two threads that import LiteLLM at once meet modules that are half made.
+    with _loading:
+        if _library is not None:
+            return _library
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import litellm
+
+        library = cast("Any", litellm)
+        library.suppress_debug_info = True
+        library.telemetry = False
+        library.num_retries = None
+        # LiteLLM retries an embedding so often unless the call itself names a number.
+        library.DEFAULT_MAX_RETRIES = 0
+        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+            logger = logging.getLogger(name)
+            # The library's own handler writes to stderr beside the log of the process.
+            logger.handlers.clear()
+            logger.setLevel(logging.WARNING)
+        asyncio.run(_rehearse(library))
+        _library = library
+        return library
+
+
+async def _rehearse(library: Any) -> None:
+    """Answer once without a network and fail once at an address that nobody can have, in this thread.
+
+    The first calls load as much as the import does.
+    """
+    arguments = {"model": "openai/rehearsal", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    arguments |= {"api_base": "http://127.0.0.1:0/v1", "api_key": DUMMY_KEY, "timeout": timeouts(1.0)}
+    arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+    with suppress(Exception):
+        library.get_supported_openai_params(model="openai/rehearsal")
+        library.cost_per_token(model="gpt-4o-mini", prompt_tokens=1, completion_tokens=1)
+        async for _ in await library.acompletion(**arguments, mock_response="x"):
+            pass
+    with suppress(Exception):
+        await library.acompletion(**arguments)
+    await disconnect(library)
+
+
+async def disconnect(library: Any) -> None:
+    """Close LiteLLM's connections, and have it forget them: a later request would be given a closed one."""
+    await library.close_litellm_async_clients()
+    library.in_memory_llm_clients_cache.flush_cache()
