@@ -13,6 +13,7 @@ from typing import NoReturn
 from gateway.cli.backup_verbs import add_backup, add_downgrade
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
+from gateway.cli.queues_verbs import add_queues
 from gateway.cli.systemd_verbs import add_systemd
 from gateway.cli.terminal_verbs import CHAT, add_terminal
 from gateway.cli.trace_verbs import add_trace
@@ -86,6 +87,7 @@ def build() -> argparse.ArgumentParser:
     _add_sessions(tree.noun("sessions", "list, show, end and check conversations"))
     add_memory(tree.noun("memory", "what is remembered of a chat"), count=_count)
     _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
+    add_queues(tree.noun("queues", "the queues of a broker"), count=_count)
     _add_pairing(tree.noun("pairing", "strangers and groups that ask for access"))
     add_cron(tree.noun("cron", "what is asked by the clock"))
     _add_tokens(tree.noun("tokens", "who may use the API, and what for"))
