@@ -15,7 +15,7 @@ from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
-from tests.support.place import on, with_model
+from tests.support.place import on, transcript, with_model
 from tests.support.until import until
 from tests.support.verdict import check
 
@@ -104,6 +104,8 @@ async def test_a_frozen_daemon_wakes_and_does_nothing(
             await talk.say(*later)
             await until(lambda: len(talk.asked()) == len(by_two), 60)
             await until(lambda: talk.asked().total() == len(by_two) + len(running) // 2, 60)
+            # A question is stored a moment after the model was asked.
+            await until(lambda: all(f'"{chat}-0"'.encode() in stored(tmp_path, chat) for chat in by_two))
             before = written(tmp_path)
             one.signal(signal.SIGCONT)
             await one.said('"event":"broker.connected"', 2)
@@ -123,6 +125,11 @@ async def test_a_frozen_daemon_wakes_and_does_nothing(
     assert {chat: asked[f"{chat}-0"] for chat in later} == dict.fromkeys(later, 1)
     assert sorted(asked[f"{chat}-0"] for chat in running) == [1] * 4 + [2] * 4
     assert all(asked[f"{chat}-1"] == 1 for chat in by_two)
+
+
+def stored(workspace: Path, chat: str) -> bytes:
+    path = transcript(workspace, f"foreign_{chat}")
+    return path.read_bytes() if path.exists() else b""
 
 
 def written(workspace: Path) -> dict[str, bytes]:
