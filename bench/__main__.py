@@ -34,6 +34,7 @@ NOUNS = {
     "cron": "10,000 jobs of the clock, waiting and due",
     "backup": "a backup of 1 GB beside cp -a, and what the turns feel of it",
     "mcp": "a call of a tool on a server outside, beside the bare client",
+    "takeover": "64 running turns whose daemon is killed, or freezes",
     "litellm": "whole turns through LiteLLM, beside LiteLLM alone",
     "scale": "a million chats a day, simulated from what a turn costs",
 }

@@ -19,7 +19,7 @@ from gateway.app.clock import Clock, Outcomes
 from gateway.app.daemons import others
 from gateway.app.figures import letter_rules
 from gateway.app.lane_lines import lane_lines
-from gateway.app.mailboxes import open_mailbox
+from gateway.app.mailboxes import Shares, open_mailbox
 from gateway.app.parts import Role
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import CHANNELS_OF_SESSION, enabled
@@ -101,7 +101,7 @@ class Application:
         self._clock = clock
         self._platforms = platforms and role != "session"
         self.started_at = datetime.now(UTC)
-        self.mailbox: Mailbox = open_mailbox(settings)
+        self.mailbox: Mailbox = open_mailbox(settings, follows=role == "channels")
         self.events = Events(self.mailbox)
         self.observer, self.metrics = observer or Observer(), metrics
         self._agents = agents_of(settings)
@@ -207,6 +207,8 @@ class Application:
             parents=services.store,
             mailbox=self.mailbox,
         )
+        if isinstance(self.mailbox, Shares):
+            services.store.serves = self.mailbox.serves
         services.retention.awaited = partial(awaited_files, self.mailbox)
         self.worker = self._build_worker(group, services, subagents)
         tasks.append(group.create_task(services.background(self.ready), name="background"))

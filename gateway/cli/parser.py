@@ -14,6 +14,7 @@ from gateway.cli.backup_verbs import add_backup, add_downgrade
 from gateway.cli.chaos_verbs import add_chaos
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
+from gateway.cli.queues_verbs import add_queues
 from gateway.cli.run_verbs import add_run
 from gateway.cli.systemd_verbs import add_systemd
 from gateway.cli.terminal_verbs import CHAT, add_terminal
@@ -88,6 +89,7 @@ def build() -> argparse.ArgumentParser:
     _add_sessions(tree.noun("sessions", "list, show, end and check conversations"))
     add_memory(tree.noun("memory", "what is remembered of a chat"), count=_count)
     _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
+    add_queues(tree.noun("queues", "the queues of a broker"), count=_count)
     _add_pairing(tree.noun("pairing", "strangers and groups that ask for access"))
     add_cron(tree.noun("cron", "what is asked by the clock"))
     _add_tokens(tree.noun("tokens", "who may use the API, and what for"))

@@ -28,7 +28,7 @@ from session.memory.consolidation import MemoryNotes
 from session.memory.extraction import FactExtraction
 from session.memory.notes import Notes
 from session.memory.titles import SessionTitles
-from session.store.store import Store
+from session.store.store import ELSEWHERE, Store
 from session.store.view import View
 from session.transcript.agent import agent_in
 from session.transcript.line import is_ulid
@@ -80,7 +80,7 @@ class Background:
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self._memory = memory
-        self._titles = SessionTitles(memory, store)
+        self._titles, self._store = SessionTitles(memory, store), store
         self._files = files
         self._clock = clock
         self._sleep = sleep
@@ -303,13 +303,21 @@ class Background:
 
     async def _look_once(self) -> None:
         try:
-            for job in await asyncio.to_thread(self._files.left):
+            left = await asyncio.to_thread(self._files.left)
+            self._forget_done_elsewhere(left)
+            for job in left:
                 if job.kind != "facts":
                     self._put(job)
                 elif self._facts is not None and job not in self._due:
                     self._timers.take_over(job, job.due or self._clock())
         except (SessionError, OSError) as error:
             log.warning("jobs.unread", error=str(error))
+
+    def _forget_done_elsewhere(self, left: list[BackgroundJob]) -> None:
+        # One without a session's id, and a name, have no file yet.
+        filed = {job for job in self._due if job.session_id and job.kind != "name"} - self._running - {*left}
+        for job in [job for job in filed if self._due[job].reason == ELSEWHERE]:
+            del self._due[job]
 
     # -- doing -------------------------------------------------------------------------------------------
 
@@ -342,6 +350,8 @@ class Background:
             self._changed.set()
 
     async def _work(self, job: BackgroundJob) -> None:
+        # Every process finds the files of all: what it claims would fence off a turn that runs elsewhere.
+        self._store.check_serves(job.key)
         if (await self._memory.of_session(job.key, job.session_id)).model.plain:
             until = self._clock() + timedelta(seconds=PLAIN_S)
             raise NotNow("its agent has no language model", reason="plain", until=until)
@@ -371,10 +381,10 @@ class Background:
 
     def _put_off(self, job: BackgroundJob, due: _Due, until: datetime, reason: str, error: Exception) -> None:
         due.at, due.tries = until, due.tries + 1
-        if reason != due.reason:
+        known, due.reason = due.reason, reason
+        if reason not in (known, ELSEWHERE):
             log.warning("job.waiting", key=job.key, reason=reason, until=until.isoformat(), error=str(error))
-        due.reason = reason
-        self._last_error = str(error)
+        self._last_error = str(error) if reason != ELSEWHERE else self._last_error
 
     def _away(self, error: ModelAway) -> None:
         """Let all jobs wait for the model; the one that is tried next shows whether it is back."""

@@ -14,7 +14,7 @@ import structlog
 from session.background.job_files import JobFiles
 from session.background.passing import Passing
 from session.disk.threads import start_thread
-from session.errors import SessionError, StoreError
+from session.errors import NotNow, SessionError, StoreError
 from session.memory.versions import VersionRules, prune_all
 from session.store import archived, switch_session
 from session.store.enclosed import UNKNOWN, AwaitedFiles, let_go, named_in_files
@@ -212,12 +212,16 @@ class Retention:
             if step.do == "archive":
                 return await self._archive(step, oldest)
             return await start_thread(lambda: self._remove(step, awaited), name="disk-prune")
+        except NotNow as error:
+            # The process that works on the conversation does it.
+            log.debug("session.unpruned", key=step.key, id=step.session_id, error=str(error))
+            return False
         except SessionError as error:
             log.warning("session.unpruned", key=step.key, id=step.session_id, error=str(error))
             return False
 
     async def _archive(self, step: Step, oldest: datetime) -> bool:
-        async with self._store.open(SessionKey(step.key)) as session:
+        async with self._store.open_unasked(SessionKey(step.key)) as session:
             since = fresh_at(session.transcript)
             if session.session_id != step.session_id or since is None or since >= oldest:
                 return False

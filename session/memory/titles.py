@@ -246,7 +246,7 @@ class SessionTitles:
             changes = {"name": name}
             return _head(transcript, changes, self._store.clock()) if unnamed(transcript) else None
 
-        async with self._store.open(SessionKey(key)) as session:
+        async with self._store.open_unasked(SessionKey(key)) as session:
             if session.session_id == session_id and await session.change(job):
                 return True
         return await self._renew(stem, session_id, head_of)

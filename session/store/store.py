@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from ulid import ULID
 
 from session.disk.layout import Layout, OpenFiles
 from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thread
-from session.errors import StoreError
+from session.errors import NotNow, StoreError
 from session.store import archived, ending, listing
 from session.store.cache import Handle, Handles
 from session.store.enclosed import UNKNOWN, AwaitedFiles
@@ -40,6 +40,9 @@ __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
 T = TypeVar("T")
 Writers = tuple[TranscriptWriter, JournalFile]
 _TRIES = 8
+# Why work that nobody waits for leaves a key alone, and when it looks again.
+ELSEWHERE = "elsewhere"
+ELSEWHERE_S = 5.0
 
 
 def utc_now() -> datetime:
@@ -84,6 +87,8 @@ class Store:
         self._threads = DiskThreads()
         self._kept = OpenFiles()
         self._listing = listing.Listing(self.layout, zone)
+        # Says whether the letters of a key are worked on in this process, and nowhere else.
+        self.serves: Callable[[str], bool] = lambda key: True
 
     def open(self, key: SessionKey) -> AbstractAsyncContextManager[Session]:
         """Hold a conversation open: owned by this process, and as its file is now.
@@ -93,6 +98,25 @@ class Store:
             StoreError: the files cannot be read or locked.
         """
         return _Opening(self._handles, key, self._own)
+
+    def open_unasked(self, key: SessionKey) -> AbstractAsyncContextManager[Session]:
+        """As ``open``, for work that nobody waits for: it leaves a key to the process that runs its turns.
+
+        Raises:
+            NotNow: another one may run a turn of the key, which would be fenced off.
+        """
+        self.check_serves(key)
+        return self.open(key)
+
+    def check_serves(self, key: str) -> None:
+        """Make sure that no other process works on the letters of a key, as far as is known.
+
+        Raises:
+            NotNow: one does, or may.
+        """
+        if not self.serves(key):
+            until = self.clock() + timedelta(seconds=ELSEWHERE_S)
+            raise NotNow("another process works on this conversation", reason=ELSEWHERE, until=until)
 
     async def _own(self, handle: Handle) -> Session:
         epoch = handle.owned()

@@ -163,6 +163,10 @@ class Link:
                     await self._pika.close()
         self.ended.set()
 
+    def abandon(self) -> None:
+        """Count the connection as lost; who keeps it up closes it and opens another one."""
+        self.ended.set()
+
     def write(self, part: bytes) -> None:
         """Queue bytes for the socket; they leave at the end of this pass of the loop."""
         self._parts.append(part)

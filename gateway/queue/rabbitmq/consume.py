@@ -44,11 +44,12 @@ class QueueReader:
         kind_of: Callable[[str], QueueKind | None],
         bytes_held: HeldBytes,
         *,
+        is_proven: Callable[[], bool],
         renew_after_s: float,
         handover_s: float,
     ) -> None:
         self._attached, self._current, self._mend = attached, current, mend
-        self._kind_of, self._bytes_held = kind_of, bytes_held
+        self._kind_of, self._bytes_held, self._is_proven = kind_of, bytes_held, is_proven
         self._renew_after_s, self._handover_s = renew_after_s, handover_s
         self._streams: set[Stream] = set()
         # A window that had grown stays as it was while letters are out: they come back at the next opening.
@@ -119,7 +120,12 @@ class QueueReader:
         channel = await link.channel()
         live = grows_live(self._kind_of(queue), link.version)
         window = self._windows.get(queue, FIRST_WINDOW) if live else FIXED_WINDOW
-        stream = Stream(feed.box, queue, feed.buffer, channel, self._bytes_held, window=window, live=live)
+        stream = Stream(
+            *(feed.box, queue, feed.buffer, channel, self._bytes_held),
+            window=window,
+            live=live,
+            is_proven=self._is_proven,
+        )
         self._streams.add(stream)
         try:
             await stream.widen(window)

@@ -16,18 +16,17 @@ import structlog
 
 from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.record import PROBE, add_record, recorded_last
 from gateway.queue.rabbitmq.topology import (
     Names,
     QueueKind,
+    Record,
     preferred_kind,
     queue_arguments,
-    recorded_partitions,
     slot_route,
-    topology_record,
 )
 from gateway.queue.rabbitmq.wire import AccessRefused, Differs, LinkDown, Locked, NotFound, Sending
 
-PROBE = "probe"
 # The broker registers a new quorum queue in a table that it saves at the second of its ticks of 500 ms
 # that finds it unchanged: a second at most, and a margin for a busy machine.
 YOUNG_S = 1.5
@@ -44,8 +43,11 @@ _log = structlog.get_logger()
 class Topology:
     """Declares the queues and exchanges of one gateway and remembers which are still to be proven."""
 
-    def __init__(self, names: Names, queue_type: str, young_s: float = YOUNG_S) -> None:
-        self.names = names
+    def __init__(
+        self, names: Names, queue_type: str, young_s: float = YOUNG_S, *, follows: bool = False
+    ) -> None:
+        """Touch nothing yet; who ``follows`` only puts inbound letters, whatever the partitions."""
+        self.names, self._follows = names, follows
         self._queue_type, self._young_s = queue_type, young_s
         self._kinds: list[QueueKind] = []
         self._kind_of: dict[str, QueueKind] = {}
@@ -73,7 +75,7 @@ class Topology:
         names = self.names
         async with _declaring(link) as declaring:
             await self._queue(declaring, names.topology)
-            await self._agree(link)
+            makes = await self._agree(link)
             for exchange, kind in (
                 (names.inbound_exchange, "direct"),
                 (names.outbound_exchange, "direct"),
@@ -82,12 +84,26 @@ class Topology:
                 (names.events, "topic"),
             ):
                 await self._exchange(declaring, exchange, kind)
-            for queue, slots in names.inbound_queues():
+            for queue, slots in names.inbound_queues() if makes else ():
                 if await self._queue(declaring, queue, single_active=True):
                     channel = await declaring.channel()
                     await channel.bind(queue, names.inbound_exchange, [slot_route(slot) for slot in slots])
             if await self._queue(declaring, names.parked):
                 await (await declaring.channel()).bind(names.parked, names.parked_exchange, [""])
+        await self._prove_over(link)
+
+    async def declare_partitions(self, link: Link) -> None:
+        """Make sure that the inbound queues exist and store, bound to nothing yet.
+
+        Raises:
+            TopologyMismatch, LinkDown, AccessRefused: as ``declare``.
+        """
+        self._choose_kind(link.version)
+        async with _declaring(link) as declaring:
+            # The kind that its queues have decides for "auto".
+            await self._queue(declaring, self.names.topology)
+            for queue, _ in self.names.inbound_queues():
+                await self._queue(declaring, queue, single_active=True)
         await self._prove_over(link)
 
     async def declare_outbound(self, link: Link, channel: str) -> None:
@@ -198,56 +214,42 @@ class Topology:
                 hint="choose another broker.name, or delete that exchange",
             ) from error
 
-    async def _agree(self, link: Link) -> None:
+    async def _agree(self, link: Link) -> bool:
+        """Say whether the inbound queues are this process's to make."""
         try:
-            recorded = await self._recorded(link)
+            recorded = await recorded_last(link, self.names.topology)
         except AccessRefused:
             # Nor may such a user take inbound letters: who only puts them needs no number of partitions.
-            return
+            return False
         if recorded is None:
             # Another process may be reading the record, which hides it for a moment, or be about to write it.
             async with exclusively(link, self.names.topology_lock):
                 await asyncio.sleep(min(RECORD_LOOK_S, self._young_s))
-                recorded = await self._recorded(link)
+                recorded = await recorded_last(link, self.names.topology)
                 if recorded is None:
-                    recorded = await self._record(link)
-        if recorded != self.names.partitions:
-            raise TopologyMismatch(
-                f"the broker has {recorded} partitions, broker.partitions says {self.names.partitions}",
-                hint=f"set broker.partitions = {recorded}; to move: stop the adapters, let the inbound "
-                f"queues run empty, stop the daemons, delete the inbound queues and {self.names.topology}",
-            )
+                    await self._prove_over(link)
+                    recorded = Record(self.names.partitions)
+                    await add_record(link, self.names.topology, recorded)
+        if recorded.before is not None:
+            await self._refuse_moving(recorded)
+        if recorded.partitions == self.names.partitions:
+            return True
+        if self._follows:
+            return False
+        there = recorded.partitions
+        raise TopologyMismatch(
+            f"the broker has {there} partitions, broker.partitions says {self.names.partitions}",
+            hint=f"set broker.partitions = {there}; to have another number: stop the session daemons, then "
+            f"chat-gateway queues repartition {self.names.partitions}",
+        )
 
-    async def _recorded(self, link: Link) -> int | None:
-        channel = await link.channel()
-        try:
-            while (message := await channel.get(self.names.topology)) is not None:
-                if PROBE in message.headers:
-                    continue
-                partitions = recorded_partitions(message.body)
-                if partitions is None:
-                    raise TopologyMismatch(
-                        f"{self.names.topology} holds a record that this version does not know",
-                        hint="run the version that wrote it, or choose another broker.name",
-                    )
-                return partitions
-        finally:
-            await channel.close()
-        return None
-
-    async def _record(self, link: Link) -> int:
-        await self._prove_over(link)
-        channel = await link.channel(confirms=True)
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                body = topology_record(self.names.partitions)
-                await channel.publish(Sending("", self.names.topology, body, id=self.names.topology))
-        except TimeoutError:
-            raise LinkDown("the broker does not store the topology record") from None
-        finally:
-            await channel.close()
-        _log.info("topology.recorded", partitions=self.names.partitions)
-        return self.names.partitions
+    async def _refuse_moving(self, recorded: Record) -> None:
+        text = f"letters are being moved from {recorded.before} to {recorded.partitions} partitions"
+        hint = f"if nobody does that now: chat-gateway queues repartition {recorded.partitions}"
+        if self._follows:
+            # It only puts letters, which wait at their platform meanwhile.
+            raise MailboxDown(text, hint=hint)
+        raise TopologyMismatch(text, hint=hint)
 
 
 def _probe(queue: str) -> Sending:

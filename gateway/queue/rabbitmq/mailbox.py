@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from durable import first_of
 from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.queue.held import BYTES_MAX, HeldBytes
 from gateway.queue.mailbox import (
@@ -33,6 +34,7 @@ from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.publish import Outbox, Publisher
+from gateway.queue.rabbitmq.pulse import Pulse
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
 from gateway.queue.rabbitmq.topology import Names, channel_of, partition_of, slot_route
@@ -61,6 +63,7 @@ class RabbitMailbox:
         reports: whether the log says that the broker is away; else only ``health`` does.
         tls: the files of a connection by ``amqps``.
         daemon: its name among the daemons that share the partitions; empty: one is drawn.
+        follows: it takes no inbound letters, and puts them into whatever partitions there are.
     """
 
     def __init__(
@@ -79,11 +82,12 @@ class RabbitMailbox:
         reports: bool = True,
         tls: TlsFiles = NO_FILES,
         daemon: str = "",
+        follows: bool = False,
     ) -> None:
         self._reports = reports
         self._url, self._heartbeat_s, self._tls = url, heartbeat_s, tls
         self._names = Names(name, partitions)
-        self._topology = Topology(self._names, queue_type, young_s)
+        self._topology = Topology(self._names, queue_type, young_s, follows=follows)
         self._publisher = Publisher(self._dial, self._topology, confirm_timeout_s=confirm_timeout_s)
         self._outbox = Outbox(self._publisher, self._topology, lambda: self._link)
         self._reader = QueueReader(
@@ -92,6 +96,7 @@ class RabbitMailbox:
             self._mend,
             self._topology.kind_of,
             HeldBytes(max_bytes),
+            is_proven=self._is_proven,
             renew_after_s=renew_after_s,
             handover_s=handover_s,
         )
@@ -100,6 +105,7 @@ class RabbitMailbox:
         self._daemon, self._presences = daemon, list[Presence]()
         self._counts = Counts(self._names, self._topology, self._reader.out)
         self._link: Link | None = None
+        self._pulse: Pulse | None = None
         self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
         self._since, self._up = datetime.now(UTC), False
         self._error, self._hint = "not connected yet", ""
@@ -166,14 +172,15 @@ class RabbitMailbox:
         # The publishing side declares what is consumed here.
         await self._publishing.wait()
         link = await self._dial("consume")
+        pulse = Pulse(link, self._names.inbound_exchange, heartbeat_s=self._heartbeat_s)
         try:
-            self._link = link
+            self._link, self._pulse = link, pulse
             self._consuming.set()
             self._note("")
-            await link.ended.wait()
+            await first_of(link.ended.wait(), pulse.run())
             raise LinkDown("the connection was lost")
         finally:
-            self._link = None
+            self._link = self._pulse = None
             self._consuming.clear()
             self._note("")
             await link.close()
@@ -206,6 +213,16 @@ class RabbitMailbox:
             self._consuming.clear()
             await self._consuming.wait()
         return link
+
+    def _is_proven(self) -> bool:
+        """Say whether the broker still counts the letters as this process's; if not, all come again."""
+        link, pulse = self._link, self._pulse
+        if link is None or pulse is None or link.ended.is_set():
+            return False
+        if not pulse.proven:
+            _log.warning("broker.unproven", hint="the process stood still, or the broker does not answer")
+            link.abandon()
+        return pulse.proven
 
     async def _mend(self, box: str) -> None:
         """Make a queue that somebody deleted."""

@@ -13,7 +13,8 @@ from ulid import ULID
 from channels.message import MAX_KEY_BYTES
 from gateway.queue.mailbox import Parked, ParkedAs
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
-from gateway.queue.rabbitmq.declare import PROBE, exclusively
+from gateway.queue.rabbitmq.declare import exclusively
+from gateway.queue.rabbitmq.record import PROBE
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.topology import Names
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending

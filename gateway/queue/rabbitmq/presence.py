@@ -165,14 +165,16 @@ class Presence:
                 beat = read_beat(body)
                 if beat is None:
                     continue
+                # That this one lives is no news.
+                first = beat.daemon == self.me and self.me not in self._roster.beats
                 changed = self._roster.hear(beat, ticks=beat.daemon == self.me and self._is_a_beat_later())
                 if beat.daemon == self.me:
                     self._deaf_since = None
                     self._hears.set()
                 elif beat.asks or (changed and not beat.gone):
                     self._due.set()
-                if changed and beat.daemon != self.me:
-                    _log.info("daemons.changed", daemons=len(self._roster.daemons), by=beat.place)
+                if changed and not first:
+                    _log.info("daemons.changed", daemons=len(self._roster.daemons))
                 self._decide()
 
     async def _beat(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from durable import first_of
 from gateway.errors import LetterLost
@@ -11,7 +12,7 @@ from gateway.queue.feed import LetterFeed
 from gateway.queue.held import HeldBytes
 from gateway.queue.mailbox import NO_HEADERS, carried_in
 from gateway.queue.rabbitmq.connection import AmqpChannel
-from gateway.queue.rabbitmq.declare import PROBE
+from gateway.queue.rabbitmq.record import PROBE
 from gateway.queue.rabbitmq.window import cost_of
 from gateway.queue.rabbitmq.wire import BrokerMessage
 
@@ -53,8 +54,8 @@ class RabbitLetter:
         return not self.settled and (self.dropped or self.stream.closed)
 
     def begin(self) -> bool:
-        """Say that work on it begins; False where it is lost, or its queue goes to another daemon."""
-        if self.lost:
+        """Say that work on it begins; False where it is lost, or may be another daemon's by now."""
+        if self.lost or not self.stream.is_proven():
             return False
         self.stream.begun.add(self.tag)
         return True
@@ -107,7 +108,8 @@ class Stream:
 
     ``window`` is how many of them may be out. ``bytes_held`` bounds their size: a letter beyond it is
     declined, as is every one behind it. Declined letters come again when the queue is opened anew.
-    ``stalled`` is set when all of the window is out, or a letter was declined.
+    ``stalled`` is set when all of the window is out, or a letter was declined. ``is_proven`` says whether the
+    broker still knows the connection.
     """
 
     def __init__(
@@ -120,10 +122,11 @@ class Stream:
         *,
         window: int,
         live: bool,
+        is_proven: Callable[[], bool],
     ) -> None:
         self.box, self.queue = box, queue
         self.window, self.stalled = window, asyncio.Event()
-        self.live = live
+        self.live, self.is_proven = live, is_proven
         self.begun: set[int] = set()
         self.declined = 0
         self._declined_cost = 0

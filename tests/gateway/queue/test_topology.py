@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from gateway.queue.mailbox import INBOUND
 from gateway.queue.rabbitmq.topology import (
     Names,
+    Record,
     partition_of,
     preferred_kind,
     queue_arguments,
-    recorded_partitions,
+    read_record,
     slot_route,
     slots_of,
     topology_record,
@@ -75,7 +76,8 @@ def test_auto_follows_the_version(version: str, kind: str) -> None:
 @given(PARTITIONS)
 def test_record_reads_back(partitions: int) -> None:
     """What is recorded is read again."""
-    assert recorded_partitions(topology_record(partitions)) == partitions
+    assert read_record(topology_record(partitions)) == Record(partitions)
+    assert read_record(topology_record(partitions, 7)) == Record(partitions, before=7)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_record_reads_back(partitions: int) -> None:
 )
 def test_foreign_record_is_not_understood(body: bytes) -> None:
     """A record that is damaged or of another version is no record of ours."""
-    assert recorded_partitions(body) is None
+    assert read_record(body) is None
 
 
 def test_box_of_a_queue() -> None:

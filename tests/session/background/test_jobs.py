@@ -12,6 +12,7 @@ import pytest
 from session.errors import ModelAway, NewerFormat
 from session.memory.scope_state import ScopeStates
 from session.models.model import Answer, Prompt
+from session.store.store import ELSEWHERE, ELSEWHERE_S
 from tests.session import dying
 from tests.session.memory_place import ADA, BOB, Clock, jobs_in, open_workspace, saved, talk
 from tests.session.memory_victim import lines_of
@@ -51,6 +52,27 @@ async def test_once_in_flight_per_key(tmp_path: Path) -> None:
         await workspace.jobs.settled()
 
         assert len(workspace.model.seen) == 1
+        assert await workspace.pointer(ADA) == 5
+
+
+async def test_a_key_of_another_process_is_left_alone(tmp_path: Path) -> None:
+    """Nothing is claimed and no model asked while another process works on a chat; afterwards it is done."""
+    elsewhere = True
+    async with open_workspace(tmp_path, run=True) as workspace:
+        workspace.store.serves = lambda key: not elsewhere
+        await workspace.turn(ADA, talk(10))
+        owner = workspace.store.layout.lock(await workspace.store.stem(ADA)).read_bytes()
+        await workspace.jobs.settled()
+        assert workspace.model.seen == []
+        assert workspace.jobs.shown()["reasons"] == [ELSEWHERE]
+        assert workspace.jobs.shown()["last_error"] == ""
+        assert workspace.store.layout.lock(await workspace.store.stem(ADA)).read_bytes() == owner
+
+        elsewhere = False
+        workspace.clock.advance(ELSEWHERE_S)
+        await workspace.model.asked(1)
+        await workspace.jobs.settled()
+
         assert await workspace.pointer(ADA) == 5
 
 

@@ -1,0 +1,155 @@
+"""Another number of partitions: nothing is lost or reordered, wherever it is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import TopologyMismatch
+from gateway.queue.mailbox import INBOUND
+from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.declare import Topology
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.repartition import Moved, StillServed, repartition
+from gateway.queue.rabbitmq.topology import Names
+from gateway.testing import ADA, collect, post
+from tests.gateway.on_rabbit import ROOT, first_seen, opened, put_surely, send_bare, serving, until_ready
+from tests.support.broker import Broker
+from tests.support.foreign import foreign, inbound
+from tests.support.harness import Daemon, environment
+from tests.support.place import contents, on
+
+CHATS = [f"web:{number}" for number in range(12)]
+
+
+async def moved(broker: Broker, name: str, partitions: int, queue_type: str = "auto") -> Moved:
+    """Move, without waiting for beats any longer than a test has to."""
+    link = await Link.open(broker.url, title="repartition", heartbeat_s=10)
+    try:
+        topology = Topology(Names(name, partitions), queue_type, 0.0)
+        return await repartition(link, topology, listens_s=1.2)
+    finally:
+        await link.close()
+
+
+async def fill(mailbox: RabbitMailbox, names: dict[str, list[str]], count: int) -> None:
+    """Put ``count`` further letters of each chat."""
+    for key in CHATS:
+        for _ in range(count):
+            letter = post(key, len(names[key]))
+            await put_surely(mailbox, letter)
+            names[key].append(letter.id)
+
+
+async def verb(workspace: Path, config: Mapping[str, Any]) -> tuple[int, str]:
+    """Type ``queues repartition 5``; return the exit code and what it says."""
+    words = [sys.executable, "-m", "gateway", "--workspace", str(workspace), "queues", "repartition", "5"]
+    process = await asyncio.create_subprocess_exec(
+        *words, env=environment(config), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    return process.returncode or 0, said.decode()
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_what_waits_goes_before_what_comes(broker: Broker, broker_name: str, queue_type: str) -> None:
+    """Adapters put on meanwhile, with the number of before; daemons are refused, then answer in order."""
+    names: dict[str, list[str]] = {key: [] for key in CHATS}
+    options = {"queue_type": queue_type}
+    async with opened(broker.url, broker_name, follows=True, **options) as adapter:
+        await fill(adapter, names, 8)
+        await send_bare(broker.url, f"{broker_name}.inbound", "007", b"not JSON")
+        async with opened(broker.url, broker_name, **options) as daemon, daemon.take(INBOUND) as letters:
+            await daemon.settle(await anext(letters))
+            with pytest.raises(StillServed, match=r"daemons with 4 partitions still run: .*:[0-9]+ "):
+                await moved(broker, broker_name, 3, queue_type)
+        moving = asyncio.create_task(moved(broker, broker_name, 3, queue_type))
+        await fill(adapter, names, 4)
+        assert (await moving).letters >= 12 * 8
+
+        async with serving(broker.url, broker_name, **options) as old:
+            with pytest.raises(TopologyMismatch, match="the broker has 3 partitions") as refusal:
+                await until_ready(old)
+        assert "queues repartition 4" in refusal.value.hint
+        async with (
+            opened(broker.url, broker_name, partitions=3, **options) as new,
+            new.take(INBOUND) as letters,
+        ):
+            total = 12 * 12
+            came = await collect(letters, total)
+            await fill(adapter, names, 1)
+            came += await collect(letters, len(CHATS))
+        with_ids = [letter for letter in came if letter.id]
+        assert len(came) - len(with_ids) == 1
+        seen = first_seen(with_ids)
+        first = next(key for key, ids in names.items() if len(seen[key]) < len(ids))
+        # One of them was settled before.
+        assert sum(map(len, names.values())) - sum(map(len, seen.values())) == 1
+        assert seen == names | {first: names[first][1:]}
+        assert await moved(broker, broker_name, 3, queue_type) == Moved(3, 3, 0)
+
+
+async def test_a_kill_at_each_step_costs_only_another_call(broker: Broker, broker_name: str) -> None:
+    """Killed before each of its steps in turn, it ends all the same; until then no daemon starts."""
+    names: dict[str, list[str]] = {key: [] for key in CHATS}
+    async with opened(broker.url, broker_name, partitions=2) as mailbox:
+        await fill(mailbox, names, 5)
+    old = [Names(broker_name, 2).inbound_queue(number) for number in range(2)]
+    steps = [
+        *("record the move", "make the new queues", *(f"unbind {queue}" for queue in old)),
+        *(f"{does} {queue}" for queue in old for does in ("move", "delete")),
+        *("bind the new queues", "record the end", "forget the move", ""),
+    ]
+    for step in steps:
+        victim = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.gateway.repartition_victim"),
+            *(broker.url, broker_name, "3", step),
+            cwd=ROOT,
+        )
+        assert await victim.wait() == (-signal.SIGKILL if step else 0), step
+        if step == steps[4]:
+            async with serving(broker.url, broker_name, partitions=2) as early:
+                with pytest.raises(TopologyMismatch, match="moved from 2 to 3") as refusal:
+                    await until_ready(early)
+            assert refusal.value.hint.endswith("queues repartition 3")
+
+    async with opened(broker.url, broker_name, partitions=3) as mailbox, mailbox.take(INBOUND) as letters:
+        await fill(mailbox, names, 1)
+        await mailbox.put(post(ADA, "last"))
+        came = []
+        while len({letter.id for letter in came}) < 12 * 6 + 1:
+            came.append(await anext(letters))
+    assert first_seen(came) == names | {ADA: [f"{ADA}#last"]}
+
+
+async def test_verb_moves_what_waits(tmp_path: Path, broker: Broker, broker_name: str) -> None:
+    """It names the daemon that still runs; afterwards one with the new number answers what waited."""
+
+    def config(partitions: int) -> dict[str, object]:
+        return on(broker, broker_name, partitions=partitions)
+
+    async with Daemon(tmp_path, role="session", config=config(2)) as daemon:
+        code, err = await verb(tmp_path, config(2))
+        assert code == 1
+        assert f"pid {daemon.pid} (role session)" in err
+        assert await daemon.stop() == 0
+    async with foreign(broker.url, name=broker_name) as client:
+        for number in range(3):
+            await client.put(inbound("foreign:a", f"a{number}", f"{number}"))
+        code, err = await verb(tmp_path, config(2))
+        assert code == 0
+        assert "3 messages went from 2 to 5 partitions" in err
+        assert "set broker.partitions = 5" in err
+        async with Daemon(tmp_path, role="session", config=config(5)):
+            await client.collect("foreign", 3)
+    assert contents(tmp_path, "foreign_a")[::2] == ["0", "1", "2"]
+
+    code, err = await verb(tmp_path / "alone", {})
+    assert code == 78
+    assert "embedded queue has no partitions" in err
