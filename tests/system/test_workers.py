@@ -151,14 +151,14 @@ async def test_workers_that_die_or_stand_still_are_replaced(
     A worker in mid-turn is killed, stopped and told to end; then the gateway is killed, and at last drained.
     """
     config = on(broker, broker_name, partitions=4, **TWO)
-    config |= {"model.echo_delay_s": 1.0, "limits.worker_timeout_s": 4.0}
+    config |= {"model.echo_delay_s": 2.0, "limits.worker_timeout_s": 4.0}
     daemon = Daemon(tmp_path, config=config)
     async with daemon:
         for number, signalled in enumerate((signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)):
             victim = await worker_of(daemon, "web:ada", f"who{number}")
             turns = [ask(daemon, key, f"m{number}", f"long {number}") for key in ("web:ada", "web:bob")]
             asking = [asyncio.create_task(turn) for turn in turns]
-            await running(daemon, "web:ada", "web:bob")
+            await running(daemon, "web:ada", "web:bob", ended=asking[0])
             os.kill(victim, signalled)
 
             answers = await asyncio.gather(*asking)
@@ -169,7 +169,7 @@ async def test_workers_that_die_or_stand_still_are_replaced(
         assert daemon.log.count(b'"worker.stuck"') == 1
         former = await pids(daemon)
         asking = [asyncio.create_task(ask(daemon, "web:ada", "late", "late"))]
-        await running(daemon, "web:ada")
+        await running(daemon, "web:ada", ended=asking[0])
         await daemon.kill()
         for pid in former:
             await gone(pid)
@@ -178,8 +178,11 @@ async def test_workers_that_die_or_stand_still_are_replaced(
         await daemon.start()
         again = await ask(daemon, "web:ada", "late", "late")
         asking = [asyncio.create_task(ask(daemon, "web:bob", "last", "last"))]
-        await running(daemon, "web:bob")
+        await running(daemon, "web:bob", ended=asking[0])
         former = await pids(daemon)
+        # As a service manager does it, which signals each process of a service.
+        for pid in former:
+            os.kill(pid, signal.SIGTERM)
         daemon.signal(signal.SIGTERM)
         ended, code = await asyncio.gather(asking[0], daemon.died())
         for pid in former:
@@ -187,7 +190,7 @@ async def test_workers_that_die_or_stand_still_are_replaced(
 
     assert (again or {})["reply"] == "echo: late"
     assert (ended, code) in (({**(ended or {}), "reply": "echo: last"}, 0), (None, 0))
-    told = [f"{who} {n}" for n in range(3) for who in ("long",)]
+    told = [f"long {number}" for number in range(3)]
     for stem, last in (("web_ada", "late"), ("web_bob", "last")):
         found = [each for each in contents(tmp_path, stem) if "who" not in each]
         assert found == [text for one in [*told, last] for text in (one, f"echo: {one}")]
