@@ -48,7 +48,7 @@ async def post(daemon: Daemon, path: str, body: dict[str, Any]) -> httpx.Respons
 
 
 async def running(daemon: Daemon, *keys: str, ended: asyncio.Task[Any] | None = None) -> None:
-    """Wait until a turn runs in each of these chats, or ``ended`` is over: a busy machine may look too late."""
+    """Wait until a turn runs in each of these chats, or ``ended`` is over: a look may come late."""
 
     async def so() -> bool:
         if ended is not None and ended.done():

