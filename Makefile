@@ -8,7 +8,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench chaos screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos fuzz screenshots deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -59,6 +59,10 @@ bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core
 	$(BIN)/python -m bench
 
+soak: $(VENV)/.dev install ## a million turns over 10,000 chats: SOAK_TURNS=100000 for fewer
+	@deploy/system-packages.sh rabbitmq-server
+	$(BIN)/python -m bench soak
+
 screenshots: $(VENV)/.dev ## takes the pictures of docs/ anew
 	@deploy/system-packages.sh chromium-headless-shell fonts-dejavu-core
 	$(BIN)/python -m tests.browser.screenshots
@@ -67,13 +71,18 @@ deb: $(VENV)/.runtime ## builds a Debian package into dist/
 	@deploy/system-packages.sh python3
 	deploy/deb/build.sh $(BIN)/python dist
 
-N ?= 20
+N ?= 200
 BROKER ?= embedded
-chaos: $(VENV)/.dev ## new examples for the properties, a node of three killed, then N kills at random points: make chaos N=50 BROKER=rabbitmq
+DAEMONS ?= 1
+chaos: $(VENV)/.dev ## new examples for the properties, a node of three killed, then N kills at random points: make chaos N=500 BROKER=rabbitmq DAEMONS=3
 	@deploy/system-packages.sh rabbitmq-server
 	HYPOTHESIS_PROFILE=new $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m pytest tests/system/test_broker_cluster.py
-	$(BIN)/python -m tests.chaos --cycles $(N) --broker $(BROKER)
+	$(BIN)/chat-gateway chaos --kills $(N) --broker $(BROKER) --daemons $(DAEMONS)
+
+SECONDS_EACH = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),600)
+fuzz: $(VENV)/.dev ## searches for input that crashes or hangs: make fuzz TARGET=markdown SECONDS=60 SEED=7 INPUT=file
+	$(BIN)/python -m tests.fuzz $(if $(TARGET),--target $(TARGET)) --seconds $(SECONDS_EACH) $(if $(SEED),--seed $(SEED)) $(if $(INPUT),--input $(INPUT))
 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)

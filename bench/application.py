@@ -65,10 +65,14 @@ async def kept_up(built: Application) -> AsyncIterator[Application]:
 class Process:
     """``chat-gateway run`` in a process of its own, its log in a file."""
 
-    def __init__(self, workspace: Path, config: Mapping[str, Any], *, role: str = "session") -> None:
+    def __init__(
+        self, workspace: Path, config: Mapping[str, Any], *, role: str = "session", workers: int = 1
+    ) -> None:
         workspace.mkdir(parents=True, exist_ok=True)
         self._log = workspace / "bench.log"
         command = [sys.executable, "-m", "gateway", "--workspace", str(workspace), "run", "--role", role]
+        if workers != 1:
+            command += ["--workers", str(workers)]
         with self._log.open("wb") as log:
             self.began = time.perf_counter()
             self.process = subprocess.Popen(

@@ -15,6 +15,7 @@ from session.transcript.line import make_line
 from tests.support import peers
 
 SHORT, LONG = 100, 10_000
+LENGTHS = (SHORT, 1_000, LONG, 100_000)
 # Messages that no memory holds yet.
 FRESH = 60
 ROUNDS, TURNS = 12, 25
@@ -48,6 +49,7 @@ def run() -> list[Row]:
             what=f"a full model that answers at once; all but the newest {FRESH} messages consolidated",
             at_most=1.2,
         ),
+        *(_by_length(length, echo, full) for length in LENGTHS if length not in (SHORT, LONG)),
         Row(
             "bytes written by that turn",
             written / 1000,
@@ -84,10 +86,17 @@ def run() -> list[Row]:
     ]
 
 
+def _by_length(length: int, echo: dict[int, float], full: dict[int, float]) -> Row:
+    what = f"told only; with its history {full[length] * 1e3:.2f} ms, at {SHORT} {full[SHORT] * 1e3:.2f} ms"
+    ratio = echo[length] / echo[SHORT]
+    name, ours, theirs = f"turn at {length:,} messages", echo[length] * 1e3, echo[SHORT] * 1e3
+    return Row(name, ours, theirs, "ms", f"the same at {SHORT}", ratio, notes={"what": what})
+
+
 async def _compare(workspace: Path, model: Model, *, consolidated: bool) -> tuple[dict[int, float], float]:
     """Return the median seconds of a turn by length, alternating, and the mean bytes written at LONG."""
-    keys = {length: SessionKey(f"cli:l{length}") for length in (SHORT, LONG)}
-    took: dict[int, list[float]] = {SHORT: [], LONG: []}
+    keys = {length: SessionKey(f"cli:l{length}") for length in LENGTHS}
+    took: dict[int, list[float]] = {length: [] for length in LENGTHS}
     written = []
     for length, key in keys.items():
         transcript(workspace, key, length, consolidated=length - FRESH if consolidated else 0)

@@ -127,11 +127,12 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    ours, peer = f"{_short(row.ours)} {row.unit}", f"{_short(row.peer)} {row.unit}"
-    return (row.name, ours, peer, row.against, _short(row.ratio), row.wanted, row.verdict)
+    ours, peer = f"{short(row.ours)} {row.unit}", f"{short(row.peer)} {row.unit}"
+    return (row.name, ours, peer, row.against, short(row.ratio), row.wanted, row.verdict)
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
+    """Write a number with three digits that count."""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 

@@ -66,6 +66,7 @@ class Inbound(_Body):
     """One accepted message. Required: v, id, key, channel, chat_id, text.
 
     ``agent`` names who shall answer in the chat from this message on; empty: whoever does so anyway.
+    ``job_agent`` names whose job asks this, and changes nothing of the chat; empty: whoever answers there.
     """
 
     v: int = Field(ge=1, le=1)
@@ -87,6 +88,7 @@ class Inbound(_Body):
     source: Literal["interactive", "cron"] = "interactive"
     cron_job_id: str | None = None
     agent: str = ""
+    job_agent: str = ""
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -111,6 +113,19 @@ class Outbound(_Body):
     buttons: list[Button] = Field(default_factory=list)
     replaced_by: str | None = None
     meta: dict[str, Any] = Field(default_factory=dict)
+
+
+def id_number(value: Any) -> int:
+    """Return a number by which a platform knows something.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is none, or none of 64 bits: the id of a letter that is made
+            of it would be longer than a queue takes.
+    """
+    found = int(value)
+    if abs(found) >= 2**64:
+        raise ValueError("no number of 64 bits")
+    return found
 
 
 def now_text(at: datetime | None = None) -> str:

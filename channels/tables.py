@@ -53,7 +53,7 @@ def _address_of(*schemes: str) -> AfterValidator:
             sound = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
         except ValueError:
             sound = False
-        if not sound or any(c.isspace() for c in value):
+        if not sound or not value.isprintable() or " " in value:
             beginnings = " or ".join(f"{scheme}://" for scheme in schemes)
             raise ValueError(f"expected an address that begins with {beginnings}")
         return value
@@ -64,8 +64,11 @@ def _address_of(*schemes: str) -> AfterValidator:
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 _IDS = {"type": "array", "items": {"type": ["string", "integer"]}}
 Ids = Annotated[tuple[str, ...], BeforeValidator(_as_ids), WithJsonSchema(_IDS)]
-HttpUrl = Annotated[str, _address_of("http", "https")]
-SocketUrl = Annotated[str, _address_of("ws", "wss")]
+# As far as a regular expression can say it.
+_HTTP = {"type": "string", "pattern": r"^([hH][tT][tT][pP][sS]?://[^/?#\s]\S*)?$"}
+_SOCKET = {"type": "string", "pattern": r"^([wW][sS][sS]?://[^/?#\s]\S*)?$"}
+HttpUrl = Annotated[str, _address_of("http", "https"), WithJsonSchema(_HTTP)]
+SocketUrl = Annotated[str, _address_of("ws", "wss"), WithJsonSchema(_SOCKET)]
 Seconds = Annotated[float, Field(gt=0)]
 Pause = Annotated[float, Field(ge=0)]
 

@@ -16,7 +16,7 @@ from durable.locks import locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
 from durable.snapshot import snapshot
 from durable.state import check_version, decode_state
-from durable.sync_times import SYNC_BOUNDS_S, sync_counts, sync_data, timed_sync
+from durable.sync_times import SYNC_BOUNDS_S, sync_counts, sync_data, sync_file, timed_sync
 from durable.waits import first_of
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "sweep",
     "sync_counts",
     "sync_data",
+    "sync_file",
     "sync_folder",
     "take_lock",
     "timed_sync",

@@ -13,7 +13,7 @@ from durable.errors import Damaged, NewerVersion
 from durable.files import touch
 from durable.folders import make_folder, sync_folder
 from durable.state import check_version
-from durable.sync_times import timed_sync
+from durable.sync_times import sync_file, timed_sync
 
 _OWN_FAULTS = (
     sqlite3.IntegrityError,
@@ -100,6 +100,9 @@ class Database:
         """
         make_folder(self._path.parent)
         touch(self._path)
+        # Whoever died before its sync left a transaction that is found here, and that nothing would sync
+        # before the next one: a put that comes again would be confirmed by it.
+        sync_file(self._path.with_name(f"{self._path.name}-wal"))
         file = sqlite3.connect(self._path, isolation_level=None, timeout=self._busy_s)
         try:
             self._prepare(file)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 # Upper bounds in seconds; a last class holds what is beyond them.
 SYNC_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -28,7 +29,17 @@ def sync_data(fd: int) -> None:
         os.fdatasync(fd)
 
 
-@contextmanager
+def sync_file(path: Path) -> None:
+    """Sync the content of a file that another process may have written; none there is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            sync_data(fd)
+        finally:
+            os.close(fd)
+
+
+@contextlib.contextmanager
 def timed_sync() -> Iterator[None]:
     """Count how long the sync within takes, however it ends."""
     began = time.perf_counter()

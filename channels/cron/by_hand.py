@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
@@ -20,7 +19,7 @@ Put = Callable[[Inbound], Awaitable[None]]
 
 
 async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = message_of) -> dict[str, str]:
-    """Put the letter of a job at once, beside its schedule, and note it.
+    """Note a run of a job, and put its letter at once, beside its schedule.
 
     Returns:
         ``id`` and ``key`` of the letter, which is durable.
@@ -35,11 +34,16 @@ async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = messa
     text = await text_of(job)
     if text is None:
         raise BadJob(NOTHING, hint="write a task into it")
-    at, began = datetime.now(UTC), time.monotonic()
+    at = datetime.now(UTC)
     inbound = letter(job, None, at=at, run_id=str(ULID()), text=text)
-    await put(inbound)
-    took_ms = round((time.monotonic() - began) * 1000)
-    # The job runs all the same; a damaged file or a full disk is told elsewhere.
+    # Noted first: a turn that fails at once is noted after it. The job runs all the same; a damaged file or a
+    # full disk is told elsewhere.
     with contextlib.suppress(ChannelError):
-        await asyncio.to_thread(file.note, [Ran(job_id, None, "ok", at, None, took_ms)])
+        await asyncio.to_thread(file.note, [Ran(job_id, None, "ok", at)])
+    try:
+        await put(inbound)
+    except Exception as error:
+        with contextlib.suppress(ChannelError):
+            await asyncio.to_thread(file.failed, job_id, None, f"{type(error).__name__}: {error}")
+        raise
     return {"id": inbound.id, "key": inbound.key}

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from channels.cron.owner import Owner, read_owner
+from channels.cron.owner import Owner, read_agent, read_owner
 from channels.cron.schedule import (
     POLICIES,
     At,
@@ -61,6 +61,7 @@ class CronJob:
         in_chat: it runs in the session of the chat that it answers, not in its own.
         heartbeat: what it asks stands in ``HEARTBEAT.md``, which is read anew at each beat.
         owner: who made it in a chat; None: the command line.
+        agent: whose it is, by its name; empty: of whichever the chat has when it runs.
         row: as it stands in the file, unknown fields included.
     """
 
@@ -76,6 +77,7 @@ class CronJob:
     in_chat: bool = False
     heartbeat: bool = False
     owner: Owner | None = None
+    agent: str = ""
 
     @property
     def key(self) -> str:
@@ -131,7 +133,10 @@ def read_job(row: object, zone: tzinfo) -> CronJob:
     if policy not in POLICIES:
         raise BadJob(f"schedule.missed is {policy!r}", hint="skip, once or all")
     asks = payload.get("kind") != "system_event" or bool(payload.get("message"))
-    answer_to = _answer_to(payload)
+    answer_to, agent = _answer_to(payload), read_agent(payload.get("agent"))
+    if agent is None:
+        # Asked of any other one, its words would reach whom they are not for.
+        raise BadJob(f"payload.agent is {payload['agent']!r}", hint="default, or a name of [agents]")
     return CronJob(
         id=job_id,
         name=row["name"] if isinstance(row.get("name"), str) else job_id,
@@ -145,6 +150,7 @@ def read_job(row: object, zone: tzinfo) -> CronJob:
         in_chat=answer_to is not None and payload.get("session") == "chat",
         heartbeat=payload.get("heartbeat") is True,
         owner=read_owner(payload.get("owner")),
+        agent=agent,
     )
 
 
@@ -209,6 +215,7 @@ def new_row(
     in_chat: bool = False,
     heartbeat: bool = False,
     owner: Owner | None = None,
+    agent: str = "",
     job_id: str = "",
 ) -> Row:
     """Make a job as it is to stand in the file; it runs in every nanobot, too.
@@ -216,7 +223,7 @@ def new_row(
     It is made ``at`` an instant, UTC, from which intervals count; ``to`` is the key of the chat that gets the
     answers (empty: they stay in the job's own session), ``in_chat`` lets it run in that chat's session.
     ``owner`` makes it in a chat: one of theirs that runs once is gone afterwards. Without ``job_id`` it gets
-    a new one. A ``heartbeat`` without a message asks the usual one.
+    a new one. ``agent`` is whose it is. A ``heartbeat`` without a message asks the usual one.
 
     Raises:
         BadJob: the message is empty or too long, ``to`` names no chat, or ``in_chat`` has none.
@@ -228,6 +235,8 @@ def new_row(
         payload["heartbeat"] = True
     if owner is not None:
         payload["owner"] = owner.as_row()
+    if agent:
+        payload["agent"] = agent
     _message_of(payload)
     following = next_after(schedule, at)
     return {
@@ -339,6 +348,7 @@ def letter(
         received_at=now_text(at),
         source="cron",
         cron_job_id=job.id,
+        job_agent=job.agent,
         meta={ABOUT: about},
     )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+# The names that agents have, that of the sections outside of ``[agents]`` included.
+_AGENT: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,13 @@ def read_owner(value: object) -> Owner | None:
         return None
     fields = {name: _text(value.get(name)) for name in ("chat", "id", "name", "message_id")}
     return Owner(**fields) if fields["chat"] else None
+
+
+def read_agent(value: object) -> str | None:
+    """Read which agent a job is of; empty where it says nothing, None where no agent can have that name."""
+    if value is None or value == "":
+        return ""
+    return value if isinstance(value, str) and _AGENT.fullmatch(value) else None
 
 
 @dataclass(frozen=True, slots=True)

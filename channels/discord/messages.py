@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from channels.base import Arrival, File, FileKind
-from channels.message import Sender
+from channels.message import Sender, id_number
 
 Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
@@ -75,7 +75,7 @@ def location_of(channel: Raw, guild: str = "") -> Location:
     """
     parent = channel.get("parent_id") if int(channel["type"]) in THREADS else None
     guild = guild or str(channel.get("guild_id") or "")
-    return Location(str(int(channel["id"])), guild, str(parent or ""))
+    return Location(str(id_number(channel["id"])), guild, str(parent or ""))
 
 
 def read_message(raw: Raw, me: DiscordBot, location: Location, fetch: Fetch) -> Arrival | SkippedMessage:
@@ -102,7 +102,7 @@ def read_deletion(raw: Raw, location: Location, *, person: str) -> list[Arrival]
     It does not say who wrote them, nor who deleted them: ``person`` is the one of a direct channel.
     """
     try:
-        numbers = [str(int(each)) for each in raw.get("ids") or [raw["id"]]]
+        numbers = [str(id_number(each)) for each in raw.get("ids") or [raw["id"]]]
     except _FAULTS:
         return []
     return [
@@ -144,10 +144,10 @@ def _message(
         return SkippedMessage(kind, "our own")
     if int(raw.get("type", 0)) not in _SPOKEN:
         return SkippedMessage(kind, "not written by anybody")
-    number = str(int(raw["id"]))
+    number = str(id_number(raw["id"]))
     files = tuple(_files(raw, fetch)) if fetch is not None else ()
     text = _text(raw, me, bare=not files)
-    if not (text or files):
+    if not (text.strip() or files):
         return SkippedMessage(kind, "neither text nor file")
     sent_at = instant_of(number)
     if kind == "edit":
@@ -178,6 +178,8 @@ def _interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
         kind, text = "action", str(data["custom_id"])
     else:
         return SkippedMessage("interaction", f"of type {raw['type']}")
+    if not text.strip():
+        return SkippedMessage("interaction", "no value", strange=True)
     location = interaction_location(raw)
     member: Raw | None = raw.get("member")
     user: Raw = member["user"] if member else raw["user"]
@@ -187,7 +189,7 @@ def _interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
         chat_id=location.channel,
         text=text,
         kind=kind,
-        platform_id=str(raw["message"]["id"]) if kind == "action" and raw.get("message") else None,
+        platform_id=str(id_number(raw["message"]["id"])) if kind == "action" and raw.get("message") else None,
         sender=_sender(user, member),
         from_bot=bool(user.get("bot")),
         group=bool(location.guild),
@@ -208,7 +210,7 @@ def interaction_location(raw: Raw) -> Location:
     channel: Raw | None = raw.get("channel")
     if channel and "type" in channel:
         return location_of({**channel, "id": channel.get("id") or raw["channel_id"]}, guild)
-    return Location(str(int(raw["channel_id"])), guild)
+    return Location(str(id_number(raw["channel_id"])), guild)
 
 
 def _typed(data: Raw) -> Iterator[str]:
@@ -228,7 +230,7 @@ def _ms(at: datetime) -> int:
 def _sender(user: Raw, member: Raw | None) -> Sender:
     username = str(user.get("username") or "")
     name = (member or {}).get("nick") or user.get("global_name") or username
-    return Sender(id=str(int(user["id"])), name=str(name), username=username)
+    return Sender(id=str(id_number(user["id"])), name=str(name), username=username)
 
 
 def _mentions(raw: Raw, me: DiscordBot) -> bool:
@@ -246,7 +248,7 @@ def _replied(raw: Raw) -> str | None:
     reference = raw.get("message_reference") or {}
     if not reference.get("message_id") or reference.get("type", 0) == _FORWARD or raw.get("type") != 19:
         return None
-    return str(int(reference["message_id"]))
+    return str(id_number(reference["message_id"]))
 
 
 def _text(raw: Raw, me: DiscordBot, *, bare: bool) -> str:

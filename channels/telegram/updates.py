@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from channels.base import Arrival, File, FileKind
-from channels.message import Sender
+from channels.message import Sender, id_number
 from channels.telegram.content import describe, is_service
 
 Raw = Mapping[str, Any]
@@ -92,25 +92,25 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
         return SkippedUpdate(kind, "command for another bot")
     files = tuple(_files(message, fetch))
     described = describe(message)
-    if not (text or files or described):
+    if not (text.strip() or files or described):
         return SkippedUpdate(kind, "unknown content", strange=True)
     if edited and not (text or described):
         return SkippedUpdate(kind, "edit of a file without a text")
     reply_to = _replied(message)
     group = message["chat"]["type"] != "private"
-    chat = int(message["chat"]["id"])
+    chat = id_number(message["chat"]["id"])
     return Arrival(
         id=_id(update, me),
         chat_id=_chat_id(message),
         text="\n".join(part for part in (text, described) if part),
         kind="edit" if edited else "message",
-        platform_id=str(int(message["message_id"])),
+        platform_id=str(id_number(message["message_id"])),
         sender=_sender(message),
         from_bot=_from_bot(message),
         group=group,
         group_ids=(str(chat),) if group else (),
         mentioned=bool(for_us) or _names(message, me) or _answers(reply_to, me),
-        reply_to=str(int(reply_to["message_id"])) if reply_to else None,
+        reply_to=str(id_number(reply_to["message_id"])) if reply_to else None,
         sent_at=_instant(message["edit_date"] if edited and message.get("edit_date") else message["date"]),
         files=() if edited else files,
     )
@@ -118,18 +118,18 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
 
 def _moved(update: Raw, message: Raw, me: TelegramBot) -> Arrival | None:
     """A group that became a supergroup says so twice: in the old chat and in the new one."""
-    chat = int(message["chat"]["id"])
+    chat = id_number(message["chat"]["id"])
     if message.get("migrate_to_chat_id"):
-        old, new = chat, int(message["migrate_to_chat_id"])
+        old, new = chat, id_number(message["migrate_to_chat_id"])
     elif message.get("migrate_from_chat_id"):
-        old, new = int(message["migrate_from_chat_id"]), chat
+        old, new = id_number(message["migrate_from_chat_id"]), chat
     else:
         return None
     return Arrival(
         id=_id(update, me),
         chat_id=str(new),
         text="",
-        platform_id=str(int(message["message_id"])),
+        platform_id=str(id_number(message["message_id"])),
         sender=_sender(message),
         group=True,
         group_ids=(str(new), str(old)),
@@ -141,7 +141,7 @@ def _moved(update: Raw, message: Raw, me: TelegramBot) -> Arrival | None:
 def _pressed(update: Raw, me: TelegramBot) -> Arrival | SkippedUpdate:
     query: Raw = update["callback_query"]
     message = query.get("message")
-    if not message or not query.get("data"):
+    if not message or not str(query.get("data") or "").strip():
         return SkippedUpdate("callback_query", "no message of a chat, or no value")
     group = message["chat"]["type"] != "private"
     return Arrival(
@@ -149,24 +149,24 @@ def _pressed(update: Raw, me: TelegramBot) -> Arrival | SkippedUpdate:
         chat_id=_chat_id(message),
         text=str(query["data"]),
         kind="action",
-        platform_id=str(int(message["message_id"])),
+        platform_id=str(id_number(message["message_id"])),
         sender=_person(query["from"]),
         from_bot=bool(query["from"].get("is_bot")),
         group=group,
-        group_ids=(str(int(message["chat"]["id"])),) if group else (),
+        group_ids=(str(id_number(message["chat"]["id"])),) if group else (),
         mentioned=True,
         meta={PRESS: str(query["id"])},
     )
 
 
 def _id(update: Raw, me: TelegramBot) -> str:
-    return f"telegram:{me.id}:{int(update['update_id'])}"
+    return f"telegram:{me.id}:{id_number(update['update_id'])}"
 
 
 def _chat_id(message: Raw) -> str:
-    chat = int(message["chat"]["id"])
+    chat = id_number(message["chat"]["id"])
     if message.get("is_topic_message"):
-        return f"{chat}:topic:{int(message['message_thread_id'])}"
+        return f"{chat}:topic:{id_number(message['message_thread_id'])}"
     return str(chat)
 
 
@@ -180,13 +180,15 @@ def _sender(message: Raw) -> Sender:
     if chat is None:
         return _person(message["from"])
     name = chat.get("title") or chat.get("first_name") or ""
-    return Sender(id=str(int(chat["id"])), name=str(name), username=str(chat.get("username") or ""))
+    return Sender(id=str(id_number(chat["id"])), name=str(name), username=str(chat.get("username") or ""))
 
 
 def _person(user: Raw) -> Sender:
     names = (str(user.get("first_name") or ""), str(user.get("last_name") or ""))
     return Sender(
-        id=str(int(user["id"])), name=" ".join(filter(None, names)), username=str(user.get("username") or "")
+        id=str(id_number(user["id"])),
+        name=" ".join(filter(None, names)),
+        username=str(user.get("username") or ""),
     )
 
 

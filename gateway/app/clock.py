@@ -18,6 +18,7 @@ from gateway.app.heartbeat import Texts
 from gateway.config.settings import Settings
 from gateway.inbound.intake import Intake
 from gateway.queue.retry import back_off_s, until_durable
+from gateway.turns.job_agents import NO_AGENT, gone
 
 log = structlog.get_logger("clock")
 
@@ -33,6 +34,9 @@ class Outcomes:
         """Take note of how a letter ended; returns at once."""
         is_run = inbound.source == "cron" and inbound.kind != "result"
         if status == "error" and inbound.cron_job_id and is_run:
+            if error == NO_AGENT:
+                # The class alone would not say which one, nor that nothing is lost.
+                error = gone(inbound).shown
             note = self._note(inbound.cron_job_id, inbound.id, error)
             self._group.create_task(note, name="note failed run")
 

@@ -6,7 +6,7 @@ from channels.tables import Platform
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.collect import QueueRules
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.context.relevance import Relevance
 from session.memory.memory_rules import MemoryRules
 from session.memory.versions import VersionRules

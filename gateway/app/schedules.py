@@ -24,6 +24,7 @@ from session.errors import ToolError
 from session.memory.notes import Notes
 from session.tools import ToolPlace
 from session.tools.schedule import Wish
+from session.transcript.agent import parted, shown
 from session.transcript.key import split
 
 log = structlog.get_logger("schedules")
@@ -74,6 +75,7 @@ class ChatSchedules:
                 name=" ".join(wish.name.split())[:MAX_NAME_CHARS],
                 in_chat=not wish.own_session,
                 owner=owner,
+                agent=_agent(place),
                 job_id=chat_jobs.job_id_of(place.key, place.message_id, *said),
             )
             return self._file().add_in_chat(row)
@@ -83,11 +85,14 @@ class ChatSchedules:
         return f"the job {job.id} is made: {in_words(job.schedule, zone)}, next {_next(job, zone)}"
 
     async def listed(self, place: ToolPlace) -> str:
-        """Tell of the chat's jobs: id, name, schedule, next run, who made it, how the last run ended."""
+        """Tell of the chat's jobs: id, name, schedule, next run, who made it, how the last run ended.
+
+        Of those of another agent the name is left out, which is mostly the beginning of what is asked.
+        """
         zone, asker = await self._zone(place), self._asker(place)
         contents = await _done(asyncio.to_thread(self._file().read))
         found = chat_jobs.of_chat(contents.jobs.values(), asker)
-        return "\n".join(_told(job, zone) for job in found) or "this chat has no jobs"
+        return "\n".join(_told(job, zone, _agent(place)) for job in found) or "this chat has no jobs"
 
     async def remove(self, job_id: str, place: ToolPlace) -> str:
         """Remove a job of the chat for good; what it said stays in its conversation."""
@@ -139,10 +144,16 @@ async def _done(work: Awaitable[T]) -> T:
         raise ToolError(f"{error}; {error.hint}" if error.hint else str(error)) from error
 
 
-def _told(job: CronJob, zone: tzinfo) -> str:
+def _agent(place: ToolPlace) -> str:
+    """Return the agent that works there, as people call it."""
+    return shown(parted(place.scope)[0])
+
+
+def _told(job: CronJob, zone: tzinfo, agent: str) -> str:
     state = job.row.get("state")
     status = state.get("lastStatus") if isinstance(state, dict) else None
-    words = [f"{job.id} “{job.name}”: {in_words(job.schedule, zone)}"]
+    name = f"“{job.name}”" if job.agent in ("", agent) else f"of the agent {job.agent}"
+    words = [f"{job.id} {name}: {in_words(job.schedule, zone)}"]
     words.append(f"next {_next(job, zone)}" if job.enabled else "switched off")
     if job.owner is not None and (job.owner.name or job.owner.id):
         words.append(f"made by {job.owner.name or job.owner.id}")

@@ -24,6 +24,7 @@ from session.context.working import ChannelStanding, Event, OpenWork, Surroundin
 from session.errors import StoreError
 from session.memory.notes import MEMORY
 from session.subagents.records import SubagentFiles
+from session.transcript.agent import shown
 from session.transcript.key import mark_of
 
 log = structlog.get_logger("surroundings")
@@ -53,7 +54,9 @@ class SurroundingsReader:
         """Gather what a conversation may know of; a group is not told of channels."""
         jobs = self._read_jobs()
         here = {around.key, *around.others}
-        answering = [job for job in jobs if here & {job.answer_to, job.key}]
+        # The name of a job is mostly the beginning of its message: another agent's is not told.
+        its_own = {"", shown(around.scope.agent)}
+        answering = [job for job in jobs if here & {job.answer_to, job.key} and job.agent in its_own]
         return WorkingMemory(
             events=[*_runs(answering), *_notes(around.scope.memory), *_files(around.scope.files)],
             open_work=[

@@ -12,13 +12,14 @@ from channels.cron.schedule import BadSchedule, asked, in_words
 from gateway.app.served import served
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.agents import no_agent
 from gateway.config.settings import Settings
 from gateway.errors import MailboxDown, Unreachable
 from gateway.outbound.unserved import cure_of
 from gateway.service.zones import zone_for
 
 USAGE = 2
-COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "session", "owner", "to")
+COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "session", "agent", "owner", "to")
 
 
 def list_(args: argparse.Namespace) -> int:
@@ -44,8 +45,11 @@ def list_(args: argparse.Namespace) -> int:
 def add(args: argparse.Namespace) -> int:
     """Add a job and print its id."""
     settings = settings_of(args)
-    now = datetime.now(UTC)
-    zone = attach.complete(zone_for(settings, args.to or ""))
+    now, agent = datetime.now(UTC), args.agent or ""
+    if unknown := no_agent(settings, agent):
+        output.error(unknown, "chat-gateway config show lists them under [agents]")
+        return USAGE
+    zone = attach.complete(zone_for(settings, args.to or "", agent))
     try:
         schedule = asked(
             every=args.every,
@@ -65,6 +69,7 @@ def add(args: argparse.Namespace) -> int:
             policy=args.missed,
             in_chat=args.session == "chat",
             heartbeat=args.heartbeat is not None,
+            agent=agent,
         )
     except (BadSchedule, BadJob) as error:
         output.error(str(error), error.hint)
@@ -135,7 +140,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         output.document(done)
     else:
-        output.words(f"{done['id']} is in the queue; the answer will stand in {done['key']}")
+        job = _file(settings).read().jobs.get(args.id)
+        own = ""
+        if job is not None and job.agent and job.in_chat:
+            own = f", or in {job.own_key} where another agent has that chat"
+        output.words(f"{done['id']} is in the queue; the answer will stand in {done['key']}{own}")
     return 0
 
 
@@ -171,6 +180,7 @@ def _shown(row: Row, zone: tzinfo, words: dict[str, str], job: CronJob) -> Row:
         "status": status,
         "to": job.answer_to,
         "session": "chat" if job.in_chat else "job",
+        "agent": job.agent,
         "owner": (job.owner.name or job.owner.id or job.owner.chat) if job.owner is not None else "",
     }
 

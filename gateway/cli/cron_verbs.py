@@ -28,6 +28,9 @@ def add_cron(tree: Verbs) -> None:
         default="job",
         help="whose conversation it runs in: its own, or that of the chat (default: %(default)s)",
     )
+    add.add_argument(
+        "--agent", metavar="NAME", help="whose job it is (default: of whichever agent the chat has then)"
+    )
     add.add_argument("--name", help="how lists show it (default: the beginning of the message)")
     add.add_argument(
         "--missed",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gateway.cli.backup_verbs import add_backup, add_downgrade
+from gateway.cli.chaos_verbs import add_chaos
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
 from gateway.cli.run_verbs import add_run
@@ -94,6 +95,7 @@ def build() -> argparse.ArgumentParser:
     add_backup(tree.noun("backup", "the whole workspace in one file, and back"))
     add_downgrade(tree)
     _add_config(tree.noun("config", "the configuration and its problems"))
+    add_chaos(tree, count=_count)
     add_systemd(tree.noun("systemd", "the units of the service"))
     return parser
 
@@ -204,6 +206,12 @@ def _add_daemon(tree: _Tree) -> None:
     )
     doctor.add_argument(
         "--fix", action="store_true", help="first mend what needs nobody's decision, a line for each"
+    )
+    doctor.add_argument(
+        "--within",
+        metavar="SECONDS",
+        type=_seconds,
+        help="how long each look at a disk or a process may take; else 20 s, and more where all is read",
     )
 
 

@@ -66,6 +66,12 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"; nearest: {near[0]!r}" if near else f"; there are: {', '.join(known)}" if known else ""
 
 
+def no_agent(settings: Settings, name: str) -> str:
+    """Say that there is no agent of this name, and which was probably meant; empty: there is one."""
+    known = [DEFAULT, *settings.agents]
+    return f"there is no agent {name!r}{_nearest(name, known)}" if name and name not in known else ""
+
+
 def agents_of(settings: Settings) -> Agents:
     """Read which agents there are, and what is bound to them; commands are apart."""
     bindings: list[Bound] = []

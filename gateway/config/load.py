@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -40,6 +40,7 @@ OWN_VARIABLES = ("CONFIG", "WORKSPACE", "DEBUG")
 MAX_SECRET_BYTES = 64 * 1024
 # In place of a secret that cannot be had, so that it is not called missing or too short as well.
 STAND_IN = "not-to-be-had-secret"
+BROKER_STAND_IN = "embedded"
 
 
 def load(
@@ -48,6 +49,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     *,
     tables: Mapping[str, type[ConfigTable]] | None = None,
+    at: Callable[[Path], None] = lambda _: None,
 ) -> Settings:
     """Read the configuration; what the caller names goes before the environment, that before the file.
 
@@ -57,11 +59,12 @@ def load(
         environ: the environment; None is that of the process.
         tables: the tables of channels from other packages, by their name below ``[channels]``; None: of
             those that are installed.
+        at: is told each file before it is read, which may take for ever on a network's disk.
 
     Raises:
         ConfigError: with one line for each problem, ``file:line: key: what is wrong``.
     """
-    return load_values(config_file, workspace, environ, tables=tables)[0]
+    return load_values(config_file, workspace, environ, tables=tables, at=at)[0]
 
 
 def load_values(
@@ -70,11 +73,12 @@ def load_values(
     environ: Mapping[str, str] | None = None,
     *,
     tables: Mapping[str, type[ConfigTable]] | None = None,
+    at: Callable[[Path], None] = lambda _: None,
 ) -> tuple[Settings, Mapping[str, object]]:
     """Read it as ``load``; return the values as well, with secrets, from which it can be had again."""
     environ = os.environ if environ is None else environ
     tables = registry.installed().tables() if tables is None else tables
-    reading = _Reading(with_tables(tables), environ)
+    reading = _Reading(with_tables(tables), environ, at)
     reading.read_file(find_file(config_file, environ))
     reading.read_environment()
     reading.read_secrets()
@@ -101,8 +105,11 @@ def with_tables(tables: Mapping[str, type[ConfigTable]]) -> type[Settings]:
 class _Reading:
     """The values found so far, where each came from, and what was wrong with them."""
 
-    def __init__(self, settings: type[Settings], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: type[Settings], environ: Mapping[str, str], at: Callable[[Path], None]
+    ) -> None:
         self._model = settings
+        self._at = at
         self._schema = Schema(settings)
         self._environ = environ
         self._file: Path | None = None
@@ -121,6 +128,7 @@ class _Reading:
         self._file = file
         if file is None:
             return
+        self._at(file)
         try:
             text = file.read_bytes().decode("utf-8-sig")
             self._values.update(tomllib.loads(text))
@@ -183,7 +191,7 @@ class _Reading:
                 self._fetch(path, self._beside(named, in_file=not source), source)
             else:
                 self._fault(file_path, f"expected the name of a file, got {got(named)}")
-                self._put(path, STAND_IN, "")
+                self._put(path, _stand_in(path), "")
 
     def _of_agents(self) -> list[KeyPath]:
         """List the secrets of the agents that somebody named."""
@@ -191,16 +199,19 @@ class _Reading:
         return [("agents", name, "model", "api_key") for name in (named if isinstance(named, dict) else ())]
 
     def _fetch(self, path: KeyPath, file: Path, source: str) -> None:
-        text = STAND_IN
+        text = _stand_in(path)
+        self._at(file)
         try:
-            data = file.read_bytes()
+            # What a name leads to may have no end, as devices have none.
+            with file.open("rb") as opened:
+                data = opened.read(MAX_SECRET_BYTES + 1)
             if len(data) > MAX_SECRET_BYTES:
                 self._fault(path, f"{file} is over {MAX_SECRET_BYTES} bytes, which is no secret")
             else:
                 text = data.decode("utf-8-sig").rstrip("\r\n")
                 if not text:
                     self._fault(path, f"{file} is empty")
-                    text = STAND_IN
+                    text = _stand_in(path)
         except OSError as error:
             self._fault((*path[:-1], f"{path[-1]}_file"), f"{file}: {error.strerror or error}")
         except UnicodeDecodeError:
@@ -293,3 +304,7 @@ class _Reading:
     def _take(self, path: KeyPath) -> object:
         table = self._get(path[:-1])
         return table.pop(path[-1], None) if isinstance(table, dict) else None
+
+
+def _stand_in(path: KeyPath) -> str:
+    return BROKER_STAND_IN if path == ("broker", "url") else STAND_IN

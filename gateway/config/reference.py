@@ -126,6 +126,13 @@ WORDS: Mapping[str, str] = {
     "agents.*.persona": "Who it is; empty: what its folder says, else the persona of the workspace.",
     "agents.*.choosable": "Whether a chat may choose it with `/agent`; else it is there for bindings.",
     "bindings": "Which chat talks to [which agent](agents.md#who-talks-to-whom).",
+    "bindings.*.agent": "The agent; `default`: the one without a table.",
+    "bindings.*.channel": "A channel, such as `discord`.",
+    "bindings.*.chat": "A chat, by its key.",
+    "bindings.*.topic": "A topic of a group, by its key.",
+    "bindings.*.person": "A person of `[people]`.",
+    "bindings.*.command": "A command of a name of your own, without the slash.",
+    "bindings.*.fixed": "Whether the chat cannot choose another one with `/agent`.",
     "state": "Where the state of this machine lies.",
     "state.local_dir": f"A folder beside the workspace; empty: in it. {NOT_BUILT}",
     "facts": "Single facts that are drawn from conversations.",
@@ -193,6 +200,37 @@ UNITS: Mapping[str, str] = {
     "_usd": "US dollars",
 }
 
+_PATH_OR_NONE = {"pattern": "^(/|$)"}
+_NOT_EMPTY = {"minLength": 1}
+_KEYS_OF_CHATS = {"propertyNames": {"pattern": "^[^:]+:."}}
+# What the checks of the code ask of a text or of a name, where a regular expression can say it: for no value
+# that they take may it be stricter. By the path of the key, as above.
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "workspace": _NOT_EMPTY,
+    "broker.url": {"pattern": r"^(embedded$|[aA][mM][qQ][pP][sS]?://[^/?#])"},
+    "broker.ca_file": _PATH_OR_NONE,
+    "broker.cert_file": _PATH_OR_NONE,
+    "broker.key_file": _PATH_OR_NONE,
+    "people": {
+        "additionalProperties": {
+            "type": "array",
+            "items": {"type": "string", "pattern": r"^[a-z][a-z0-9_]{0,31}:\S+$"},
+        }
+    },
+    "tools.policy.chats": _KEYS_OF_CHATS,
+    "mcp": {"propertyNames": {"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"}},
+    "mcp.*.readable": {"items": {"type": "string", "pattern": "^/"}},
+    "agents": {"propertyNames": {"pattern": "^[a-z][a-z0-9_-]{0,31}$", "not": {"const": "default"}}},
+    "bindings.*.command": {"pattern": "^([a-z][a-z0-9_]{0,31})?$"},
+    "channels.telegram.base_url": _NOT_EMPTY,
+    "channels.telegram.base_file_url": _NOT_EMPTY,
+    "channels.discord.api_base_url": _NOT_EMPTY,
+}
+# Of a secret, which a header has to carry.
+_WITHOUT_SPACES: Final = "^[!-~]*$"
+# One model compares the texts of all agents.
+_REFUSED: Final = ("agents.*.model.embedding",)
+
 
 def json_schema(settings: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON Schema of a configuration file, as editors of TOML take it.
@@ -215,6 +253,8 @@ def _inlined(table: dict[str, Any], tables: Mapping[str, Any], above: tuple[str,
     """Put each table in the place of its name, and our words in that of the code's."""
     more = table.get("additionalProperties", False)
     found: dict[str, Any] = {"type": "object", "additionalProperties": more, "properties": {}}
+    if "required" in table:
+        found["required"] = table["required"]
     for name, value in table["properties"].items():
         path = (*above, name)
         entry = _plain(value)
@@ -226,7 +266,13 @@ def _inlined(table: dict[str, Any], tables: Mapping[str, Any], above: tuple[str,
         elif "$ref" in str(entry.get("additionalProperties")):
             one = entry["additionalProperties"]["$ref"].rpartition("/")[2]
             entry["additionalProperties"] = _inlined(tables[one], tables, (*path, "*"))
-        words = _words(".".join(path))
+        dotted = ".".join(path)
+        if dotted in _REFUSED:
+            continue
+        entry |= SHAPES.get(dotted) or SHAPES.get(dotted.removeprefix(AGENT), {})
+        if entry.get("writeOnly"):
+            entry["pattern"] = _WITHOUT_SPACES
+        words = _words(dotted)
         found["properties"][name] = entry | ({"description": words} if words else {})
         if entry.get("writeOnly") or path == ("broker", "url"):
             file = f"The file that holds `{name}`, in the place of it."
@@ -263,12 +309,12 @@ def is_table(entry: Mapping[str, Any]) -> bool:
 def keys(schema: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every table and key of a schema with its dotted name, a table before its keys.
 
-    A table whose name people choose is ``*``: ``mcp.*.url``.
+    A table whose name people choose is ``*``, and so is one of a list: ``mcp.*.url``, ``bindings.*.agent``.
     """
     for name, entry in schema["properties"].items():
         path = (*above, name)
         yield ".".join(path), entry
-        chosen = entry.get("additionalProperties")
+        chosen = entry.get("additionalProperties") or entry.get("items")
         if "properties" in entry:
             yield from keys(entry, path)
         elif isinstance(chosen, dict) and "properties" in chosen:

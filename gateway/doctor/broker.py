@@ -9,19 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.app.daemons import DaemonRegistry
+from gateway.app.daemons import DaemonRegistry, Running
 from gateway.app.mailboxes import open_mailbox
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import served
 from gateway.config.settings import Settings
 from gateway.doctor import certificates
-from gateway.doctor.finding import Check
+from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, patient
 from gateway.errors import GatewayError, MailboxDown, StateInUse
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.mailbox import Mailbox
 
 BROKER_S: Final = 8.0
 LOOK_S: Final = 0.1
+# After a kill the log of a large queue is gone through first.
+QUEUE_S: Final = 60.0
+BROKER_CURE: Final = "look at the broker's log, and at the network on the way to it"
 # As between this machine and a platform.
 APART_S: Final = 30.0
 # Older ones lack what quorum queues and streams of events need; see docs/rabbitmq.md.
@@ -30,21 +33,66 @@ OLDEST: Final = (3, 10)
 DaemonStatus = Callable[[], Awaitable[Mapping[str, Any] | None]]
 
 
-async def check(settings: Settings, daemon: DaemonStatus) -> AsyncIterator[Check]:
+async def check(
+    settings: Settings, daemon: DaemonStatus, *, local_s: float = LOCAL_S
+) -> AsyncIterator[Check]:
     """Yield what is to be said of the queue; ``daemon`` returns what ``status`` shows of a running daemon."""
-    for found in await _queue(settings, daemon):
+    for found in await _of_the_queue(settings, daemon, patient(QUEUE_S, local_s)):
         yield found
-    broker = settings.broker
-    if broker.embedded:
+    if settings.broker.embedded:
         return
-    for found in await _broker(settings):
+    asking = in_own_loop("broker", lambda: _inquired(settings), within_s=QUEUE_S)
+    asked = f"RabbitMQ at {settings.broker.shown_url}"
+    told = await bounded(
+        "broker version", asking, within_s=QUEUE_S, asked=asked, cure=BROKER_CURE, grace_s=GRACE_S
+    )
+    for found in [told] if isinstance(told, Check) else told:
         yield found
-    for level, text, cure in await certificates.check(broker):
-        yield Check("certificates", level, text, cure)
 
 
-async def _queue(settings: Settings, daemon: DaemonStatus) -> list[Check]:
-    what = "embedded queue" if settings.broker.embedded else f"RabbitMQ at {settings.broker.shown_url}"
+async def _of_the_queue(settings: Settings, daemon: DaemonStatus, within_s: float) -> list[Check]:
+    """Open the queue, or ask the daemon that holds it.
+
+    In a loop of its own: what opens it waits for locks and files, and so does what ends that.
+    """
+    embedded = settings.broker.embedded
+    opening = in_own_loop("queue", lambda: _queue(settings), within_s=within_s)
+    folder = settings.state
+    asked, cure = (f"the queue in {folder}", DISK_CURE) if embedded else (_name_of(settings), BROKER_CURE)
+    found = await bounded(
+        "broker", opening, within_s=within_s, asked=asked, cure=cure, where=folder, grace_s=GRACE_S
+    )
+    if not isinstance(found, Running):
+        return [found] if isinstance(found, Check) else found
+    asking = asyncio.create_task(_status(daemon), name="doctor daemon")
+    holder = f"the daemon with pid {found.pid}"
+    cure = "chat-gateway status; where it says nothing either, restart the daemon"
+    status = await bounded("broker", asking, within_s=within_s, asked=holder, cure=cure)
+    if isinstance(status, Check):
+        return [status]
+    if status is None and found.url:
+        return [
+            Check("broker", "fail", f"{_name_of(settings)}, in use by {holder}, which does not answer", cure)
+        ]
+    return _of_queue(f"{_name_of(settings)}, in use by {holder}", status)
+
+
+async def _status(daemon: DaemonStatus) -> Mapping[str, Any] | None:
+    return await daemon()
+
+
+async def _inquired(settings: Settings) -> list[Check]:
+    told = [Check("certificates", *found) for found in await certificates.check(settings.broker)]
+    return [*await _broker(settings), *told]
+
+
+def _name_of(settings: Settings) -> str:
+    return "embedded queue" if settings.broker.embedded else f"RabbitMQ at {settings.broker.shown_url}"
+
+
+async def _queue(settings: Settings) -> list[Check] | Running:
+    """Say how the queue stands, or which daemon holds it for itself."""
+    what = _name_of(settings)
     mailbox = open_mailbox(settings, reports=False)
     serve = asyncio.create_task(mailbox.serve(), name="doctor mailbox")
     ready = asyncio.create_task(mailbox.ready(), name="doctor ready")
@@ -65,7 +113,7 @@ async def _queue(settings: Settings, daemon: DaemonStatus) -> list[Check]:
     except StateInUse as in_use:
         running = DaemonRegistry(settings.workspace).running()
         if running:
-            return _of_queue(f"{what}, in use by the daemon with pid {running[0].pid}", await daemon())
+            return running[0]
         return [Check("broker", "fail", str(in_use), in_use.hint)]
     except GatewayError as error:
         return [Check("broker", "fail", str(error), error.hint)]

@@ -6,13 +6,13 @@ import asyncio
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.config.settings import Broker
+from gateway.doctor.finding import Finding
 from gateway.errors import MailboxDown
 
-Finding = tuple[Literal["ok", "warn", "fail"], str, str]
 WITHIN_S = 8.0
 DAYS = 30
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"

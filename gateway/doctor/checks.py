@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Final
 
 from channels import registry
 from gateway.app.served import enabled
@@ -18,10 +20,14 @@ from gateway.doctor import (
     model,
     platforms,
     tools,
-    workspace,
 )
-from gateway.doctor.finding import LOCAL_S, Check, looked
+from gateway.doctor import workspace as workspace_checks
+from gateway.doctor.finding import LOCAL_S, Check, bounded, looked
 from gateway.outbound.standing import standing
+
+# Beside the limit of the request: what is imported for it may lie on a disk that hangs.
+MODEL_S: Final = 120.0
+_PACKAGES_CURE: Final = "look at the disk that the gateway's packages lie on"
 
 
 async def _no_daemon() -> None:
@@ -45,16 +51,16 @@ async def examine(
     for key in not_built.not_built(settings):
         yield Check("configuration", "warn", f"{key}: {not_built.WORDS}", not_built.CURE)
     yield Check("versions", *machine.versions())
-    folder = await workspace.usable(settings, within_s=local_s)
+    folder = await workspace_checks.usable(settings, within_s=local_s)
     yield folder
     usable = folder.level != "fail"
     if usable:
-        async for check in workspace.access(settings, within_s=local_s):
+        async for check in workspace_checks.access(settings, within_s=local_s):
             yield check
     async for check in _asked(settings, tell, daemon, usable=usable, local_s=local_s):
         yield check
     if usable:
-        async for check in workspace.contents(settings, within_s=local_s):
+        async for check in workspace_checks.contents(settings, within_s=local_s):
             yield check
     channels = await looked("channels", lambda: _channels(settings), settings.workspace, within_s=local_s)
     for check in channels:
@@ -77,17 +83,49 @@ async def _asked(
             tell(f"asks the broker, for {broker.BROKER_S:g} s at most …")
         for check in await _own_certificate(settings, local_s):
             yield check
-        async for check in broker.check(settings, daemon):
+        async for check in broker.check(settings, daemon, local_s=local_s):
             yield check
     if settings.model.name != "echo":
         tell(f"asks the model, for {model.MODEL_S:g} s at most …")
-    yield await model.check(settings)
-    for level, text, cure in await embedding.check(settings):
-        yield Check("embedding", level, text, cure)
-    for level, text, cure in await tools.check(settings):
-        yield Check("tools", level, text, cure)
-    for name, level, text, cure in await mcp.check(settings) if usable else ():
-        yield Check(name, level, text, cure)
+    asking = asyncio.create_task(model.check(settings), name="doctor model")
+    yield await bounded("model", asking, within_s=MODEL_S, asked=settings.model.name, cure=_PACKAGES_CURE)
+    for check in await _embedding(settings):
+        yield check
+    for check in await tools.check(settings, local_s=local_s):
+        yield check
+    for check in await mcp.check(settings, local_s=local_s) if usable else ():
+        yield check
+
+
+async def _embedding(settings: Settings) -> list[Check]:
+    asking = asyncio.create_task(embedding.check(settings), name="doctor embedding")
+    name = settings.model.embedding
+    found = await bounded("embedding", asking, within_s=MODEL_S, asked=name, cure=_PACKAGES_CURE)
+    return [found] if isinstance(found, Check) else [Check("embedding", *each) for each in found]
+
+
+async def without_settings(
+    configuration: Check, workspace: Path | None, *, local_s: float = LOCAL_S
+) -> AsyncIterator[Check]:
+    """Yield what can be found where the configuration cannot be had; ``configuration`` says why.
+
+    ``workspace`` is the folder where somebody named it; None: only the configuration knows.
+    """
+    yield configuration
+    yield Check("versions", *machine.versions())
+    if workspace is None:
+        cure = "name the workspace to have it looked at: chat-gateway --workspace FOLDER doctor"
+        yield Check("workspace", "warn", "not looked at: the configuration says where it is", cure)
+        return
+    settings = Settings.model_validate({"workspace": workspace})
+    folder = await workspace_checks.usable(settings, within_s=local_s)
+    yield folder
+    if folder.level == "fail":
+        return
+    async for check in workspace_checks.access(settings, within_s=local_s):
+        yield check
+    async for check in workspace_checks.contents(settings, within_s=local_s):
+        yield check
 
 
 async def _own_certificate(settings: Settings, local_s: float) -> list[Check]:

@@ -6,15 +6,15 @@ import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from channels.cron.actions_file import Left
 from channels.cron.job import CHANNEL
 from channels.cron.jobs_file import Contents, CronFile
 from channels.errors import ChannelError
 from channels.lease import held
+from gateway.doctor.finding import Finding
 
-Finding = tuple[Literal["ok", "warn", "fail"], str, str]
 MOST_NAMED = 10
 OVERDUE = timedelta(minutes=5)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from gateway.app.embedding import build_embedder
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
+from gateway.doctor.finding import Finding
 from session.context.embeddings import LIMIT_S
 from session.errors import ModelAway, SessionError
 from session.models.model import Embedder
 
-Finding = tuple[Literal["ok", "warn", "fail"], str, str]
 ASK_S = 30.0
 
 

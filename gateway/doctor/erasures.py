@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
+from gateway.doctor.finding import Finding
 from session.kept.erasing import Owed
-
-Finding = tuple[Literal["ok", "warn", "fail"], str, str]
 
 
 def check(state: Path) -> Iterator[Finding]:

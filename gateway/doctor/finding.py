@@ -1,12 +1,12 @@
-"""What doctor finds, and a look at something of this machine that cannot hold doctor up for ever."""
+"""What doctor finds, and how long it waits for what it asks: nothing can hold it up for ever."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from channels.errors import ChannelError
 from gateway.config import folder
@@ -14,9 +14,16 @@ from gateway.errors import GatewayError
 from session.disk.threads import start_thread
 from session.errors import SessionError
 
+T = TypeVar("T")
 Level = Literal["ok", "warn", "fail"]
+# How it stands, in words, and what to do about it; of several things at once also which of them.
+Finding = tuple[Level, str, str]
+NamedFinding = tuple[str, Level, str, str]
 # A local disk answers within a moment, a network's folder whose server is away never.
 LOCAL_S: Final = 20.0
+# What is told to end has so long for it.
+GRACE_S: Final = 3.0
+DISK_CURE: Final = "look at the disk, or at the network that the folder lies on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +45,83 @@ class Check:
 Look = Callable[[], Iterable[Check]]
 
 
-async def looked(name: str, look: Look, workspace: Path, *, within_s: float = LOCAL_S) -> list[Check]:
-    """Look at one thing in a thread; what cannot be read there is its finding, and ends no other.
+class Hung(Exception):
+    """What was asked has not answered in time; it is left to itself."""
 
-    Where it takes longer than ``within_s`` seconds, that is the finding. The thread is left to itself, since
-    nothing can end one that waits for a file.
+
+async def in_time(work: asyncio.Future[T], within_s: float) -> T:
+    """Return what ``work`` comes to.
+
+    Raises:
+        Hung: it takes longer than ``within_s`` seconds. Nobody waits for its end: nothing can end a thread
+            that waits for a file, and a task that is cancelled may wait for such a thread.
     """
-    looking = start_thread(lambda: list(look()), name=f"doctor-{name}")
-    await asyncio.wait((looking,), timeout=within_s)
-    if not looking.done():
+    await asyncio.wait((work,), timeout=within_s)
+    if not work.done():
         # What it ends in some day, nobody asks any more.
-        looking.cancel()
-        text = f"no answer from {workspace} within {within_s:g} s"
-        cure = "look at the disk, or at the network that the folder lies on"
-        return [Check(name, "fail", text, cure, hangs=True)]
+        work.cancel()
+        raise Hung
+    return work.result()
+
+
+def in_own_loop(
+    name: str, work: Callable[[], Coroutine[Any, Any, T]], *, within_s: float
+) -> asyncio.Future[T]:
+    """Begin ``work`` in a thread with a loop of its own, which nothing that stands still there holds up here.
+
+    After ``within_s`` seconds it is cancelled, so that it ends the processes that it began, and comes to
+    ``Hung``; where its loop stands still, only who waits for it can turn away.
+    """
+
+    async def limited() -> T:
+        try:
+            async with asyncio.timeout(within_s):
+                return await work()
+        except TimeoutError:
+            raise Hung from None
+
+    return start_thread(lambda: asyncio.run(limited()), name=f"doctor-{name}")
+
+
+async def bounded(
+    name: str,
+    work: asyncio.Future[T],
+    *,
+    within_s: float,
+    asked: str,
+    cure: str,
+    where: Path | None = None,
+    grace_s: float = 0.0,
+) -> T | Check:
+    """Return what ``work`` comes to; what fails, or takes longer than ``within_s`` seconds, is a finding.
+
+    ``asked`` is what does not answer then, ``cure`` what to do about it. ``where``: the path that a refusal
+    of the disk is put into words for; ``grace_s``: how many seconds what ends by itself may take for that.
+    """
     try:
-        return looking.result()
+        return await in_time(work, within_s + grace_s)
+    except Hung:
+        return Check(name, "fail", f"no answer from {asked} within {within_s:g} s", cure, hangs=True)
     except (GatewayError, SessionError, ChannelError) as error:
-        return [Check(name, "fail", str(error), error.hint)]
+        return Check(name, "fail", str(error), error.hint)
     except OSError as error:
-        said = folder.explain(workspace, error)
+        said = folder.explain(where, error) if where is not None else ""
         text, cure = (str(said), "look at what lies there, and whose it is") if said else (str(error), "")
-        return [Check(name, "fail", text, cure)]
+        return Check(name, "fail", text, cure)
+
+
+async def looked(name: str, look: Look, workspace: Path, *, within_s: float = LOCAL_S) -> list[Check]:
+    """Look at one thing in a thread; what cannot be read there is its finding, and ends no other."""
+    looking = start_thread(lambda: list(look()), name=f"doctor-{name}")
+    found = await bounded(
+        name, looking, within_s=within_s, asked=str(workspace), cure=DISK_CURE, where=workspace
+    )
+    return [found] if isinstance(found, Check) else found
+
+
+def patient(usual_s: float, local_s: float) -> float:
+    """Return how long something is waited for that takes longer than a look at the disk does.
+
+    Whoever is in more of a hurry than we are (``local_s`` is not ``LOCAL_S``) waits for nothing longer.
+    """
+    return usual_s if local_s == LOCAL_S else min(usual_s, local_s)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
+from gateway.doctor.finding import Finding
 from gateway.form import copies, number
 from gateway.form.migrations import MIGRATIONS
 
-Level = Literal["ok", "warn", "fail"]
 
-
-def check(workspace: Path) -> tuple[Level, str, str]:
+def check(workspace: Path) -> Finding:
     """Say how it stands: level, words, cure.
 
     Raises:

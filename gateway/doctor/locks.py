@@ -6,16 +6,16 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from gateway.app.daemons import DaemonRegistry
+from gateway.doctor.finding import Finding
 
-Level = Literal["ok", "warn", "fail"]
 _HELD_S: Final = 1.0
 _NAMED: Final = 5
 
 
-def check(workspace: Path) -> tuple[Level, str, str]:
+def check(workspace: Path) -> Finding:
     """Say how it stands: level, words, cure. One that stays held belongs to a process that does not move."""
     stuck = [path for path in (workspace / "state" / "keys").glob("*.lock") if _is_held(path)]
     if stuck:

@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from gateway.app import descriptors
+from gateway.doctor.finding import Finding, NamedFinding
 from session.disk.derived import searches_texts
 
-Level = Literal["ok", "warn", "fail"]
-Finding = tuple[str, Level, str, str]
 FREE_FILES: Final = 10_000
 OPEN_FILES: Final = 1024
 SYNCS: Final = 5
@@ -42,7 +41,7 @@ PACKAGES: Final = (
 )
 
 
-def versions() -> tuple[Level, str, str]:
+def versions() -> Finding:
     """Say which Python, SQLite and packages run, and which are not of a version that works here."""
     python = ".".join(map(str, sys.version_info[:3]))
     wrong = [*_old_sqlite(), *_out_of_range()]
@@ -89,7 +88,7 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.match(r"\d+(\.\d+)*", version)[0].split("."))  # type: ignore[index]
 
 
-def check(workspace: Path) -> Iterator[Finding]:
+def check(workspace: Path) -> Iterator[NamedFinding]:
     """Yield name, level, text and cure of each finding; a nameless file is written, and gone at the end."""
     if workspace.is_dir():
         yield _inodes(workspace)
@@ -102,7 +101,7 @@ def check(workspace: Path) -> Iterator[Finding]:
         yield "open files", "ok", f"up to {limit}", ""
 
 
-def _inodes(workspace: Path) -> Finding:
+def _inodes(workspace: Path) -> NamedFinding:
     found = os.statvfs(workspace)
     # Some file systems make them as they are needed, and count none.
     if found.f_files and found.f_favail < FREE_FILES:
@@ -111,7 +110,7 @@ def _inodes(workspace: Path) -> Finding:
     return "inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "the disk counts none", ""
 
 
-def _file_system(workspace: Path) -> Finding:
+def _file_system(workspace: Path) -> NamedFinding:
     mount = mount_of(workspace, mounts())
     kind = mount.kind if mount is not None else ""
     if NETWORKS.fullmatch(kind):

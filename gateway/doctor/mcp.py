@@ -4,45 +4,61 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final
 
 from gateway.app import mcp
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
+from gateway.doctor.finding import DISK_CURE, LOCAL_S, Check, bounded, patient
+from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.mcp.listing import shown
 from session.mcp.server import Server
 
-Finding = tuple[str, Literal["ok", "warn", "fail"], str, str]
+# To start, to list its tools and to end it have limits of their own, which name what was waited for.
+SERVER_S: Final = 75.0
 
 
-async def check(settings: Settings) -> Sequence[Finding]:
-    """Return name, level, text and cure for each server, all asked at once; nothing is recorded."""
+async def check(settings: Settings, *, local_s: float = LOCAL_S) -> Sequence[Check]:
+    """Return a finding for each server, all asked at once; nothing is recorded."""
     if not settings.mcp:
         return []
     if lacks_mcp(settings):
-        return [("mcp", "fail", MCP_MISSING, CURE)]
-    try:
-        servers = mcp.build_servers(settings, scopes_of(settings)).servers
-    except SessionError as error:
-        return [("mcp", "fail", str(error), error.hint)]
-    return await asyncio.gather(*map(_checked, servers))
+        return [Check("mcp", "fail", MCP_MISSING, CURE)]
+    building = start_thread(
+        lambda: mcp.build_servers(settings, scopes_of(settings)).servers, name="doctor-mcp"
+    )
+    records = settings.state / "mcp"
+    servers = await bounded(
+        "mcp", building, within_s=local_s, asked=str(records), cure=DISK_CURE, where=records
+    )
+    if isinstance(servers, Check):
+        return [servers]
+    within_s = patient(SERVER_S, local_s)
+    return await asyncio.gather(*(_checked(server, within_s) for server in servers))
 
 
-async def _checked(server: Server) -> Finding:
+async def _checked(server: Server, within_s: float) -> Check:
     name = f"mcp.{server.spec.name}"
+    asking = asyncio.create_task(_asked(name, server), name=f"doctor {name}")
+    cure = "look at its program or address, and at the disk that its files lie on"
+    return await bounded(name, asking, within_s=within_s, asked="this server", cure=cure)
+
+
+async def _asked(name: str, server: Server) -> Check:
     try:
         record, problems, protocol = await server.look()
     except SessionError as error:
-        return name, "fail", str(error), error.hint or "look at its table in the configuration"
+        return Check(name, "fail", str(error), error.hint or "look at its table in the configuration")
     if problems:
         text = f"not offered: {len(problems)} of its tools: {'; '.join(map(shown, problems[:3]))}"
-        return name, "warn", text, "tell whoever made the server"
+        return Check(name, "warn", text, "tell whoever made the server")
     if record.changes:
         kind, tool, _ = record.changes[0]
         text = (
             f"not as they were approved: {len(record.changes)} of its tools, {kind} {shown(tool)} the first"
         )
-        return name, "warn", text, f"chat-gateway mcp list, then chat-gateway mcp approve {server.spec.name}"
-    return name, "ok", f"{len(record.usable)} tools, protocol {protocol}", ""
+        cure = f"chat-gateway mcp list, then chat-gateway mcp approve {server.spec.name}"
+        return Check(name, "warn", text, cure)
+    return Check(name, "ok", f"{len(record.usable)} tools, protocol {protocol}")

@@ -9,12 +9,10 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from gateway.app.daemons import DaemonRegistry
+from gateway.doctor.finding import Finding
 
-Level = Literal["ok", "warn", "fail"]
-Finding = tuple[Level, str, str]
 WRITTEN = ("state", "sessions", "memory", "cron", "cron.lock", "media", "files")
 # What lies there may be a person's, as long as it can be read.
 _ONLY_READ = ("media", "files")

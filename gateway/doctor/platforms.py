@@ -6,28 +6,28 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal
+from typing import Final
 
 import httpx
 
 from channels.tables import Platform
 from gateway.app.served import enabled
 from gateway.config.settings import Settings
+from gateway.doctor.finding import NamedFinding
 
-Finding = tuple[str, Literal["ok", "warn", "fail"], str, str]
 ASKED_S: Final = 8.0
 APART_S: Final = 30.0
 _REFUSED: Final = (401, 403, 404)
 
 
-async def check(settings: Settings) -> Sequence[Finding]:
+async def check(settings: Settings) -> Sequence[NamedFinding]:
     """Return name, level, text and cure of each finding, all platforms asked at once; no token is shown."""
     asked = [(kind.name, table) for kind, table in enabled(settings) if kind.name in ("telegram", "discord")]
     found = await asyncio.gather(*(_asked(name, table) for name, table in asked))
     return [finding for findings in found for finding in findings]
 
 
-async def _asked(name: str, table: Platform) -> list[Finding]:
+async def _asked(name: str, table: Platform) -> list[NamedFinding]:
     part = f"{name} token"
     address, headers = _request(name, table)
     try:
@@ -49,7 +49,7 @@ def _request(name: str, table: Platform) -> tuple[str, dict[str, str]]:
     return f"{base}/users/@me", {"Authorization": f"Bot {token}", "User-Agent": agent}
 
 
-def _token(name: str, answer: httpx.Response) -> Finding:
+def _token(name: str, answer: httpx.Response) -> NamedFinding:
     part = f"{name} token"
     if answer.status_code in _REFUSED:
         text = f"{name} refuses it (HTTP {answer.status_code})"
@@ -59,7 +59,7 @@ def _token(name: str, answer: httpx.Response) -> Finding:
     return part, "ok", f"{name} takes it", ""
 
 
-def _clock(name: str, answer: httpx.Response) -> list[Finding]:
+def _clock(name: str, answer: httpx.Response) -> list[NamedFinding]:
     try:
         there = parsedate_to_datetime(answer.headers["Date"])
     except (KeyError, ValueError):

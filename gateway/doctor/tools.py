@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final
 
 from gateway.app.optional_tools import lacking
 from gateway.config.settings import Settings
+from gateway.doctor.finding import GRACE_S, LOCAL_S, Check, bounded, in_own_loop, patient
 from session.errors import SessionError
 from session.tools.sandbox.sandbox import sandbox_here
 
-Finding = tuple[Literal["ok", "warn", "fail"], str, str]
+# Each kind of sandbox is tried, with a limit of its own.
+TRIALS_S: Final = 60.0
 
 
-async def check(settings: Settings) -> list[Finding]:
-    """Return level, text and cure; nothing where no such tool is enabled or named."""
-    findings: list[Finding] = [("warn", text, cure) for text, cure in lacking(settings)]
+async def check(settings: Settings, *, local_s: float = LOCAL_S) -> list[Check]:
+    """Return what is found; nothing where no such tool is enabled or named."""
+    # Programs are looked for in the folders of PATH, any of which may hang.
+    within_s = patient(TRIALS_S, local_s)
+    looking = in_own_loop("tools", lambda: _found(settings), within_s=within_s)
+    cure = "look at the folders of PATH and at the one of temporary files"
+    found = await bounded(
+        "tools", looking, within_s=within_s, asked="the sandbox", cure=cure, grace_s=GRACE_S
+    )
+    return [found] if isinstance(found, Check) else found
+
+
+async def _found(settings: Settings) -> list[Check]:
+    findings = [Check("tools", "warn", text, cure) for text, cure in lacking(settings)]
     if settings.tools.shell.enabled:
         findings.append(await _sandbox(settings))
     return findings
 
 
-async def _sandbox(settings: Settings) -> Finding:
+async def _sandbox(settings: Settings) -> Check:
     try:
         found = await sandbox_here(settings.tools.shell.sandbox)
     except SessionError as error:
-        return "fail", f"shell refuses every command: {error}", error.hint
+        return Check("tools", "fail", f"shell refuses every command: {error}", error.hint)
     network = "with the network" if settings.tools.shell.network else "without network"
     told = f"{found.sandbox.name} confines commands, {network}"
-    return "ok", "; ".join((told, *found.without)), ""
+    return Check("tools", "ok", "; ".join((told, *found.without)))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.config import folder, memory_scope
 from gateway.config.settings import Settings
 from gateway.doctor import cron, erasures, form, locks, machine, owners
-from gateway.doctor.finding import LOCAL_S, Check, looked
+from gateway.doctor.finding import LOCAL_S, Check, looked, patient
 from session.disk.layout import Layout
 from session.disk.state import read_state
 from session.kept import checking
@@ -41,8 +41,7 @@ async def usable(settings: Settings, *, within_s: float = LOCAL_S) -> Check:
 async def contents(settings: Settings, *, within_s: float = LOCAL_S) -> AsyncIterator[Check]:
     """Look at everything that lies in a workspace, one after the other; nothing is changed."""
     for name, look in _CONTENTS.items():
-        # Whoever is in more of a hurry than we are waits for nothing longer.
-        limit_s = READ_ALL_S if name in _READ_WHOLE and within_s == LOCAL_S else within_s
+        limit_s = patient(READ_ALL_S, within_s) if name in _READ_WHOLE else within_s
         for check in await _looked(name, look, settings, limit_s):
             yield check
 

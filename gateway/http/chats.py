@@ -11,6 +11,7 @@ from starlette.responses import Response
 from gateway.http.errors import json_response
 from gateway.http.health import LaneOut
 from gateway.http.lanes import lanes_of_all
+from gateway.http.paging import PER_PAGE, Cursor, Limit, bad_cursor
 from gateway.http.peers import Peers
 from gateway.http.recall import MAX_LIMIT, MAX_TEXT_CHARS, HitOut
 from gateway.http.session_shapes import SessionRowOut
@@ -18,7 +19,9 @@ from gateway.http.shape import Shape, needs
 from gateway.service.chat_list import ChatList
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.service.pages import BadCursor
 from gateway.service.search import Search
+from gateway.service.sessions import SessionService
 
 
 class ChatOut(Shape):
@@ -50,9 +53,13 @@ class ChatsOut(Shape):
 
 
 class SessionsOfChat(Shape):
-    """The sessions of a chat, the active one first, then the one that spoke last."""
+    """A page of a chat's sessions, the active one first, then the one that spoke last.
+
+    ``next`` is the cursor of the page behind.
+    """
 
     sessions: list[SessionRowOut]
+    next: str | None
 
 
 class SearchOut(Shape):
@@ -91,8 +98,14 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
     )
     async def get_sessions(
         key: Annotated[str, Query(min_length=1, max_length=MAX_KEY_CHARS, description="channel:chat_id")],
+        limit: Limit = PER_PAGE,
+        cursor: Cursor = None,
     ) -> Response:
-        return json_response({"sessions": await ChatList(chats).sessions(key)})
+        try:
+            rows, following = await SessionService(chats).page_of(key, limit, cursor)
+        except BadCursor:
+            raise bad_cursor() from None
+        return json_response({"sessions": [row.as_dict() for row in rows], "next": following})
 
     @router.get(
         "/search",

@@ -21,7 +21,7 @@ from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound
 from gateway.service.completion import Completion
 from gateway.turns.agent_choice import AgentChoice
-from session.transcript.agent import parted
+from session.transcript.agent import named, parted
 
 OURS = "chat-gateway"
 CHANNEL = "web"
@@ -89,7 +89,7 @@ async def _answering(chats: ChatService, key: str, agent: str) -> str:
     settings, services = chats.application.settings, chats.application.services
     if not settings.agents or services is None:
         return settings.model.name
-    name = _choice(chats).named(agent) if agent else parted((await services.circles.of_next(key)).name)[0]
+    name = named(agent) if agent else parted((await services.circles.of_next(key)).name)[0]
     return settings_of(settings, name).model.name
 
 

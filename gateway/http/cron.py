@@ -12,11 +12,13 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from channels.cron.by_hand import run_now
-from channels.cron.job import BadJob, coming, new_row, runs, shown
+from channels.cron.job import CHANNEL, BadJob, coming, new_row, runs, shown
 from channels.cron.jobs_file import CronFile, NoJob
 from channels.cron.schedule import BadSchedule, asked, slot_name
 from channels.errors import ChannelError
 from gateway.app.heartbeat import Texts
+from gateway.config.agents import agents_of, no_agent
+from gateway.config.settings import Settings
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.messages import Accepted
 from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
@@ -24,6 +26,7 @@ from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.pages import Place, digest
 from gateway.service.zones import zone_for
+from gateway.turns.agent_choice import AgentChoice
 
 T = TypeVar("T")
 
@@ -32,6 +35,7 @@ class JobIn(BaseModel):
     """A job: one of ``every``, ``cron``, ``at`` (the last two perhaps with ``tz``) and ``heartbeat``.
 
     Answers go ``to`` a chat, in whose ``session`` it runs, or in its own. A heartbeat needs no ``message``.
+    ``agent`` is whose job it is, one that the chat may choose; without it whichever the chat has then.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -45,6 +49,7 @@ class JobIn(BaseModel):
     to: str = ""
     session: Literal["job", "chat"] = "job"
     name: str = ""
+    agent: str = ""
     missed: Literal["skip", "once", "all"] = "once"
 
 
@@ -102,7 +107,8 @@ def routes(chats: ChatService) -> APIRouter:
     @router.post("", status_code=201, summary="Add a job", response_model=JobOut, **needs("write", 409))
     async def post(body: JobIn) -> Response:
         now = datetime.now(UTC)
-        zone = await zone_for(settings, body.to)
+        _check_agent(settings, body)
+        zone = await zone_for(settings, body.to, body.agent)
         wanted = {"every": body.every, "expr": body.cron, "tz": body.tz, "at": body.at}
         try:
             schedule = asked(**wanted, heartbeat=body.heartbeat, zone=zone, now=now)
@@ -115,6 +121,7 @@ def routes(chats: ChatService) -> APIRouter:
                 policy=body.missed,
                 in_chat=body.session == "chat",
                 heartbeat=body.heartbeat is not None,
+                agent=body.agent,
             )
         except (BadSchedule, BadJob) as error:
             raise HttpError(400, str(error), hint=error.hint) from None
@@ -172,6 +179,15 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
         return json_response(
             await _done(run_now(file(), job_id, chats.application.intake.accept, texts)), 202
         )
+
+
+def _check_agent(settings: Settings, body: JobIn) -> None:
+    """Refuse an agent that is not configured (400), or that the chat may not choose (403)."""
+    if unknown := no_agent(settings, body.agent):
+        raise HttpError(400, unknown, hint="leave it out, or name one of GET /v1/models")
+    choice = AgentChoice(tuple(settings.agents), agents_of(settings))
+    if body.agent and (refusal := choice.refusal(body.to or f"{CHANNEL}:", body.agent)):
+        raise HttpError(403, refusal, hint="chat-gateway cron add --agent may name any")
 
 
 def _place(row: Mapping[str, Any]) -> Place:

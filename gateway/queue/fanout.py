@@ -34,7 +34,7 @@ class Fanout:
         self, topic: Topic, slots: Collection[int] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Receive what is told while the context is open; ``control`` goes to all, whatever the slots."""
-        listener = _Listener(topic, None if slots is None or topic == "control" else frozenset(slots))
+        listener = _Listener(topic, None if slots is None or topic != "events" else frozenset(slots))
         self._listeners.append(listener)
         try:
             yield listener

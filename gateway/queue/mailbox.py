@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
 INBOUND = "inbound"
-Topic = Literal["control", "events"]
+# "daemons" is heard by daemons alone, of a mailbox that several of them take from.
+Topic = Literal["control", "events", "daemons"]
 Mark = Callable[[], Awaitable[object]]
 
 
@@ -89,6 +90,10 @@ class Letter(Protocol):
 
         A mailbox that is about to hand its box over waits for the letters that were begun, and for no other.
         """
+        ...
+
+    def rest(self) -> None:
+        """Say that the work on it pauses, until it begins again: nobody waits for it meanwhile."""
         ...
 
 

@@ -38,11 +38,6 @@ class ChatList:
         found, count = await start_thread(lambda: _by_key(sessions, floor), name="chats")
         return {"chats": found, "count": count, "now": now // 1_000_000}
 
-    async def sessions(self, key: str) -> list[dict[str, Any]]:
-        """List the sessions of one chat, the active one first, then the one that spoke last."""
-        rows = [row for row in await self._chats.store.rows() if row.key == key]
-        return [row.as_dict() for row in sorted(rows, key=lambda row: not row.active)]
-
     def lanes(self) -> list[dict[str, Any]]:
         """List what runs and waits in this process, as ``status`` does."""
         return own_lanes(self._chats.application)

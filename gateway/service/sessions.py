@@ -45,6 +45,15 @@ class SessionService:
         """
         return page(await self._chats.store.rows(), _place, limit=limit, cursor=cursor, descending=True)
 
+    async def page_of(self, key: str, limit: int, cursor: str | None) -> tuple[list[SessionRow], str | None]:
+        """List those of one chat as ``page`` does, the active one first, then the one that spoke last.
+
+        Raises:
+            BadCursor: the cursor is none of ours.
+        """
+        rows = [row for row in await self._chats.store.rows() if row.key == key]
+        return page(rows, _place_of_chat, limit=limit, cursor=cursor, descending=True)
+
     async def find(self, session_id: str) -> SessionRow | None:
         """Find a session by its ULID."""
         for row in await self._chats.store.rows():
@@ -231,3 +240,7 @@ def _place(row: SessionRow) -> tuple[int, str]:
     """Return what the listing is ordered by: the last message in microseconds, then the ULID."""
     at = read_time(row.last_message_at)
     return (round(at.timestamp() * 1_000_000) if at is not None else 0, row.id)
+
+
+def _place_of_chat(row: SessionRow) -> tuple[int, int, str]:
+    return (int(row.active), *_place(row))

@@ -15,6 +15,7 @@ from session.transcript.life import Step
 _ENDS = {
     "stopped": "stopped",
     "silent": "ended",
+    "handed on": "handed on",
     "withdrawn": "withdrawn",
     "cleared": "cleared",
     "parked": "parked",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,8 +77,11 @@ class Tracer:
         """
         queue = await self._queue(message_id)
         of = key or "every chat"
-        key = key or await self._key(message_id, queue)
-        found = await start_thread(lambda: _Files(self._settings, key or "", message_id), name="trace")
+        keys = {key} if key else await self._keys(message_id, queue)
+        key = _one_of(keys, message_id)
+        found = await start_thread(
+            lambda: _Files(self._settings, key or "", message_id, before=keys - {key}), name="trace"
+        )
         entry = self._entry(key, message_id)
         letters = [each for each in queue.letters if _is_of(each.key, key)]
         parked = [each for each in queue.parked if each.key is None or _is_of(each.key, key)]
@@ -122,20 +125,34 @@ class Tracer:
         found.letters = list(letters or ())
         return found
 
-    async def _key(self, message_id: str, queue: _Queue) -> str | None:
+    async def _keys(self, message_id: str, queue: _Queue) -> set[str | None]:
         """Find whose message it is."""
-        keys = {each.key for each in queue.letters if each.box == INBOUND and each.id == message_id}
+        keys: set[str | None] = {
+            each.key for each in queue.letters if each.box == INBOUND and each.id == message_id
+        }
         keys |= {str(each.key) for each in queue.parked if each.box == INBOUND and each.id == message_id}
         keys |= {lane.key for lane in self._lanes or () if lane.find(message_id) is not None}
         keys |= await start_thread(lambda: _keys_on_disk(self._settings, message_id), name="trace")
-        if len(keys) > 1:
-            named = ", ".join(sorted(keys))
-            raise TracedTwice(f"several chats have a message {message_id}: {named}", hint="name the key")
-        return next(iter(keys), None)
+        return keys
 
     def _entry(self, key: str | None, message_id: str) -> Entry | None:
         lane = self._lanes.get(key) if self._lanes is not None and key is not None else None
         return lane.find(message_id) if lane is not None else None
+
+
+def _one_of(keys: Collection[str | None], message_id: str) -> str | None:
+    """Return whose message it is; a job's run that its chat handed on is the job's own.
+
+    Raises:
+        TracedTwice: several chats have such a message.
+    """
+    own = message_id.rpartition("@")[0]
+    if len(keys) == 2 and own in keys and split(own)[0] == "cron":
+        return own
+    if len(keys) > 1:
+        named = ", ".join(sorted(map(str, keys)))
+        raise TracedTwice(f"several chats have a message {message_id}: {named}", hint="name the key")
+    return next(iter(keys), None)
 
 
 def is_in_lane(found: Mapping[str, Any]) -> bool:
@@ -150,13 +167,15 @@ def joined(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _Files:
-    """What the files of a workspace tell; built in a thread."""
+    """What the files of a workspace tell; built in a thread. ``before``: the chat that handed it on."""
 
-    def __init__(self, settings: Settings, key: str, message_id: str) -> None:
+    def __init__(
+        self, settings: Settings, key: str, message_id: str, *, before: Iterable[str | None] = ()
+    ) -> None:
         state = settings.state
         steps: list[Step] = []
-        if key:
-            steps += lives.of_message(_layout(settings, key), key, message_id)
+        for each in filter(None, (*before, key)):
+            steps += lives.of_message(_layout(settings, each), each, message_id)
         steps += _due(message_id)
         steps += _of_approvals(ApprovalFiles(state), key, message_id)
         steps += _of_subagents(SubagentFiles(state), state / "usage", key, message_id)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from session.context.agents import Agents
-from session.transcript.agent import DEFAULT, shown
+from session.transcript.agent import DEFAULT, named, shown
 
 NO_SUCH = "There is no agent {}{}. There are: {}."
 FIXED = "The operator of this bot has chosen {} for this chat, and it stays."
@@ -26,10 +26,6 @@ class AgentChoice:
         """All of them, as people write them."""
         return [DEFAULT, *self.agents]
 
-    def named(self, name: str) -> str:
-        """Return the agent of a name: empty for the default one."""
-        return "" if name == DEFAULT else name
-
     def refusal(self, key: str, name: str, *, by_command: bool = False) -> str:
         """Say why an agent may not be chosen in a conversation; empty where it may.
 
@@ -39,12 +35,12 @@ class AgentChoice:
             near = difflib.get_close_matches(name, self.names, 1, 0.5)
             return NO_SUCH.format(name, f". Did you mean {near[0]}?" if near else "", ", ".join(self.names))
         bound = self.rules.bound(key)
-        if bound is not None and bound.fixed and bound.agent != self.named(name):
+        if bound is not None and bound.fixed and bound.agent != named(name):
             return FIXED.format(shown(bound.agent))
-        is_bound = bound is not None and bound.agent == self.named(name)
+        is_bound = bound is not None and bound.agent == named(name)
         return CLOSED.format(name) if name in self.rules.closed and not (by_command or is_bound) else ""
 
     def offered(self, channel: str) -> list[str]:
         """List the names that the chats of a channel may choose, or some of them have already."""
         bound = {each.agent for each in self.rules.bindings if each.value.partition(":")[0] == channel}
-        return [name for name in self.names if name not in self.rules.closed or self.named(name) in bound]
+        return [name for name in self.names if name not in self.rules.closed or named(name) in bound]

@@ -14,14 +14,17 @@ from typing import Protocol
 import structlog
 
 from channels.message import Inbound
+from gateway.turns import job_agents
 from gateway.turns.agent_choice import AgentChoice
+from gateway.turns.job_agents import HandedOn
 from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
+from gateway.turns.policy import Verdict
 from gateway.turns.spawning import is_of_subagent
 from session.context.agents import Agents
 from session.store import switch_session
 from session.store.store import Session, Store, View
-from session.transcript.agent import AGENT, DEFAULT, agent_in, shown
+from session.transcript.agent import AGENT, agent_in, named, shown
 from session.transcript.key import SessionKey
 from session.turn import commands
 from session.turn.commands import Command, Commands, EndSubagents
@@ -141,29 +144,36 @@ class ChatAgents:
             return inbound.model_copy(update={"text": command.rest, "kind": "command"}), agent
         return inbound.model_copy(update={"text": f"/agent {agent}"}), ""
 
-    async def before(self, entry: Entry, session: Session) -> Answers | Refused:
+    async def before(self, entry: Entry, session: Session) -> Answers | Refused | HandedOn | Verdict:
         """Return who answers a letter that has not ended; a session of another agent ends before it.
 
         A result of a subagent is for the session that started it, and a turn that began goes on as it began.
+        A job that an agent has is asked of no other one: it is handed on, or set aside (``Verdict``).
 
         Raises:
             Fenced, StoreError, MailboxDown: call it again; what a crash cut short is finished.
         """
-        mine = agent_in(session.metadata)
+        mine, inbound = agent_in(session.metadata), entry.inbound
+        its_own = job_agents.agent_of(inbound)
+        if its_own is not None and its_own not in self._every:
+            return job_agents.gone(inbound)
         if len(self._every) == 1 and not mine:
             return self._every[""]
-        inbound = entry.inbound
         if inbound.kind == "result" or is_of_subagent(inbound) or session.find(inbound.id) is not None:
             return self.of(session)
         if entry.agent:
             # A bound command leads to whom it is bound; a message that names an agent goes by /agent's rules.
             if refusal := self._refusal(inbound, entry.agent, by_command=not inbound.agent):
                 return Refused(refusal)
-            chosen = _named(entry.agent)
+            chosen = named(entry.agent)
             # Each message of such a client names its agent: what is so anyway is not chosen again.
             if not inbound.agent or self._rules.of(inbound.key, session.journal.agent) != chosen:
                 await session.journal.choose(inbound.id, chosen)
         wanted = await self._wanted(inbound, session)
+        if its_own is not None and its_own != wanted:
+            if not job_agents.is_own(inbound):
+                return await job_agents.hand_on(session, inbound)
+            wanted = its_own
         if wanted != mine:
             await self._turn_to(session, wanted, inbound.id)
         if await self._finish(session, inbound.id) and not entry.agent and not _chooses(inbound):
@@ -182,12 +192,12 @@ class ChatAgents:
         if refusal := self._refusal(inbound, name):
             return refusal
         # What was chosen is known first: a crash behind it ends in the same.
-        await session.journal.choose(inbound.id, _named(name))
-        if _named(name) != agent_in(session.metadata):
-            await self._turn_to(session, _named(name), inbound.id)
+        await session.journal.choose(inbound.id, named(name))
+        if named(name) != agent_in(session.metadata):
+            await self._turn_to(session, named(name), inbound.id)
         await self._finish(session, inbound.id)
         log.info("agent.chosen", agent=name)
-        return ANSWERS.format(name, self._about(_named(name)))
+        return ANSWERS.format(name, self._about(named(name)))
 
     async def _wanted(self, inbound: Inbound, session: Session) -> str:
         key = self._rules.decided_in(inbound.key, inbound.answer_to or "")
@@ -238,10 +248,6 @@ class ChatAgents:
     def _about(self, agent: str) -> str:
         known = self._every.get(agent)
         return f" ({known.description})" if known is not None and known.description else ""
-
-
-def _named(name: str) -> str:
-    return "" if name == DEFAULT else name
 
 
 def _chooses(inbound: Inbound) -> bool:

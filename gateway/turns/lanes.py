@@ -285,6 +285,9 @@ class Lanes:
         if again is None:
             lane.shift()
             self._add_left(entry)
+        else:
+            # It may wait for hours, for a model or a person, and would hold up all that shares its queue.
+            entry.letter.rest()
         return again
 
     def _add_left(self, entry: Entry) -> None:

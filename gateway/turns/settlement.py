@@ -17,6 +17,7 @@ from gateway.observer import NOTHING, Observer, TurnEnded
 from gateway.queue.mailbox import Mailbox, Post
 from gateway.turns import replies
 from gateway.turns.events import EventKind, Events
+from gateway.turns.job_agents import HandedOn
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.policy import Verdict
@@ -110,6 +111,19 @@ class Settlement:
             await self._notices.show(kind, inbound, post, reply.text, reply.seq)
         if inbound.kind == "result" and self._subagents is not None:
             await self._subagents.settled(inbound)
+        return None
+
+    async def hand_on(self, entry: Entry, to: HandedOn) -> RetryAfter | None:
+        """Put a letter into the lane in which its turn is to run, and let go of it here, both or neither.
+
+        Raises:
+            LetterLost, MailboxDown: as ``send``.
+        """
+        if entry.letter.lost:
+            return RetryAfter(SOON_S)
+        await self._mailbox.settle(entry.letter, [to.post])
+        entry.settled = entry.letter
+        log.info("letter.handed_on", to=to.letter.key)
         return None
 
     async def _end_in_silence(self, entry: Entry, reply: Reply) -> None:

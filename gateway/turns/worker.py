@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,22 +14,24 @@ from gateway.errors import LetterLost, MailboxError
 from gateway.observer import Observer
 from gateway.queue.mailbox import INBOUND, Mailbox, carried
 from gateway.queue.retry import back_off_s
-from gateway.turns import chat_migration, edits, outcomes
+from gateway.turns import chat_migration, edits, job_agents, outcomes
 from gateway.turns.agents import AgentSet, Answers, ChatAgents, Refused
 from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempts
-from gateway.turns.collect import Collecting, QueueRules
+from gateway.turns.collect import Collecting
 from gateway.turns.events import Events
 from gateway.turns.flood import Refusals
 from gateway.turns.idle import IdleBoundary
+from gateway.turns.job_agents import HandedOn
 from gateway.turns.jobs import Jobs, is_job
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from gateway.turns.letter_rules import LetterRules
 from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
 from gateway.turns.outages import Outages
 from gateway.turns.parking import Parking
-from gateway.turns.policy import ATTEMPTS_SAID, FENCED_TRIES, Verdict
+from gateway.turns.policy import ATTEMPTS_SAID, Verdict
 from gateway.turns.quota import Quota
 from gateway.turns.running import TurnRuns
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
@@ -48,20 +49,6 @@ from session.turn.turn import Reply, Request
 log = structlog.get_logger("worker")
 
 Enclosures = Callable[[Session, Request, str], Awaitable[Sequence[Attachment]]]
-
-
-@dataclass(frozen=True, slots=True)
-class LetterRules:
-    """The figures that decide over letters, of ``[limits]`` and our own."""
-
-    concurrent_turns: int = 64
-    attempts: int = 3
-    outage_hours: float = 24
-    pending_per_chat: int = 50
-    flood_per_chat: int = 5000
-    idle_hours: float = 0
-    fenced_tries: int = FENCED_TRIES
-    queue: QueueRules = field(default_factory=QueueRules)
 
 
 class Worker:
@@ -307,6 +294,8 @@ class Worker:
             return await chat_migration.settle(self._store, session, inbound, moved_to)
         if inbound.kind == "edit":
             return await edits.settle(session, inbound, at=self._turns.now())
+        if (handed_on := job_agents.handed_on(session, inbound)) is not None:
+            return await self._settlement.hand_on(entry, handed_on)
         command = outcomes.command(inbound)
         if await self.orders.answered(inbound, command):
             return Reply(silent=True)
@@ -330,6 +319,11 @@ class Worker:
         if isinstance(agent, Refused):
             known = await session.journal.conclude(inbound.id, "command", text=agent.text)
             return Reply(text=agent.text, seq=known.seq or 0)
+        if isinstance(agent, HandedOn):
+            return await self._settlement.hand_on(entry, agent)
+        if isinstance(agent, Verdict):
+            await self._parking.park(entry, session, agent)
+            return None
         if (pause := self._collecting.pause(entry, session)) is not None:
             return pause
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -158,6 +159,23 @@ def append_whole(fd: int, data: bytes, *, size: int) -> None:
         raise StoreError(
             f"append refused: {error.strerror}", hint="free some disk space; nothing was written"
         ) from error
+
+
+def sync_or_cut(fd: int, size: int) -> None:
+    """Sync what was appended to a file of ``size`` bytes; where the disk refuses, it is cut off again.
+
+    Linux calls pages clean that it could not write: they would be read as if they were on disk, and no later
+    sync would bring them there.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    try:
+        durable.sync_data(fd)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)
+        raise
 
 
 def copy_rest(source: int, target: int, offset: int, *, until: int | None = None) -> None:

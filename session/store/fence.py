@@ -27,6 +27,7 @@ from durable import (
     new_file,
     open_private,
     replacing,
+    sync_file,
     sync_folder,
     try_lock,
 )
@@ -133,6 +134,7 @@ class Held:
             return ours
         for epoch in {*record.renew, record.epoch}:
             self.fence.remove_temps(epoch)
+        self.fence.settle_files()
         self._put_record(LockRecord(key, self.fence.owner, record.epoch + 1, record.renew))
         if record.renew:
             self.renew()
@@ -352,6 +354,23 @@ class Fence:
         """Take away the temporary files of a writer that is dead or overtaken."""
         for folder in self._folders():
             discard(self.temp(folder, epoch))
+
+    def settle_files(self) -> None:
+        """Bring to disk what the writer before wrote, and may have died before it synced.
+
+        What is read now is believed from here on: a reply that was told by it must not be made anew after
+        a power cut.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        try:
+            for path in (self._layout.transcript(self._stem), self._layout.journal(self._stem)):
+                if path.parent.is_dir():
+                    sync_file(path)
+                    sync_folder(path.parent)
+        except OSError as error:
+            raise StoreError(f"a conversation could not be synced: {error.strerror}") from error
 
     def renew_files(self, held: Held) -> None:
         """Copy transcript and journal over themselves, so that an overtaken writer wakes on orphans.

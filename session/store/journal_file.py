@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from durable import make_folder, sync_data, write_all
-from session.disk.layout import Layout, Seen, append_whole, read_file, seen
+from durable import make_folder, write_all
+from session.disk.layout import Layout, Seen, append_whole, read_file, seen, sync_or_cut
 from session.errors import StoreError
 from session.store.fence import Fence, Held, Wait
 from session.store.writer import Changed, again
@@ -152,7 +152,7 @@ class JournalFile:
             os.ftruncate(fd, self._keep)
             size = self._keep
         append_whole(fd, data, size=size)
-        sync_data(fd)
+        sync_or_cut(fd, size)
         # Who was frozen here may have been overtaken: the entry is in a file that is no longer the journal.
         held.check()
         self._seen = seen(fd)

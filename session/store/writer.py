@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from ulid import ULID
 
-from durable import begin_sync, make_folder, sync_data, write_all, write_lines
-from session.disk.layout import Layout, OpenFile, Seen, append_whole, copy_rest, seen, taken
+from durable import begin_sync, make_folder, write_all, write_lines
+from session.disk.layout import Layout, OpenFile, Seen, append_whole, copy_rest, seen, sync_or_cut, taken
 from session.disk.threads import WriteThenSync, finished
 from session.errors import Fenced, StoreError
 from session.store.fence import Busy, Fence, Held, Wait
@@ -242,7 +242,7 @@ class TranscriptWriter:
 
         def sync() -> int | None:
             with rest:
-                sync_data(fd)
+                sync_or_cut(fd, size)
                 # Who was frozen here may have been overtaken: these lines are in a file that is no longer it.
                 held.check()
                 self._seen = seen(fd)

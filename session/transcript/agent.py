@@ -35,6 +35,11 @@ def shown(agent: str) -> str:
     return agent or DEFAULT
 
 
+def named(name: str) -> str:
+    """Return the agent that people call by this name; empty: the default one."""
+    return "" if name == DEFAULT else name
+
+
 def parted(name: str) -> tuple[str, str]:
     """Take the name of a scope apart: its agent, empty for the default one, and its name among that one's."""
     top, _, rest = name.partition("/")

@@ -279,6 +279,8 @@ def of_journal(entries: Iterable[Entry], message_id: str) -> list[Step]:
 def _end(entry: Entry, at: datetime | None) -> Iterator[Step]:
     yield from _before(entry, "journal")
     step, words = _ENDS.get(str(entry.get("kind")), ("ended", "it ended"))
+    if entry.get("reason") == "handed_on":
+        step, words = "handed on", "its run went on to the job's own conversation, with the agent of the job"
     fields = {name: entry[name] for name in ("reason", "to") if entry.get(name)}
     yield Step(at, step, words, "journal", fields)
 

@@ -29,6 +29,7 @@ from session.transcript.line import (
 )
 from session.transcript.lines import Lines
 from session.transcript.rescue import rescue, too_deep
+from session.transcript.torn_append import torn_append
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -164,7 +165,8 @@ class Transcript:
 
     def grow(self, raw: bytes, line: Mapping[str, Any]) -> None:
         """Take in a message line that now stands at the end."""
-        self.messages.append(raw)
+        # What orjson writes keeps its buffer of 4 kB behind it: a copy takes what the line takes.
+        self.messages.append(bytes(memoryview(raw)))
         self.index.add(len(self.messages) - 1, line)
         if not isinstance(self.messages, Lines):
             self.line_bytes += len(raw) + 64
@@ -234,6 +236,12 @@ def parse(data: bytes, *, stem: str) -> Transcript:
         data: the whole file.
         stem: its name without ``.jsonl``, from which the key comes where line 1 names none.
     """
+    torn = torn_append(data)
+    if torn is not None:
+        # As with a torn tail, the next append cuts it off.
+        transcript = parse(data[:torn], stem=stem)
+        transcript.size = len(data)
+        return transcript
     transcript = Transcript(stem, size=len(data))
     transcript.keep = transcript.size
     plain = _without_mark(data, transcript.damage)

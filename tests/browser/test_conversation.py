@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 
 from playwright.async_api import expect
 
 from tests.browser.rig import Console
-from tests.browser.seeds import long_chat
+from tests.browser.seeds import NOW, long_chat, write_session
 from tests.support.harness import ask
 from tests.support.model_server import Reply
 from tests.support.until import until
@@ -164,6 +165,22 @@ async def test_a_conversation_is_deleted_for_good(console: Console) -> None:
 
     await expect(page.locator(".chat-row", has_text="soon nobody knows")).to_have_count(0)
     assert not list((console.gateway.workspace / "sessions").rglob("web_gone*"))
+
+
+async def test_all_sessions_of_a_chat_are_listed(console: Console) -> None:
+    """One more than the largest page of the listing has."""
+    for number in range(1001):
+        at = NOW - timedelta(minutes=number + 1)
+        write_session(console.gateway.workspace, "web:often", [], begun=at, ended=at)
+    page = await console.open("chats/web:often")
+    await console.say("and here")
+    await console.sees("stub: and here")
+    await page.get_by_role("button", name="Details").click()
+    links = page.locator(".session-list a")
+    await expect(links).to_have_count(1002)
+
+    found = await links.evaluate_all("(all) => all.map((one) => one.getAttribute('href'))")
+    assert len(set(found)) == 1002
 
 
 async def test_another_program_s_messages_come_into_the_open_chat(console: Console) -> None:

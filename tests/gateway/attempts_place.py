@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.support import forked
 from tests.support.harness import ROOT
 
 WITHIN_S = 60
@@ -17,7 +18,7 @@ WITHIN_S = 60
 class Life:
     """One process of ``attempts_victim``, and the lines it said."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: forked.Awaited) -> None:
         self.lines: list[str] = []
         self._process = process
         self._silent = False
@@ -92,7 +93,7 @@ class Place:
     @asynccontextmanager
     async def life(self, how: str) -> AsyncIterator[Life]:
         """Start the next life; what is left of it in the end is killed."""
-        process = await asyncio.create_subprocess_exec(
+        process = await forked.spawn(
             *(sys.executable, "-m", "tests.gateway.attempts_victim", str(self.folder), how, *self._broker),
             cwd=ROOT,
             stdin=asyncio.subprocess.PIPE,

@@ -20,7 +20,7 @@ import structlog
 
 from channels.message import Inbound
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script
 from tests.gateway.worker_rig import Rig

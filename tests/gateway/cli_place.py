@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.__main__ import main
+from tests.support import forked
 from tests.support.harness import ROOT
 
 SAMPLES = ROOT / "tests" / "data" / "nanobot-samples"
@@ -73,11 +74,10 @@ def command(
     *args: str, cwd: Path, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
-    return subprocess.run(
+    return forked.run(
         [*PROGRAM, *args],
         cwd=cwd,
         env=clean | {"HOME": str(cwd), "PYTHONPATH": str(ROOT)} | dict(environ or {}),
-        capture_output=True,
         text=True,
         timeout=60,
     )

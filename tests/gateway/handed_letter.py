@@ -21,3 +21,5 @@ class HandedLetter:
 
     def begin(self) -> bool:
         return not self.lost
+
+    def rest(self) -> None: ...

@@ -25,7 +25,7 @@ from channels.message import read_outbound
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Letter, Post, outbound
 from gateway.turns.collect import QueueRules
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.testing import Script
 from session.turn.turn import TurnLimits

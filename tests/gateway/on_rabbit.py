@@ -15,10 +15,12 @@ from gateway.errors import MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.shares import owners
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.queue.rabbitmq.wire import Sending
 from gateway.testing import ADA, post
 from session.transcript.key import slot_of
+from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 # Fifty keys of one partition of four.
@@ -116,6 +118,7 @@ __all__ = [
     "put_surely",
     "send_bare",
     "serving",
+    "sharers",
     "until_ready",
     "vanish",
 ]
@@ -143,13 +146,22 @@ def by_key(letters: Sequence[Letter]) -> dict[str, list[str]]:
     return came
 
 
+def sharers(count: int, partition: int, *, partitions: int = 4) -> list[str]:
+    """Name daemons of which the last one owns ``partition`` once all are there."""
+    for draw in range(1000):
+        names = [f"{draw}-{number}" for number in range(count)]
+        if owners(partitions, names)[partition] == names[-1]:
+            return names
+    raise AssertionError("no such names")
+
+
 @asynccontextmanager
 async def held_by_a_victim(
     url: str, name: str, *, take: int, settle: int, max_bytes: int | None = None
 ) -> AsyncIterator[int]:
     """Have another process take letters, settle the first of them, and hold the rest; give its pid."""
     bound = [] if max_bytes is None else [str(max_bytes)]
-    victim = await asyncio.create_subprocess_exec(
+    victim = await forked.spawn(
         *[sys.executable, "-m", "tests.gateway.rabbit_victim", url, name, str(take), str(settle), *bound],
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,

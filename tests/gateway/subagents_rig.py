@@ -12,9 +12,9 @@ from typing import Any
 
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
+from gateway.turns.letter_rules import LetterRules
 from gateway.turns.spawning import Spawning
 from gateway.turns.subagents import Subagents
-from gateway.turns.worker import LetterRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session, Store
 from session.subagents.records import Subagent, SubagentFiles

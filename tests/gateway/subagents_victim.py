@@ -20,7 +20,7 @@ import structlog
 
 from channels.message import read_outbound
 from gateway.queue.mailbox import outbound
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script

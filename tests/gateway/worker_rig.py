@@ -16,7 +16,8 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
 from gateway.turns.agents import Agent, AgentSet
 from gateway.turns.events import Events
-from gateway.turns.worker import LetterRules, Worker
+from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import Worker
 from session.compaction.compactions import Compactions
 from session.errors import ModelAway
 from session.store.store import Session, Store

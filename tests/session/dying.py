@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support import forked
 from tests.support.dying import die_at
 from tests.support.harness import ROOT
 
@@ -34,7 +35,7 @@ def victims(module: str, folder: Path, *more: str) -> int:
 
 async def victim(module: str, folder: Path, *more: str) -> int:
     """Run a module of ``tests.session`` as a process that dies somewhere; return how it ended."""
-    process = await asyncio.create_subprocess_exec(
+    process = await forked.spawn(
         *(sys.executable, "-m", f"tests.session.{module}", str(folder), *more),
         cwd=ROOT,
         stderr=asyncio.subprocess.DEVNULL,

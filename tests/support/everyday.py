@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 _FIXTURES = {"broker", "broker_name"}
-_STARTERS = {"subprocess", "multiprocessing", "create_subprocess_exec", "fork", "forkpty", "posix_spawn"}
+_STARTERS = {
+    "subprocess",
+    "forked",
+    "multiprocessing",
+    "create_subprocess_exec",
+    "fork",
+    "forkpty",
+    "posix_spawn",
+}
 
 
 def is_slow(item: pytest.Item) -> bool:

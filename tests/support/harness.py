@@ -19,7 +19,7 @@ from tests.support.until import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 120
-# Tests fork their daemons from a process that has imported everything; benchmarks and chaos do not.
+# Tests fork their daemons from a process that has imported everything; benchmarks do not.
 FORKS = False
 
 
@@ -196,13 +196,14 @@ async def _started(
 
     ``prefix``: a program that starts it, such as ``prlimit`` with its options.
     """
+    out = asyncio.subprocess.PIPE if stdout else asyncio.subprocess.DEVNULL
     if FORKS and not anew and not prefix:
-        return await prepared.spawn(words, env=environment(config), stdout=stdout)
+        return await prepared.spawn(words, env=environment(config), stdout=out)
     return await asyncio.create_subprocess_exec(
         *(*prefix, sys.executable, "-m", *words),
         cwd=ROOT,
         env=environment(config),
-        stdout=asyncio.subprocess.PIPE if stdout else asyncio.subprocess.DEVNULL,
+        stdout=out,
         stderr=asyncio.subprocess.PIPE,
         # A traceback of the log is one line, and may be long.
         limit=2**24,

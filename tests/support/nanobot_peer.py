@@ -4,13 +4,14 @@
 own classes and saves it; ``{"do": "add", "workspace", "key", "messages"}`` loads one, adds and saves it;
 ``{"do": "read", "workspace", "keys"}`` loads sessions and answers
 ``{key: {"count", "history", "last_consolidated", "metadata", "warnings"}}``, where ``history`` is what its
-``get_history`` gives. ``save``, ``load`` and ``loop`` measure, those with ``cron`` drive their scheduler:
-see their functions.
+``get_history`` gives. ``save``, ``load``, ``loop`` and ``memory`` measure, those with ``cron`` drive their
+scheduler: see their functions.
 
 Only the standard library and nanobot are imported here.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import sys
@@ -99,11 +100,8 @@ def load(workspace, key, times, history):
     return {"took": took, "count": len(session.messages)}
 
 
-def loop(workspace, turns):
-    """Seconds of each of ``turns`` turns of one session through its whole loop; all messages wait."""
-    from nanobot.agent.loop import AgentLoop
-    from nanobot.bus.events import InboundMessage
-    from nanobot.bus.queue import MessageBus
+def stub_provider():
+    """A model in their process that answers at once; where it is offered save_memory alone, it saves."""
     from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
 
     class Stub(LLMProvider):
@@ -118,24 +116,84 @@ def loop(workspace, turns):
         def get_default_model(self):
             return "stub"
 
+    try:
+        return Stub()
+    except TypeError:
+        # From 0.3 on a provider has a name.
+        return Stub(provider_name="stub")
+
+
+def provider_at(api_base):
+    """Their own provider for a server that speaks as OpenAI does."""
+    try:
+        from nanobot.providers.litellm_provider import LiteLLMProvider
+    except ImportError:
+        from nanobot.providers.openai_compat_provider import OpenAICompatProvider
+
+        return OpenAICompatProvider(api_key="none", api_base=api_base, default_model="stub")
+    return LiteLLMProvider(api_key="none", api_base=api_base, default_model="openai/stub")
+
+
+def loop(workspace, turns, chats=1, api_base=None, reached=None, size=0):
+    """Seconds of each of ``turns`` turns of ``chats`` sessions through its whole loop; all messages wait.
+
+    ``api_base`` names a server for the model; without one a stub in the process answers. ``reached`` is a
+    file to which a line goes with each answer. ``size`` is the length of a message, about.
+    """
+    from nanobot.agent.loop import AgentLoop
+    from nanobot.bus.events import InboundMessage
+    from nanobot.bus.queue import MessageBus
+
+    with contextlib.suppress(ImportError, AttributeError):
+        from nanobot.config import schema
+
+        # From 0.3 on their settings name tools that are only known once the loop was imported.
+        schema._resolve_tool_config_refs()
+
     async def run():
         bus = MessageBus()
-        agent = AgentLoop(bus, Stub(), Path(workspace))
+        agent = AgentLoop(bus, provider_at(api_base) if api_base else stub_provider(), Path(workspace))
         task = asyncio.create_task(agent.run())
         took = []
         for number in range(turns):
-            await bus.publish_inbound(InboundMessage("cli", "ada", "direct", f"message {number}"))
+            text = f"message {number}".ljust(size, ".")
+            await bus.publish_inbound(InboundMessage("cli", "ada", f"direct{number % chats}", text))
         before = time.perf_counter()
         while len(took) < turns:
-            await bus.consume_outbound()
+            answer = await bus.consume_outbound()
+            # Newer ones tell of their progress on the same bus.
+            if not answer.content:
+                continue
             now = time.perf_counter()
             took.append(now - before)
             before = now
+            if reached:
+                with Path(reached).open("a") as file:
+                    file.write(f"{answer.chat_id}\n")
         agent.stop()
-        await task
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
         return {"took": took}
 
     return asyncio.run(run())
+
+
+def memory(workspace, chats, messages):
+    """Bytes of resident memory that loading ``chats`` sessions of ``messages`` each adds."""
+    manager = SessionManager(Path(workspace))
+    before = resident()
+    for number in range(chats):
+        session = manager.get_or_create(f"cli:m{number}")
+        assert len(session.messages) == messages
+        session.get_history(messages)
+    return {"bytes": resident() - before}
+
+
+def resident():
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+    raise OSError("no VmRSS")
 
 
 def cron_service(workspace, fired=None):

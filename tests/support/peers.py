@@ -73,6 +73,10 @@ NANOBOT_014_LOOP = Peer(
     ),
 )
 
+# Its own start brings hundreds of packages: they are what it is.
+NANOBOT_035_LOOP = Peer("nanobot-0.3.5-loop", (), ("nanobot-ai==0.3.5",))
+FASTSTREAM = Peer("faststream-0.7.8", (), ("aio-pika==10.2.1", "faststream[rabbit]==0.7.8", "uvloop==0.23.0"))
+
 
 def python(peer: Peer) -> Path:
     """Return the interpreter of a peer's environment, which is made first where there is none.
@@ -96,7 +100,8 @@ def _make(peer: Peer) -> None:
     shutil.rmtree(building, ignore_errors=True)
     venv.create(building, symlinks=True, with_pip=False)
     _pip(peer, building, *peer.needs)
-    _pip(peer, building, "--no-deps", *peer.alone)
+    if peer.alone:
+        _pip(peer, building, "--no-deps", *peer.alone)
     building.rename(peer.folder)
 
 
@@ -124,18 +129,10 @@ def ask(peer: Peer, home: Path, *, timeout_s: float = 120, **request: Any) -> An
         timeout_s: after which it is killed.
         request: ``do`` and its arguments; paths as strings.
     """
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-    }
     done = subprocess.run(
         [python(peer), SCRIPT],
         input=json.dumps(request),
-        env=environment,
+        env=_environment(home),
         cwd=home,
         capture_output=True,
         text=True,
@@ -146,3 +143,23 @@ def ask(peer: Peer, home: Path, *, timeout_s: float = 120, **request: Any) -> An
     if done.returncode:
         raise AssertionError(f"{peer.name} failed at {request.get('do')}:\n{done.stderr[-4000:]}")
     return json.loads(done.stdout)
+
+
+def start(peer: Peer, home: Path) -> subprocess.Popen[bytes]:
+    """Start a nanobot as ``ask`` does, for a test that ends it: its request is still to be written to it."""
+    quiet = subprocess.DEVNULL
+    command = [python(peer), SCRIPT]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=_environment(home), cwd=home
+    )
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    }

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import forked
 from tests.support.until import until
 
 WITHIN_S = 150
@@ -32,23 +33,23 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(
-    workspace: Path, *args: str, env: dict[str, str] | None = None, stdin: str = ""
+    workspace: Path, *args: str, env: dict[str, str] | None = None, stdin: str = "", anew: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    """Run a verb to its end; ``anew``: not forked from a process that has its imports."""
+    return forked.run(
         command(workspace, *args),
-        capture_output=True,
         text=True,
         timeout=WITHIN_S,
         env=env or environment(),
         input=stdin,
         cwd=workspace,
-        check=False,
+        anew=anew,
     )
 
 
 @contextmanager
-def daemon(workspace: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
+def daemon(workspace: Path, env: dict[str, str] | None = None) -> Iterator[forked.Process]:
+    process = forked.start(
         command(workspace, "run"),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -87,17 +88,11 @@ def until_in(path: Path, text: str) -> None:
 class Terminal:
     """A process on a terminal of its own."""
 
-    def __init__(self, args: Sequence[str], cwd: Path, env: dict[str, str]) -> None:
+    def __init__(self, args: Sequence[str], cwd: Path, env: dict[str, str], *, anew: bool = False) -> None:
+        """``anew``: not forked from a process that has its imports."""
         self._us, them = pty.openpty()
-        self.process = subprocess.Popen(
-            args,
-            stdin=them,
-            stdout=them,
-            stderr=them,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=_take_terminal,
+        self.process = forked.start(
+            args, stdin=them, stdout=them, stderr=them, env=env, cwd=cwd, terminal=True, anew=anew
         )
         os.close(them)
         self.seen = ""
@@ -134,11 +129,3 @@ class Terminal:
         self.process.wait()
         if self._us >= 0:
             os.close(self._us)
-
-
-def _take_terminal() -> None:
-    """Make stdin the controlling terminal, so that Ctrl-C arrives as a signal."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -42,14 +42,6 @@ def agents_in(workspace: Path, stem: str) -> list[str | None]:
     return [head_of(path)["metadata"].get("agent") for path in paths]
 
 
-@pytest.fixture
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Configure the queue that a test names: nothing for the embedded one."""
-    if request.param == "embedded":
-        return {}
-    return on(request.getfixturevalue("broker"), request.getfixturevalue("broker_name"))
-
-
 @pytest.mark.parametrize(
     ("queue", "point", "text"),
     [

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker import Broker
 from tests.support.harness import Daemon, status
 from tests.support.model_server import ModelServer, Reply
-from tests.support.place import lines_of, on
+from tests.support.place import lines_of
 from tests.support.telegram_chats import Sent
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
@@ -20,15 +19,6 @@ from tests.system.platform_place import ADA, told, with_telegram
 
 EVE = 666
 GROUP = -5
-
-
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The configuration of each kind of queue."""
-    if request.param == "embedded":
-        return {}
-    broker: Broker = request.getfixturevalue("broker")
-    return on(broker, request.getfixturevalue("broker_name"))
 
 
 def approved(text: str) -> Callable[[Sent], bool]:

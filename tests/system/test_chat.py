@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.daemons import DaemonRegistry
+from tests.support import forked
 from tests.system.terminal import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run, until_in
 
 
@@ -93,14 +94,12 @@ def test_timeout(tmp_path: Path, attached: bool) -> None:
 def test_notice_instead_of_a_reply(running: Path) -> None:
     """What is a notice goes to stderr, and the command fails."""
     done = run(running, "chat", "-m", "x" * 100, "--key", "web:a" + "b" * 10)
-    too_large = subprocess.run(
+    too_large = forked.run(
         command(running, "chat"),
         input="x" * (2**20 + 1),
-        capture_output=True,
         text=True,
         timeout=WITHIN_S,
         env=environment(),
-        check=False,
     )
 
     assert done.stdout == f"echo: {'x' * 100}\n"

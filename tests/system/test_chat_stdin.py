@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.system.terminal import WITHIN_S, command, environment, run
 
 
@@ -39,13 +39,12 @@ def test_a_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     """A redirected file is read as a pipe is; what is no UTF-8 becomes a replacement character."""
     (tmp_path / "notes").write_bytes(b"caf\xe9\n")
     with (tmp_path / "notes").open("rb") as notes:
-        done = subprocess.run(
+        done = forked.run(
             command(tmp_path, "chat", "-m", "look"),
             stdin=notes,
-            capture_output=True,
             timeout=WITHIN_S,
             env=environment(),
-            check=False,
+            cwd=tmp_path,
         )
 
     assert (done.returncode, done.stdout.decode()) == (0, "echo: look\n\ncaf\ufffd\n")
@@ -55,14 +54,13 @@ def test_a_pipe_that_nobody_closes_is_left_out_and_said(tmp_path: Path) -> None:
     """A caller that never writes and never closes does not hold the message up."""
     reading, writing = os.pipe()
     try:
-        done = subprocess.run(
+        done = forked.run(
             command(tmp_path, "chat", "-m", "hello"),
             stdin=reading,
-            capture_output=True,
             text=True,
             timeout=WITHIN_S,
             env=environment(),
-            check=False,
+            cwd=tmp_path,
         )
     finally:
         os.close(reading)

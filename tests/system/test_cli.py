@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.harness import ROOT, Daemon, ask, environment
 
 EDGES = ROOT / "tests" / "data" / "edge-sessions"
@@ -41,14 +41,12 @@ class Ran:
 
 def gateway(workspace: Path, *verb: str, config: Mapping[str, Any] | None = None) -> Ran:
     """Run one verb to its end."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "gateway", "--workspace", str(workspace), *verb],
         cwd=ROOT,
         env=environment({"http.port": 0, **(config or {})}),
-        capture_output=True,
         text=True,
         timeout=150,
-        check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
 

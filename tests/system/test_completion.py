@@ -104,7 +104,7 @@ def test_no_application_is_imported_for_it(tmp_path: Path) -> None:
     env |= {"_ARGCOMPLETE": "1", "COMP_LINE": "chat-gateway sessions show ", "COMP_POINT": "27"}
     env |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "answer")}
 
-    imported = run(tmp_path, env=env).stderr
+    imported = run(tmp_path, env=env, anew=True).stderr
 
     assert "gateway.cli.completing" in imported
     assert "pydantic" not in imported

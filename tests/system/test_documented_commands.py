@@ -58,6 +58,7 @@ NOT_HERE = {
     "make test": TESTS,
     "make check": TESTS,
     "chat-gateway downgrade": STOPPED,
+    "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {

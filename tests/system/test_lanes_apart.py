@@ -11,21 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from tests.support.broker import Broker
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer, Reply
-from tests.support.place import on, with_model
+from tests.support.place import with_model
 from tests.support.until import until
-
-
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    if request.param == "embedded":
-        return {}
-    broker: Broker = request.getfixturevalue("broker")
-    return on(broker, request.getfixturevalue("broker_name"))
 
 
 async def got(daemon: Daemon, path: str, **params: str) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker import Broker
 from tests.support.harness import ROOT, Daemon, ask
 from tests.support.model_server import ModelServer, Reply
-from tests.support.place import lines_of, on, with_model
+from tests.support.place import lines_of, with_model
 from tests.support.ports import KeptPort
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
@@ -23,15 +22,6 @@ from tests.system.platform_place import ADA, apart, with_telegram
 LOOK = [("ls", '{"path": "."}')]
 TOKEN = "correct-horse-battery-staple"
 CAPS = {"limits.cost_per_day_usd": 5.0, "limits.tokens_per_day": 1_000_000}
-
-
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The configuration of each kind of queue."""
-    if request.param == "embedded":
-        return {}
-    broker: Broker = request.getfixturevalue("broker")
-    return on(broker, request.getfixturevalue("broker_name"))
 
 
 async def scraped(url: str, token: str = "") -> str:

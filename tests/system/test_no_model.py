@@ -40,7 +40,7 @@ def has_log(text: str) -> bool:
 def test_no_key_is_told_at_once_and_nothing_is_sent(tmp_path: Path) -> None:
     """Exit 69 with the variable's name, after less than two seconds of work; the message waits nowhere."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = run(tmp_path, "chat", "-m", "hello", env=keyless())
+    done = run(tmp_path, "chat", "-m", "hello", env=keyless(), anew=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     queues = json.loads(run(tmp_path, "status", "--json", env=keyless()).stdout)["queues"]
 

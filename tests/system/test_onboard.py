@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.app.daemons import DaemonRegistry
+from tests.support import forked
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.model_server import ModelServer, Reply
@@ -281,8 +282,8 @@ async def test_a_model_that_refuses_ends_a_script(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-async def _piped(tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+async def _piped(tmp_path: Path, *words: str) -> forked.Awaited:
+    return await forked.spawn(
         *command(tmp_path / "w", "--config", str(tmp_path / "config.toml"), "onboard", *words),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -292,7 +293,7 @@ async def _piped(tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
     )
 
 
-async def _reads(process: asyncio.subprocess.Process, text: str) -> None:
+async def _reads(process: forked.Awaited, text: str) -> None:
     assert process.stderr is not None
     seen = ""
     while text not in seen:

@@ -12,7 +12,6 @@ import httpx
 import openai
 import pytest
 
-from tests.support.broker import Broker
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.until import until
@@ -26,14 +25,6 @@ AGENTS: dict[str, Any] = {
     "porter": {"choosable": False},
 }
 BINDINGS = [{"agent": "clerk", "chat": "web:books", "fixed": True}]
-
-
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    if request.param == "embedded":
-        return {}
-    broker: Broker = request.getfixturevalue("broker")
-    return {"broker.url": broker.url, "broker.name": request.getfixturevalue("broker_name")}
 
 
 @asynccontextmanager

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.foreign import foreign, inbound
@@ -19,15 +17,6 @@ from tests.support.place import lines_of, on, with_model
 from tests.system.platform_place import with_discord
 
 LOOK = [("ls", '{"path": "."}')]
-
-
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The configuration of each kind of queue."""
-    if request.param == "embedded":
-        return {}
-    broker: Broker = request.getfixturevalue("broker")
-    return on(broker, request.getfixturevalue("broker_name"))
 
 
 @asynccontextmanager

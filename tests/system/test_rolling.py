@@ -48,7 +48,11 @@ async def test_all_processes_are_restarted_in_turn(
             **{"facts.enabled": False, "memory.window": 100_000},
         )
         roles = ("session", "session", "channels")
-        former = [Daemon(workspace, role=role, config=config, prefix=prefix) for role in roles]
+        # A daemon of either version works beside one of the other, both before and after the change.
+        former = [
+            Daemon(workspace, role=role, config=config, prefix=program)
+            for role, program in zip(roles, (prefix, [], prefix), strict=True)
+        ]
         after = [Daemon(workspace, role=role, config=config) for role in roles]
         for daemon in former:
             await lives.enter_async_context(daemon)

@@ -22,15 +22,6 @@ from tests.support.until import until
 KEY, STEM = "web:ann", "web_ann"
 
 
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The configuration of each kind of queue."""
-    if request.param == "embedded":
-        return {}
-    broker: Broker = request.getfixturevalue("broker")
-    return on(broker, request.getfixturevalue("broker_name"))
-
-
 @asynccontextmanager
 async def serving(
     workspace: Path, queue: dict[str, Any] | None = None, **more: Any

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.system.terminal import WITHIN_S, command, environment, run
 
 EVIL = "a\x1b]0;owned\x07b\rc\x9b31m\td\x7f"
@@ -22,7 +23,7 @@ RAW = [bytes([code]) for code in (*range(9), *range(11, 32), 127)] + [
 def on_terminal(workspace: Path, *args: str) -> bytes:
     """Run a verb whose stdout and stderr are a terminal; return what reached it."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
+    process = forked.start(
         command(workspace, *args), stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment()
     )
     os.close(theirs)
@@ -67,16 +68,15 @@ def test_no_control_character_reaches_a_terminal(workspace: Path, verb: tuple[st
 
 
 def test_what_is_piped_is_exact_but_where_it_is_made_for_people(workspace: Path, tmp_path: Path) -> None:
-    answer = subprocess.run(
+    answer = forked.run(
         command(tmp_path, "chat", "-m", EVIL),
-        capture_output=True,
         env=environment(),
         timeout=WITHIN_S,
-        check=True,
     )
     shown = run(workspace, "sessions", "show", "cli:direct")
     as_json = run(workspace, "sessions", "show", "cli:direct", "--json")
 
+    assert answer.returncode == 0
     assert answer.stdout == f"echo: {EVIL}\n".encode()
     assert f"assistant: echo: {PLAIN}\n" in shown.stdout
     assert [raw for raw in RAW if raw.decode() in as_json.stdout] == []

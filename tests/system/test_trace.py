@@ -10,13 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import pytest
 
-from tests.support.broker import Broker
 from tests.support.harness import Daemon, ask, command, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.otlp_receiver import OtlpReceiver, Span
-from tests.support.place import lines_of, on, with_model
+from tests.support.place import lines_of, with_model
 from tests.support.team import Team
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
@@ -24,15 +22,6 @@ from tests.system.approvals_place import asks, decide, waiting, writing
 from tests.system.platform_place import ADA, with_telegram
 
 LOOK = [("ls", '{"path": "."}')]
-
-
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def queue(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The configuration of each kind of queue."""
-    if request.param == "embedded":
-        return {}
-    broker: Broker = request.getfixturevalue("broker")
-    return on(broker, request.getfixturevalue("broker_name"))
 
 
 async def traced(daemon: Daemon, message_id: str, **query: str) -> dict[str, Any]:

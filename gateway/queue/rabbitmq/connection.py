@@ -45,6 +45,7 @@ from gateway.queue.rabbitmq.wire import (
 RPC_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 CHANNELS_MAX = 2047
+_HUNG_UP = "the server hung up"
 # What they would say is raised here, and said once by the mailbox.
 for _name in ("aiormq", "aio_pika"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -370,6 +371,9 @@ def _renamed(url: str, about: str = "") -> Iterator[None]:
         raise LinkDown("the connection was closed") from None
     except MailboxDown:
         raise
+    except StopAsyncIteration:
+        # The library's own word for a server that hung up before its first byte.
+        raise LinkDown(f"{about}: {_HUNG_UP}" if about else _HUNG_UP) from None
     except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError, ValueError) as error:
         if cancelled():
             raise asyncio.CancelledError from None

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -20,6 +21,8 @@ from gateway.errors import MailboxDown
 from gateway.queue.held import HeldBytes
 from gateway.queue.mailbox import INBOUND, InMemory, Letter
 from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.presence import Presence
+from gateway.queue.rabbitmq.share import Share, waits_behind
 from gateway.queue.rabbitmq.stream import LetterBuffer, Stream
 from gateway.queue.rabbitmq.topology import QueueKind, grows_live
 from gateway.queue.rabbitmq.window import FIRST_WINDOW, FIXED_WINDOW, next_window
@@ -65,11 +68,21 @@ class QueueReader:
         return InMemory(letters, self._bytes_held.total, self._bytes_held.max_bytes, windows)
 
     @asynccontextmanager
-    async def take(self, box: str, queues: list[str]) -> AsyncIterator[AsyncIterator[Letter]]:
-        """Keep the queues open while the context is; entered once each was tried, where the broker is up."""
+    async def take(
+        self, box: str, queues: list[str], presence: Presence | None = None
+    ) -> AsyncIterator[AsyncIterator[Letter]]:
+        """Keep the queues open while the context is; entered once each was tried, where the broker is up.
+
+        With ``presence`` the queues are the partitions, in order, and shared out among daemons.
+        """
         buffer = LetterBuffer()
         tried = {queue: asyncio.Event() for queue in queues}
-        feeds = {f"take {queue}": self._feed(box, queue, buffer, tried[queue]) for queue in queues}
+        feeds = {
+            f"take {queue}": self._feed(
+                _Feed(box, queue, buffer, tried[queue], _share(presence, number, queue))
+            )
+            for number, queue in enumerate(queues)
+        }
         try:
             async with alongside(feeds, buffer.end):
                 if self._current() is not None:
@@ -78,41 +91,51 @@ class QueueReader:
         finally:
             buffer.end()
 
-    async def _feed(self, box: str, queue: str, buffer: LetterBuffer, tried: asyncio.Event) -> None:
+    async def _feed(self, feed: _Feed) -> None:
         while True:
             link = await self._attached()
+            if feed.share is not None:
+                await feed.share.wanted(feed.tried)
+                if link.ended.is_set():
+                    continue
             pause_s = 0.0
             try:
-                await self._open_once(link, box, queue, buffer, tried)
+                await self._open_once(link, feed)
             except NotFound:
                 # The queue was deleted, by hand or with a reset of the broker: nobody else makes it again.
-                pause_s = await self._mended(box)
+                pause_s = await self._mended(feed.box)
             except AccessRefused:
                 # Another process takes from it: wait for its end.
                 pause_s = RETRY_S
             except MailboxDown as error:
                 pause_s = RETRY_S
                 if not link.ended.is_set():
-                    _log.warning("queue.not_opened", queue=queue, error=str(error))
-            tried.set()
+                    _log.warning("queue.not_opened", queue=feed.queue, error=str(error))
+            feed.tried.set()
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
-    async def _open_once(
-        self, link: Link, box: str, queue: str, buffer: LetterBuffer, tried: asyncio.Event
-    ) -> None:
+    async def _open_once(self, link: Link, feed: _Feed) -> None:
+        queue, share = feed.queue, feed.share
         channel = await link.channel()
         live = grows_live(self._kind_of(queue), link.version)
         window = self._windows.get(queue, FIRST_WINDOW) if live else FIXED_WINDOW
-        stream = Stream(box, queue, buffer, channel, self._bytes_held, window=window, live=live)
+        stream = Stream(feed.box, queue, feed.buffer, channel, self._bytes_held, window=window, live=live)
         self._streams.add(stream)
         try:
             await stream.widen(window)
+            if share is not None:
+                share.entering()
             # Inbound queues have a single active consumer; elsewhere exclusiveness keeps the order.
-            await channel.consume(queue, stream.deliver, exclusive=box != INBOUND)
-            tried.set()
+            await channel.consume(queue, stream.deliver, exclusive=feed.box != INBOUND)
+            if share is not None:
+                share.entered()
+            feed.tried.set()
             while not channel.ended.is_set():
-                if await self._is_to_be_renewed(stream, channel.ended):
-                    await self._renew(link, stream)
+                if share is not None and share.leaving.is_set():
+                    if await share.makes_way(link, stream, self._handover_s):
+                        return
+                elif await self._is_to_be_renewed(stream, channel.ended, share):
+                    await self._renew(link, stream, share)
                     return
             if not link.ended.is_set():
                 _log.info("queue.channel_closed", queue=queue, cause=channel.cause)
@@ -122,17 +145,22 @@ class QueueReader:
             if stream.held or stream.declined:
                 self._windows[queue] = stream.window
             stream.end()
-            # On a quorum queue nothing but the channel's end gives back what is unsettled in its order.
-            await channel.close()
+            try:
+                # On a quorum queue nothing but the channel's end gives back what is unsettled in its order.
+                await channel.close()
+            finally:
+                if share is not None:
+                    share.left()
 
-    async def _is_to_be_renewed(self, stream: Stream, ended: asyncio.Event) -> bool:
+    async def _is_to_be_renewed(self, stream: Stream, ended: asyncio.Event, share: Share | None) -> bool:
         """Wait until something may have changed; True: the queue is to be opened anew."""
         due_s = self._due_s(stream)
         if due_s <= 0:
             return True
         if not stream.full and not stream.declined:
             stream.stalled.clear()
-            await first_of(ended.wait(), stream.stalled.wait(), timeout_s=due_s)
+            leaving = [share.leaving.wait()] if share is not None else []
+            await first_of(ended.wait(), stream.stalled.wait(), *leaving, timeout_s=due_s)
             return False
         if not stream.declined and await self._grown(stream):
             return False
@@ -173,13 +201,11 @@ class QueueReader:
         oldest_at, now = stream.oldest_at(), asyncio.get_running_loop().time()
         return self._renew_after_s - (now - oldest_at if oldest_at is not None else 0)
 
-    async def _renew(self, link: Link, stream: Stream) -> None:
+    async def _renew(self, link: Link, stream: Stream, share: Share | None) -> None:
         """Prepare the closing: at once where the letters come back here, else when the running ones ended."""
-        other = await link.channel()
-        try:
-            waited_for = (await other.declare_queue(stream.queue, passive=True)).consumers > 1
-        finally:
-            await other.close()
+        waited_for = await waits_behind(link, stream.queue) > 0
+        if waited_for and share is not None:
+            waited_for = not await share.stands_alone(link)
         if waited_for:
             await stream.hand_over(self._handover_s)
         _log.info(
@@ -189,6 +215,17 @@ class QueueReader:
             unsettled=stream.held,
             declined=stream.declined,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    """One queue of a box that is taken from, and whether somebody tried to open it."""
+
+    box: str
+    queue: str
+    buffer: LetterBuffer
+    tried: asyncio.Event
+    share: Share | None
 
 
 async def all_set(events: Collection[asyncio.Event], timeout_s: float) -> None:
@@ -223,3 +260,7 @@ async def alongside(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _share(presence: Presence | None, partition: int, queue: str) -> Share | None:
+    return Share(presence, partition, queue) if presence is not None else None

@@ -44,6 +44,7 @@ class ListenQueue:
         self._bound: set[Binding] = set()
         self._changed = asyncio.Event()
         self._settled = asyncio.Condition()
+        self._topics: dict[str, Topic] = {names.control: "control", names.daemons: "daemons"}
         self._slots = {slot_route(slot): slot for slot in range(1000)}
 
     async def run(self) -> None:
@@ -86,6 +87,8 @@ class ListenQueue:
     def _bindings(self, topic: Topic, slots: Collection[int] | None) -> list[Binding]:
         if topic == "control":
             return [(self._names.control, "")]
+        if topic == "daemons":
+            return [(self._names.daemons, "")]
         if slots is None:
             return [(self._names.events, EVERY)]
         return [(self._names.events, slot_route(slot)) for slot in slots]
@@ -114,6 +117,9 @@ class ListenQueue:
         wanted = set(self._wanted)
         for exchange in {exchange for exchange, _ in wanted - self._bound}:
             routes = sorted(route for at, route in wanted - self._bound if at == exchange)
+            if exchange == self._names.daemons:
+                # Only who takes letters needs it: an adapter's user may not even make it.
+                await channel.declare_exchange(exchange, "fanout")
             await channel.bind(queue, exchange, routes)
         for exchange, route in self._bound - wanted:
             await channel.unbind(queue, exchange, route)
@@ -123,5 +129,4 @@ class ListenQueue:
 
     def _heard(self, told: BrokerMessage) -> None:
         exchange, route = told.sent_to
-        topic: Topic = "control" if exchange == self._names.control else "events"
-        self._listeners.tell(topic, self._slots.get(route, -1), told.body)
+        self._listeners.tell(self._topics.get(exchange, "events"), self._slots.get(route, -1), told.body)

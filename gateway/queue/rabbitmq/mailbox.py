@@ -24,18 +24,20 @@ from gateway.queue.mailbox import (
     ParkedAs,
     Post,
     Topic,
-    outbound,
 )
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.consume import QueueReader
+from gateway.queue.rabbitmq.counts import Counts
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
 from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
+from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.publish import Outbox, Publisher
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
-from gateway.queue.rabbitmq.topology import Names, channel_of, slot_route
-from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, NotFound, Sending
+from gateway.queue.rabbitmq.topology import Names, channel_of, partition_of, slot_route
+from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, Sending
+from session.transcript.key import slot_of
 
 LOST_HINT = "start the broker, or correct broker.url"
 # First and longest pause between two attempts to connect.
@@ -58,6 +60,7 @@ class RabbitMailbox:
         max_bytes: how large the letters may be together that this process holds.
         reports: whether the log says that the broker is away; else only ``health`` does.
         tls: the files of a connection by ``amqps``.
+        daemon: its name among the daemons that share the partitions; empty: one is drawn.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class RabbitMailbox:
         max_bytes: int = BYTES_MAX,
         reports: bool = True,
         tls: TlsFiles = NO_FILES,
+        daemon: str = "",
     ) -> None:
         self._reports = reports
         self._url, self._heartbeat_s, self._tls = url, heartbeat_s, tls
@@ -93,7 +97,8 @@ class RabbitMailbox:
         )
         self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
         self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.restart)
-        self._first_put: dict[str, datetime] = {}
+        self._daemon, self._presences = daemon, list[Presence]()
+        self._counts = Counts(self._names, self._topology, self._reader.out)
         self._link: Link | None = None
         self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
         self._since, self._up = datetime.now(UTC), False
@@ -224,8 +229,7 @@ class RabbitMailbox:
             MailboxDown: not confirmed; put it again under the same id.
         """
         exchange, route = self._names.route(post.box, post.key)
-        if post.box != INBOUND and post.box not in self._first_put:
-            self._first_put[post.box] = datetime.now(UTC)
+        self._counts.note_put(post.box)
         await self._outbox.send(
             (post.box, post.key),
             Sending(exchange, route, post.body, id=post.id, headers={**post.headers, "key": post.key}),
@@ -238,8 +242,34 @@ class RabbitMailbox:
             # Without the broker, the queue is made when it is back.
             with suppress(MailboxDown):
                 await self._outbox.open(channel_of(box))
-        async with self._reader.take(box, self._names.queues_of(box)) as letters:
-            yield letters
+            async with self._reader.take(box, self._names.queues_of(box)) as letters:
+                yield letters
+            return
+        presence = self._open_presence()
+        self._presences.append(presence)
+        try:
+            reading = self._reader.take(box, self._names.queues_of(box), presence)
+            async with presence.taking(), reading as letters:
+                yield letters
+        finally:
+            self._presences.remove(presence)
+            await presence.farewell()
+
+    def serves(self, key: str) -> bool:
+        """Say whether letters of a key are worked on here and by no other daemon, as far as is known."""
+        partition = partition_of(slot_of(key), self._names.partitions)
+        return any(presence.has(partition) for presence in self._presences)
+
+    def _open_presence(self) -> Presence:
+        return Presence(
+            self._names,
+            # A second taker of one process is a daemon of its own.
+            daemon="" if self._presences else self._daemon,
+            tell=lambda body: self.tell("daemons", 0, body),
+            listen=lambda: self.listen("daemons"),
+            attached=self._attached,
+            blocked=lambda: self._publisher.blocked,
+        )
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
         """Have ``puts`` confirmed, then acknowledge ``letter``.
@@ -291,7 +321,7 @@ class RabbitMailbox:
 
     async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
         """Send to whoever listens now; never raises for a broker that is away."""
-        exchange = self._names.control if topic == "control" else self._names.events
+        exchange = self._names.exchange_of(topic)
         try:
             self._publisher.tell(exchange, slot_route(slot), body)
         except MailboxDown:
@@ -325,27 +355,7 @@ class RabbitMailbox:
         Raises:
             MailboxDown: the broker is away.
         """
-        link = self._now_attached()
-        boxes = {INBOUND: self._names.queues_of(INBOUND)}
-        for name in sorted(self._topology.channels.union(channels)):
-            boxes[outbound(name)] = self._names.queues_of(outbound(name))
-        boxes["parked"] = [self._names.parked]
-        counts: dict[str, Depth] = {}
-        for box, queues in boxes.items():
-            channel = await link.channel()
-            try:
-                states = [await channel.declare_queue(queue, passive=True) for queue in queues]
-                ready = sum(state.ready for state in states)
-                takers = sum(state.consumers for state in states)
-                counts[box] = Depth(
-                    ready + self._reader.out(box), self._alone_since(box, ready, takers), takers
-                )
-            except NotFound:
-                # Nobody ever served this channel, so that it has no queue.
-                counts[box] = Depth(0)
-            finally:
-                await channel.close()
-        return counts
+        return await self._counts.all(self._now_attached(), channels)
 
     async def waiting(self, message_id: str) -> None:
         """Return None: a broker shows a letter to nobody but who takes it."""
@@ -353,16 +363,6 @@ class RabbitMailbox:
     def in_memory(self) -> InMemory:
         """Say what of the letters this process holds, and how much it may."""
         return self._reader.in_memory()
-
-    def _alone_since(self, box: str, ready: int, takers: int) -> datetime | None:
-        """Tell since when letters wait in an outbound box that nobody takes from, as far as was looked."""
-        if not box.startswith(outbound("")) or takers or not ready:
-            self._first_put.pop(box, None)
-            return None
-        looked_before = box in self._first_put
-        since = self._first_put.setdefault(box, datetime.now(UTC))
-        # What other processes put has waited for longer than this one knows.
-        return since if looked_before or channel_of(box) in self._topology.channels else None
 
 
 def _own(letter: Letter) -> RabbitLetter:

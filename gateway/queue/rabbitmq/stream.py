@@ -59,6 +59,10 @@ class RabbitLetter:
         self.stream.begun.add(self.tag)
         return True
 
+    def rest(self) -> None:
+        """Say that its work pauses: it may go to another daemon meanwhile, and is lost here then."""
+        self.stream.rest(self)
+
     def ack(self) -> None:
         """Remove it from its queue; again is no error.
 
@@ -200,6 +204,15 @@ class Stream:
         letter.settled = True
         del self._open[letter.tag]
         self._bytes_held.add(self, -cost_of(letter.body))
+        self._ended_work(letter)
+
+    def rest(self, letter: RabbitLetter) -> None:
+        """Wait no longer for one of its letters when the queue is handed over."""
+        if letter.tag in self.begun and not letter.settled:
+            letter.dropped = letter.dropped or self._handing_over
+            self._ended_work(letter)
+
+    def _ended_work(self, letter: RabbitLetter) -> None:
         self.begun.discard(letter.tag)
         if not self.begun:
             self._idle.set()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.queue.mailbox import INBOUND, outbound
+from gateway.queue.mailbox import INBOUND, Topic, outbound
 from session.transcript.key import SLOTS, slot_of
 
 QueueKind = Literal["classic", "quorum"]
@@ -109,6 +109,11 @@ class Names:
         return f"{self.name}.events"
 
     @property
+    def daemons(self) -> str:
+        """The fan-out exchange on which the daemons that take inbound letters hear each other."""
+        return f"{self.name}.daemons"
+
+    @property
     def parked(self) -> str:
         """The queue of letters set aside."""
         return f"{self.name}.parked"
@@ -132,6 +137,11 @@ class Names:
     def topology_lock(self) -> str:
         """The exclusive queue that its one writer holds."""
         return f"{self.name}.topology.lock"
+
+    def exchange_of(self, topic: Topic) -> str:
+        """Name the exchange over which a topic is told."""
+        exchanges = {"control": self.control, "events": self.events, "daemons": self.daemons}
+        return exchanges[topic]
 
     def inbound_queue(self, partition: int) -> str:
         """Name the queue of one partition: two digits, three when there are more than 100."""

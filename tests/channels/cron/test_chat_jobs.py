@@ -101,6 +101,21 @@ def test_what_somebody_wrote_as_an_owner_is_believed_where_it_is_sound(file: Cro
             file.remove_in_chat(name, ASKS)
 
 
+def test_a_job_of_an_agent_that_nobody_can_be_does_not_run(file: CronFile) -> None:
+    """Spoilt, it is named and asks nobody: another agent would see what is not for it."""
+    rows = [row("a", agent="coder"), row("b"), row("c"), row("d")]
+    rows[2]["payload"]["agent"], rows[3]["payload"]["agent"] = 5, "../x"
+    put(file, {"version": 1, "jobs": rows})
+
+    found = file.read()
+
+    assert [letter(job, NOON, at=NOON).job_agent for job in found.jobs.values()] == ["coder", ""]
+    assert [bad.id for bad in found.bad] == ["c", "d"]
+    assert "payload.agent is '../x'" in found.bad[1].problem
+    file.move_chat(CHAT, "telegram:5")
+    assert file.read().jobs["a"].agent == "coder"
+
+
 # -- how many ------------------------------------------------------------------------------------------
 
 

@@ -115,13 +115,13 @@ def test_our_jobs_run_there(theirs: Theirs) -> None:
 def test_jobs_that_were_made_in_a_chat_run_there(theirs: Theirs) -> None:
     """Bound to the chat, with an owner, a heartbeat: theirs loads and fires them, and they are read again.
 
-    What it forgets when it writes leaves a job that runs in its own session and belongs to nobody.
+    What it forgets when it writes leaves a job that runs in its own session, of nobody and of no agent.
     """
     file = CronFile(theirs.workspace)
     now = datetime.now(UTC)
     owner = Owner("telegram:1", "1", "Ada", "telegram:9:1")
     to: dict[str, Any] = {"at": now, "to": "telegram:1"}
-    made = file.add_in_chat(new_row(Every(1_000, now), WEIRD, in_chat=True, owner=owner, **to))
+    made = file.add_in_chat(new_row(Every(1_000, now), WEIRD, in_chat=True, owner=owner, agent="coder", **to))
     beat = file.add(new_row(Every(1_000, now), "", heartbeat=True, **to))
     for one in (made, beat):
         file.ran(one.id, now, "ok")
@@ -135,6 +135,7 @@ def test_jobs_that_were_made_in_a_chat_run_there(theirs: Theirs) -> None:
     assert {job.answer_to for job in here.jobs.values()} == {"telegram:1"}
     assert {job.key for job in here.jobs.values()} <= {"telegram:1", f"cron:{made.id}", f"cron:{beat.id}"}
     assert here.jobs[made.id].owner in (owner, None)
+    assert here.jobs[made.id].agent in ("coder", "")
 
 
 @pytest.mark.slow

@@ -279,3 +279,24 @@ def test_ids_hold_their_time(at: datetime) -> None:
 
     assert instant_of(snowflake_at(at)) <= at
     assert (at - instant_of(snowflake_at(at))).total_seconds() < 0.001
+
+
+def test_a_number_that_no_queue_could_carry_is_unreadable() -> None:
+    """The id of the letter would be longer than a queue takes; other ids are those of a chat and a person."""
+    found = read_message(raw(id=str(10**250)), ME, HERE, nothing)
+
+    assert isinstance(found, SkippedMessage)
+    assert found.strange
+    assert read_deletion({"id": str(2**64)}, HERE, person="7") == []
+    assert len(read_deletion({"id": str(2**64 - 1)}, HERE, person="7")) == 1
+
+
+def test_what_says_nothing_is_no_letter() -> None:
+    """The queue would refuse it, and the chat be told of a message that failed."""
+    pressed = {"id": "1", "type": 3, "channel_id": "5", "user": ADA, "token": "t", "application_id": "7"}
+
+    for found in (
+        read_message(raw(" \n"), ME, HERE, nothing),
+        read_interaction(pressed | {"data": {"custom_id": " "}}, deferred=False),
+    ):
+        assert isinstance(found, SkippedMessage)

@@ -46,9 +46,9 @@ def job(
     }
 
 
-def around(workspace: Path, key: str, *others: str, group: bool = False) -> WorkingMemory:
+def around(workspace: Path, key: str, *others: str, group: bool = False, agent: str = "") -> WorkingMemory:
     scopes = Scopes(workspace, kind="chat", people={"ada": (ADA, PHONE)})
-    scope = scopes.of(Reader(key, "group" if group else "direct"), stem=key.replace(":", "_"))
+    scope = scopes.of(Reader(key, "group" if group else "direct"), stem=key.replace(":", "_"), agent=agent)
     reader = SurroundingsReader(load(workspace=workspace, environ=TELEGRAM))
     return reader(Surroundings(key, scope, others))
 
@@ -91,6 +91,22 @@ def test_it_tells_of_the_jobs_notes_and_files_of_its_own_scope(tmp_path: Path) -
     assert [work.text for work in theirs.open_work] == ["the job “name of g” (g)"]
     assert ([channel.name for channel in mine.channels], theirs.channels) == (["telegram"], ())
     assert not mine.channels[0].up
+
+
+def test_jobs_of_another_agent_are_not_told_of(tmp_path: Path) -> None:
+    """Their names are mostly the beginning of what they ask; those of no agent are everybody's."""
+    rows = [job(name, GROUP, runs=("ok",)) for name in ("coder", "default", "none")]
+    for row in rows[:2]:
+        row["payload"]["agent"] = row["id"]
+    write(tmp_path / "cron" / "jobs.json", json.dumps({"version": 1, "jobs": rows}))
+
+    default, coder = (around(tmp_path, GROUP, group=True, agent=agent) for agent in ("", "coder"))
+
+    assert texts(default) == {"the job “name of default” ran", "the job “name of none” ran"}
+    assert [work.text for work in coder.open_work] == [
+        "the job “name of coder” (coder)",
+        "the job “name of none” (none)",
+    ]
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:

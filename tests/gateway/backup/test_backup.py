@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backup.stages import Stage, stage_of
+from tests.support import forked
 from tests.support.harness import ROOT, Daemon, command, environment
 
 OLD = ROOT / "tests" / "data" / "old-workspace"
@@ -40,7 +41,7 @@ async def made(workspace: Path, target: Path, *more: str) -> Path:
 
 async def said(workspace: Path, *words: str) -> tuple[int, str]:
     """Run a verb; return its exit code and what it wrote to stderr."""
-    process = await asyncio.create_subprocess_exec(
+    process = await forked.spawn(
         *(sys.executable, "-m", "gateway", "--workspace", str(workspace), *words),
         cwd=ROOT,
         env=environment({}),
@@ -195,7 +196,7 @@ async def test_a_kill_leaves_a_whole_backup_or_none_and_the_next_one_cleans_up(
 
 async def killed(workspace: Path, point: str, *words: str) -> None:
     """Run a verb that kills itself at a point."""
-    process = await asyncio.create_subprocess_exec(
+    process = await forked.spawn(
         *(sys.executable, "-m", "tests.support.killable", point, "--workspace", str(workspace), *words),
         cwd=ROOT,
         env=environment({}),

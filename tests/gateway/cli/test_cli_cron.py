@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from gateway.doctor.cron import check
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
 from tests.gateway.http_place import Place, open_place
+from tests.support import forked
 from tests.support.harness import ROOT, Daemon, environment
 
 # At the end of December the first of January is too near.
@@ -37,14 +37,12 @@ BAD = {
 
 class Ran:
     def __init__(self, workspace: Path, *words: str, zone: str = "UTC") -> None:
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "gateway", "--workspace", str(workspace), "cron", *words],
             cwd=ROOT,
             env=environment({"http.port": 0, "timezone": zone}),
-            capture_output=True,
             text=True,
             timeout=60,
-            check=False,
         )
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.session.memory_place import ADA, open_workspace, talk
+from tests.support import forked
 from tests.support.model_server import ModelServer, Reply
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +23,7 @@ async def run(workspace: Path, *words: str, url: str = "") -> tuple[int, str, st
     env = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
     if url:
         env |= {"CHAT_GATEWAY_MODEL__NAME": "openai/stub", "CHAT_GATEWAY_MODEL__API_BASE": url}
-    process = await asyncio.create_subprocess_exec(
+    process = await forked.spawn(
         *(sys.executable, "-m", "gateway", *words, "--workspace", str(workspace)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -78,7 +79,7 @@ async def test_while_another_process_works_on_the_memory_nothing_is_restored(tmp
         (version,) = notes.versions.all()
     (tmp_path / "c.toml").write_text('[memory]\nscope = "workspace"\n')
     words = ("--config", str(tmp_path / "c.toml"), "memory", "restore", ADA, version.id)
-    holder = await asyncio.create_subprocess_exec(
+    holder = await forked.spawn(
         *(sys.executable, "-m", "tests.session.scope_holder", str(tmp_path)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,

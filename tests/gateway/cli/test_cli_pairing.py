@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from channels.pairing import Pairing, approved
+from tests.support import forked
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 async def run(workspace: Path, *words: str) -> tuple[int, str, str]:
     """Run one command; return its exit code, stdout and stderr."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
-    process = await asyncio.create_subprocess_exec(
+    process = await forked.spawn(
         *(sys.executable, "-m", "gateway", "pairing", *words, "--workspace", str(workspace)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -293,3 +293,17 @@ def test_the_files_of_tls_are_whole_paths(tmp_path: Path) -> None:
     """A relative one would mean another file in each folder that a verb is run in."""
     with pytest.raises(ConfigError, match=r"broker\.ca_file: expected a whole path"):
         read(tmp_path, '[broker]\nca_file = "ca.pem"\n')
+
+
+def test_an_address_of_the_broker_that_cannot_be_had_is_one_problem(tmp_path: Path) -> None:
+    """It is not called no address as well."""
+    (problem,) = problems(tmp_path, '[broker]\nurl_file = "gone"\n')
+
+    assert problem.endswith("broker.url_file: " + f"{tmp_path / 'gone'}: No such file or directory")
+
+
+def test_a_secret_without_an_end_is_none(tmp_path: Path) -> None:
+    """A device is read no further than a secret may go."""
+    (problem,) = problems(tmp_path, '[model]\napi_key_file = "/dev/zero"\n')
+
+    assert problem.endswith("model.api_key: /dev/zero is over 65536 bytes, which is no secret")

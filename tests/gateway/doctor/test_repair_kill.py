@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,11 @@ from gateway.config.settings import Settings
 from gateway.doctor.cron import damage
 from gateway.doctor.fixes import fix
 from session.background.job_files import BackgroundJob, JobFiles
-from session.kept.checking import verify
 from session.store.archived import read_beginning
-from session.store.store import Store
-from session.transcript.key import SessionKey
-from tests.session.store_place import talk
 from tests.support.harness import ROOT
+from tests.support.kept import KEY, talked, verified
 from tests.support.place import write
 
-KEY = SessionKey("web:a")
 TORN = '{"role": "us\n'
 # Each sound line of the damaged files, which no death may cost.
 KEPT = {
@@ -39,12 +34,7 @@ KEPT = {
 
 async def damaged(workspace: Path) -> BackgroundJob:
     """Damage a file of each kind; return the job whose file is none."""
-    store = Store(workspace, zone=UTC)
-    async with store.open(KEY) as session:
-        await talk(session, "hello")
-        await session.end()
-        await talk(session, "again")
-    await store.aclose()
+    await talked(workspace)
     sound = (workspace / "sessions" / "web_a.jsonl").read_text()
     (archived,) = (workspace / "sessions" / "archive" / "web_a").glob("*.jsonl")
     begun = read_beginning(archived, "web_a")
@@ -71,11 +61,7 @@ async def damaged(workspace: Path) -> BackgroundJob:
 
 
 async def problems(workspace: Path) -> list[str]:
-    store = Store(workspace, zone=UTC)
-    try:
-        rows = [*await verify(store), *damage(workspace)]
-    finally:
-        await store.aclose()
+    rows = [*await verified(workspace), *damage(workspace)]
     return [f"{row['file']}: {row['problem']}" for row in rows]
 
 

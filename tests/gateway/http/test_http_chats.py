@@ -88,7 +88,10 @@ async def test_the_sessions_of_a_chat_and_no_other(place: Place) -> None:
     answer = (await place.http.get("/v1/chats/sessions", params={"key": "web:ada"})).json()
 
     assert [row["active"] for row in answer["sessions"]] == [True, False]
-    assert (await place.http.get("/v1/chats/sessions", params={"key": "web:x"})).json() == {"sessions": []}
+    assert (await place.http.get("/v1/chats/sessions", params={"key": "web:x"})).json() == {
+        "sessions": [],
+        "next": None,
+    }
     [row] = [row for row in (await chats(place))["chats"] if row["key"] == "web:ada"]
     assert row["sessions"] == 2
 

@@ -58,7 +58,7 @@ async def walked(place: Place, path: str, field: str, **params: str) -> list[lis
 
 
 async def test_each_row_is_on_one_page(tmp_path: Path) -> None:
-    """Parked letters, jobs and facts, in their order; a cursor of one listing opens no other."""
+    """Parked letters, jobs, facts and sessions, in their order; a cursor of one listing opens no other."""
     async with open_place(tmp_path) as place:
         await filled(place, tmp_path)
         parked = await walked(place, "/v1/parked", "parked")
@@ -68,20 +68,32 @@ async def test_each_row_is_on_one_page(tmp_path: Path) -> None:
         goes_on = await place.http.get(
             "/v1/memory/facts", params={"key": "web:ada", "limit": 9, "cursor": whole["next"]}
         )
+        for at in range(2 * COUNT - 1):
+            await place.post("/new" if at % 2 else "hello", chat="eve", wait=30)
+        of_chat = await walked(place, "/v1/chats/sessions", "sessions", key="web:eve")
+        of_all = [row["id"] for row in (await place.http.get("/v1/sessions")).json()["sessions"]]
         all_jobs = [row["id"] for row in (await place.http.get("/v1/cron")).json()["jobs"]]
         count = (await place.http.get("/v1/parked", params={"limit": 1})).json()["count"]
         foreign = (await place.http.get("/v1/cron", params={"limit": 1})).json()["next"]
         bad = [
             await place.http.get(path, params={"cursor": cursor, "key": "web:ada"})
-            for path in ("/v1/parked", "/v1/cron", "/v1/memory/facts", "/v1/pairing", "/v1/approvals")
+            for path in (
+                "/v1/parked",
+                "/v1/cron",
+                "/v1/memory/facts",
+                "/v1/pairing",
+                "/v1/approvals",
+                "/v1/chats/sessions",
+            )
             for cursor in ("x", "", "W10", "ü", "bnVsbA")
         ]
         crossed = await place.http.get("/v1/parked", params={"cursor": foreign})
 
-    for pages in (parked, jobs, facts):
+    for pages in (parked, jobs, facts, of_chat):
         assert [len(each) for each in pages] == [2, 2, 2, 1]
     assert sorted(chain(*parked)) == [f"bad{at}" for at in range(COUNT)]
     assert list(chain(*jobs)) == all_jobs
+    assert list(chain(*of_chat)) == of_all
     assert list(chain(*facts)) == [fact(at)["id"] for at in range(COUNT)]
     assert [row["id"] for row in whole["facts"]] == [fact(at)["id"] for at in range(3)]
     assert [row["id"] for row in goes_on.json()["facts"]] == [fact(at)["id"] for at in range(3, COUNT)]

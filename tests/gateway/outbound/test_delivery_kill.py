@@ -15,6 +15,7 @@ from pathlib import Path
 from gateway.queue.mailbox import outbound
 from tests.gateway.delivery_victim import CHATS, PIECES, SIZE, text_of
 from tests.gateway.embedded_place import opened
+from tests.support import forked
 
 ROOT = Path(__file__).parents[3]
 LETTERS, KILLS = 60, 6
@@ -66,7 +67,7 @@ async def test_kill_at_any_instant(tmp_path: Path) -> None:
             if life < KILLS:
                 recorder.kill_at = len(recorder.lines) + chance.randrange(2, 24)
             command = ("-m", "tests.gateway.delivery_victim", str(folder), str(port), str(LETTERS))
-            victim = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, cwd=ROOT)
+            victim = await forked.spawn(sys.executable, *command, stdout=PIPE)
             recorder.victim = victim
             assert victim.stdout is not None
             said = [line async for line in lines_until(victim.stdout, b"done\n")]

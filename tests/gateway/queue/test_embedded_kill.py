@@ -15,13 +15,14 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
 from gateway.testing import BOB, WEB, collect, ids, post
 from tests.gateway.embedded_place import opened
+from tests.support import forked
 
 ROOT = Path(__file__).parents[3]
 
 
-def start_victim(state: Path, run: int, *named: str) -> subprocess.Popen[str]:
+def start_victim(state: Path, run: int, *named: str) -> forked.Process:
     command = [sys.executable, "-m", "tests.gateway.embedded_victim", str(state), str(run), *named]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return forked.start(command, stdout=subprocess.PIPE, text=True)
 
 
 class Account:

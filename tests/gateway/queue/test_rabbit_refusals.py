@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from gateway.config.settings import Settings
 from gateway.doctor.broker import BROKER_S
@@ -123,3 +127,30 @@ def test_a_refusal_that_points_at_itself_is_read() -> None:
     assert ended is None
     assert refused is not None
     assert refused.text.endswith("that there is none: tlsv13 alert certificate required")
+
+
+def test_a_server_that_hangs_up_at_once_is_one_that_is_away() -> None:
+    """As what stands before a broker does while that dies: whoever starts meanwhile waits, and goes on."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        async def opened() -> list[MailboxDown]:
+            # Many at once: some of them hear of the end before they have listened.
+            url = f"amqp://guest:guest@127.0.0.1:{server.getsockname()[1]}/"
+            return await asyncio.gather(*(refused(url) for _ in range(100)))
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            # The loop of a daemon.
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                errors = runner.run(opened())
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+    assert "the server hung up" in {str(error) for error in errors}

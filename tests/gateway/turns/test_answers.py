@@ -8,7 +8,7 @@ from typing import Any
 
 from channels.message import Inbound, read_outbound
 from gateway.turns import replies
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.context.links import linked_files
 from session.store.store import Session
 from session.testing import Script

@@ -15,7 +15,7 @@ from channels.pairing import Pairing
 from gateway.app.approvals import Deciders
 from gateway.config.settings import Settings
 from gateway.turns.approvals import NOT_YOURS_SAID
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.approvals.answers import NOTHING_WAITS, UNKNOWN_SAID, Answers
 from session.approvals.files import ApprovalFiles
 from session.approvals.gate import Gate

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.turns.attempts import Attempt, Attempts
 from gateway.turns.lanes import Entry
+from gateway.turns.letter_rules import LetterRules
 from gateway.turns.policy import FENCED_TRIES, fenced_off_s
-from gateway.turns.worker import LetterRules
 from session.errors import ModelAway
 from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Session, Store

@@ -11,8 +11,8 @@ from typing import Any
 
 from channels.message import Sender
 from gateway.turns.collect import QueueRules
+from gateway.turns.letter_rules import LetterRules
 from gateway.turns.quota import Quota
-from gateway.turns.worker import LetterRules
 from session.errors import ModelAway
 from session.models.caps import Caps
 from session.models.model import Answer, Need, Prompt, ToolCall, Usage

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.turns.worker import LetterRules as WorkerRules
+from gateway.turns.letter_rules import LetterRules as WorkerRules
 from session.compaction.compactions import Compactions
 from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script
 from session.transcript.key import SessionKey

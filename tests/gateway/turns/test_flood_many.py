@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from tests.gateway.embedded_place import BreaksAt
 from tests.gateway.turns.test_flood import LIMIT, Held
 from tests.gateway.waits import until

@@ -14,7 +14,7 @@ import pytest
 
 from channels.message import Outbound
 from gateway.turns.idle import SAID
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.errors import BadAnswer, ModelAway
 from session.models.model import Prompt
 from session.store import switch_session

@@ -14,7 +14,7 @@ from channels.message import Inbound
 from gateway.turns.control_order import WatchOrder
 from gateway.turns.event import read_event
 from gateway.turns.jobs import Jobs
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.context.quiet import is_quiet
 from session.context.request import Request
 from session.errors import ModelRefused

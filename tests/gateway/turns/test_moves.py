@@ -12,7 +12,7 @@ from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import Every
 from gateway.turns import chat_migration
 from gateway.turns.agents import AgentSet
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.background.job_files import file_name, move_jobs
 from session.context.agents import Agents, Binding
 from session.disk.state import read_state, write_state

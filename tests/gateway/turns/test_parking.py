@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.queue.mailbox import INBOUND, Post
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.errors import BadAnswer, ContextTooLong, ModelRefused
 from session.models.model import Answer, ToolCall
 from session.store.store import Session

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from channels.message import Sender
+from gateway.turns.letter_rules import LetterRules
 from gateway.turns.quota import Quota
-from gateway.turns.worker import LetterRules
 from session.errors import ModelAway, ModelRefused
 from session.models.caps import Caps
 from session.models.model import Answer, Usage

@@ -10,7 +10,7 @@ from typing import Any
 
 from channels.message import Sender
 from gateway.turns.collect import QueueRules
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, ToolCall
 from session.testing import Script
 from session.turn.turn import TurnLimits

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.transcript.key import is_subagent
 from tests.gateway.subagents_rig import Held, SubagentRig
 from tests.gateway.waits import until

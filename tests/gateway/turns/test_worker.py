@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.turns.worker import LetterRules
+from gateway.turns.letter_rules import LetterRules
 from session.errors import BadAnswer
 from session.testing import Script
 from tests.gateway.worker_rig import ADA, Rig, rig

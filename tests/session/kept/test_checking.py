@@ -7,40 +7,16 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ulid import ULID
 
 from session.background.job_files import BackgroundJob, JobFiles
-from session.kept.checking import verify
 from session.models.model import Usage
 from session.models.usage_lines import SpendingRow
 from session.models.usage_report import report
 from session.store.archived import read_beginning
-from session.store.store import Store
-from session.transcript.key import SessionKey
-from tests.session.store_place import talk
-
-KEY = SessionKey("web:a")
-
-
-async def talked(workspace: Path) -> None:
-    """Have one ended session and an active one."""
-    store = Store(workspace, zone=UTC)
-    async with store.open(KEY) as session:
-        await talk(session, "hello")
-        await session.end()
-        await talk(session, "again")
-    await store.aclose()
-
-
-async def verified(workspace: Path, *, repair: bool = False) -> list[dict[str, Any]]:
-    store = Store(workspace, zone=UTC)
-    try:
-        return await verify(store, repair=repair)
-    finally:
-        await store.aclose()
+from tests.support.kept import KEY, talked, verified
 
 
 def journal(workspace: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from session.errors import LineTooLong
 from session.transcript.line import MAX_LINE_BYTES, decode, encode, read_time
 from session.transcript.rescue import MAX_DEPTH
-from session.transcript.transcript import ROLES, make_line, parse, stamp
+from session.transcript.transcript import ROLES, fresh, make_line, parse, stamp
 from tests.support.examples import drawn
 
 HEAD = (
@@ -314,3 +315,17 @@ def test_stopped_turn_is_final_but_no_reply() -> None:
     assert (found := index.find("a")) is not None
     assert found.final == 1
     assert index.finals == []
+
+
+def test_what_is_kept_of_a_line_takes_about_what_is_counted_for_it() -> None:
+    grown = fresh("cli_ada", "cli:ada", now=NOW, inner={})
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            line = make_line("user", "x" * 150, AT, message_id=f"m{number}")
+            grown.grow(encode(line), line)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 2 * grown.weight

@@ -1,6 +1,6 @@
 // One conversation: its history in a window, the answer as it is written, approvals, and the send box.
 
-import { get, part, post } from "./api.js";
+import { getAll, part, post } from "./api.js";
 import { keepApprovals } from "./approvals.js";
 import { titleOf } from "./chats.js";
 import { Composer } from "./composer.js";
@@ -343,7 +343,7 @@ export class Conversation {
   }
 
   async details() {
-    const sessions = (await get("/v1/chats/sessions", { key: this.key })).sessions;
+    const sessions = await getAll("/v1/chats/sessions", "sessions", { key: this.key });
     details(this.key, sessions, { shown: this.until, changed: () => (this.until ? null : this.again()) });
   }
 }

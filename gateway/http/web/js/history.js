@@ -1,6 +1,6 @@
 // What was said in a chat, session after session: read from its end, older pages when they are asked for.
 
-import { get } from "./api.js";
+import { get, getAll } from "./api.js";
 import { sameDay } from "./format.js";
 
 const PAGE = 200;
@@ -30,7 +30,7 @@ export class History {
   }
 
   async open({ at = 0 } = {}) {
-    this.sessions = (await get("/v1/chats/sessions", { key: this.key })).sessions;
+    this.sessions = await getAll("/v1/chats/sessions", "sessions", { key: this.key });
     const first = this.until ? this.sessions.findIndex((session) => session.id === this.until) : 0;
     this.order = this.sessions.slice(Math.max(first, 0));
     this.segments = [];
@@ -115,16 +115,12 @@ export class History {
       }
     }
     // Behind one that has ended another may have begun.
-    const active = gone || this.stale || !segment.session.active ? (await get("/v1/chats/sessions", { key: this.key })).sessions : null;
+    const asked = gone || this.stale || !segment.session.active;
     this.stale = false;
-    if (!active) return;
-    const same = !gone && active[0]?.id === segment.session.id;
-    if (same) {
-      this.sessions = active;
-      Object.assign(segment.session, active[0]);
-    } else {
-      await this.open();
-    }
+    if (!asked) return;
+    const [first] = (await get("/v1/chats/sessions", { key: this.key, limit: 1 })).sessions;
+    if (!gone && first?.id === segment.session.id) Object.assign(segment.session, first);
+    else await this.open();
   }
 
   // Everything in order, as rows: boundaries, days, entries. `asides` are of this browser: { at, after, session, … }.

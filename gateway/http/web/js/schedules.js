@@ -41,7 +41,7 @@ function card(job, again) {
     await again();
   }, { kind: "danger small", symbol: "trash" });
   return h("section.row-card", { class: on ? null : "off", "aria-label": job.name || job.id },
-    h("div.row-head", {}, h("span", { dir: "auto" }, job.name || payload.message || job.id), badge(told(job.schedule)), on ? null : badge(S.schedules.off, "faint"), state.lastStatus && badge(state.lastStatus, state.lastStatus === "ok" ? "good" : "bad")),
+    h("div.row-head", {}, h("span", { dir: "auto" }, job.name || payload.message || job.id), badge(told(job.schedule)), payload.agent && badge(S.schedules.agent(payload.agent), "faint"), on ? null : badge(S.schedules.off, "faint"), state.lastStatus && badge(state.lastStatus, state.lastStatus === "ok" ? "good" : "bad")),
     payload.message && payload.message !== job.name && h("p.words", { dir: "auto" }, payload.message),
     h("p.hint", {}, job.next_run_at ? S.schedules.next(when(job.next_run_at), ago(job.next_run_at)) : S.schedules.noNext, " · ", state.lastRunAtMs ? S.schedules.last(when(state.lastRunAtMs)) : S.schedules.never,
       key && [" · ", h("a", { href: href("chats", [key]), dir: "auto" }, key)]),

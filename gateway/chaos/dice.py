@@ -1,0 +1,96 @@
+"""Draws from a seed what happens to each life of a daemon, and when; pure but for the dice."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+# Each with the highest number of the passage at which one dies there.
+_POINTS = {
+    "append": 3,
+    "fdatasync": 6,
+    "rename": 4,
+    "ask": 3,
+    "tool": 2,
+    "settle": 3,
+    "journal": 2,
+    "checkpoint": 2,
+    "history": 1,
+    "notes": 1,
+    "state_file": 3,
+}
+_RABBIT_POINTS = {"publish": 6, "ack": 5}
+# In a hundred lives, beside their end.
+_FAULTS = {"freeze": 7, "clock": 8, "slow disk": 6, "full disk": 4, "failing disk": 4}
+_RABBIT_FAULTS = {"cut": 10}
+_SHORTEST_S, _LONGEST_S = 0.002, 1.2
+_LONGEST_TO_A_POINT_S = 0.8
+_CLOCK_S = 3600.0
+# By then its broker has let a frozen process go, and another has its letters.
+_LONG_FREEZE_S = (25.0, 45.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What one life is drawn to be.
+
+    ``point``: where it kills itself; empty: only at ``lasts_s`` behind its start (``unready``) or behind its
+    being ready, which ends it in any case. ``fault``: what else happens, ``fault_at_s`` later, for
+    ``fault_s``; ``amount``: by how many seconds a clock jumps or a sync is slower.
+    """
+
+    point: str
+    lasts_s: float
+    unready: bool
+    fault: str
+    fault_at_s: float
+    fault_s: float
+    amount: float
+
+
+def draw(dice: random.Random, *, rabbit: bool, others: bool) -> Life:
+    """Draw a life; ``others``: further daemons go on meanwhile, so that one may freeze for long."""
+    points = _POINTS | (_RABBIT_POINTS if rabbit else {})
+    faults = _FAULTS | (_RABBIT_FAULTS if rabbit else {})
+    name = dice.choice(list(points))
+    point = f"{name}.{dice.choice(('before', 'after'))}:{dice.randint(1, points[name])}"
+    at_point, unready = dice.random() < 0.55, dice.random() < 0.15
+    lasts_s = _SHORTEST_S * (_LONGEST_S / _SHORTEST_S) ** dice.random()
+    fault = dice.choices([*faults, ""], [*faults.values(), 100 - sum(faults.values())])[0]
+    at_s, fault_s = dice.uniform(0, 0.3), dice.uniform(0.05, 1.0)
+    clock_s, sync_s, long_s = (
+        dice.uniform(-_CLOCK_S, _CLOCK_S),
+        dice.uniform(0.01, 0.2),
+        dice.uniform(*_LONG_FREEZE_S),
+    )
+    is_long = dice.random() < 0.06
+    if fault == "freeze" and others and is_long:
+        return Life("", long_s + 3.0, False, fault, at_s, long_s, 0.0)
+    if fault:
+        lasts_s += at_s
+    lasts_s = _LONGEST_TO_A_POINT_S if at_point else lasts_s
+    return Life(
+        point if at_point else "",
+        lasts_s,
+        unready and not at_point and not fault,
+        fault,
+        at_s,
+        fault_s,
+        clock_s if fault == "clock" else sync_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHarm:
+    """What is done to the broker once so many kills are done."""
+
+    kind: str
+    after_kills: int
+
+
+def draw_for_broker(dice: random.Random, kills: int) -> list[BrokerHarm]:
+    """Draw when the broker is killed, or says that its memory is full, over so many kills."""
+    found, at = [], 0
+    while (at := at + dice.randint(30, 90)) < kills:
+        found.append(BrokerHarm("broker killed" if dice.random() < 0.7 else "memory alarm", at))
+    return found

@@ -1,0 +1,295 @@
+"""Cuts the power of a gateway's disk again and again while people write: ``python -m tests.disk.cuts``.
+
+Each life of the gateway works on a disk that forgets, until the sync at which it is cut; then the daemon is
+killed and the next one finds what was left. Now and then a daemon is killed alone, so that the next one
+starts on what was written and not synced, and a cut comes in the middle of a start. At the end everything
+may come to rest, and is looked at as after ``tests/chaos.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos_check import Account, Message, check
+from tests.chaos_feed import CHATS, OverHttp
+from tests.disk.mount import Mount, why_not
+from tests.support import harness, prepared
+from tests.support.harness import Daemon, command
+from tests.support.model_replies import Seen
+from tests.support.model_server import ModelServer
+from tests.support.place import archives, transcript
+
+KINDS = {"plain": 12, "read": 3, "write": 2, "compact": 1, "new": 2}
+# What becomes of what is not synced: names, data, torn. The first ones are the worst that may come.
+FATES = ((0, 0, False), (1, 0, False), (0, 1, False), (0.5, 0.5, False), (0.5, 0.5, True), (1, 0.5, True))
+REST_S = 120.0
+LIFE_S = 30.0
+
+
+class Ears(OverHttp):
+    """Notes when each reply was seen first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen_at: dict[str, float] = {}
+
+    def _note(self, id: str, kind: str, text: str) -> None:
+        if kind == "reply":
+            self.seen_at.setdefault(id.removeprefix(self.prefix), time.time())
+        super()._note(id, kind, text)
+
+
+@dataclass
+class Harm:
+    """What was done."""
+
+    cuts: int = 0
+    kills: list[float] = field(default_factory=list)
+    places: Counter[str] = field(default_factory=Counter)
+    syncs: int = 0
+
+
+class Cuts:
+    """One run in a folder of its own."""
+
+    def __init__(self, folder: Path, *, cuts: int, every: int, seed: int) -> None:
+        self.folder = folder
+        self.harm = Harm()
+        self.sent: dict[str, list[Message]] = {chat: [] for chat in CHATS}
+        self._cuts = cuts
+        self._every = every
+        self._dice = random.Random(seed)
+        self._mount = Mount(folder / "disk", folder / "saved")
+        self.workspace = folder / "disk" / "workspace"
+        self._numbers = itertools.count(1)
+        self._config: dict[str, Any] = {
+            "model.name": "openai/stub",
+            "memory.window": 12,
+            "limits.attempts": 1000,
+            "limits.background_calls_per_hour": 100_000,
+            "limits.background_calls_per_day": 100_000,
+        }
+
+    async def run(self) -> Account:
+        """Do all cuts, let it come to rest, and check."""
+        async with ModelServer() as model:
+            self._config["model.api_base"] = model.url
+            ears = Ears()
+            async with ears.listening(), self._writing(ears):
+                for number in range(self._cuts):
+                    await self._life(ears, number)
+                account = await self._rest(ears, model)
+        return account
+
+    @asynccontextmanager
+    async def _writing(self, ears: Ears) -> AsyncIterator[None]:
+        """Let each chat write one message after the other, accepted each, until the cuts are done."""
+        self._over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            self._writers = [group.create_task(self._write(ears, chat), name=chat) for chat in CHATS]
+            yield
+
+    async def _write(self, ears: Ears, chat: str) -> None:
+        while not self._over.is_set():
+            kind = self._dice.choices(list(KINDS), list(KINDS.values()))[0]
+            name = f"{chat}-{next(self._numbers):04d}"
+            text = {
+                "plain": f"{name} hello {'x' * self._dice.randint(0, 1500)}",
+                "read": f'{name} [[tool:ls {{"path": "."}}]]',
+                "write": f'{name} [[tool:write {{"path": "{name}.txt", "content": "x"}}]]',
+                "compact": "/compact",
+                "new": "/new",
+            }[kind]
+            message = Message(name, "stop" if kind == "compact" else kind, text)
+            self.sent[chat].append(message)
+            await ears.put(chat, message)
+            await asyncio.sleep(self._dice.uniform(0, 0.2))
+
+    def _daemon(self, ears: Ears) -> Daemon:
+        ears.daemon = Daemon(self.workspace, config=self._config)
+        return ears.daemon
+
+    async def _life(self, ears: Ears, number: int) -> None:
+        """Let daemons live until the cut."""
+        names, data, torn = (
+            FATES[number % len(FATES)] if number < 2 * len(FATES) else self._dice.choice(FATES)
+        )
+        # Some cuts fall into the start itself.
+        at = self._dice.randint(1, 12) if self._dice.random() < 0.3 else self._dice.randint(1, self._every)
+        words: list[object] = ["--cut-at", at, "--names", names, "--data", data, "--seed", number]
+        words += ["--torn"] if torn else []
+        words += ["--cut-before"] if self._dice.random() < 0.5 else []
+        began = time.monotonic()
+        await self._mount.mount(*words)
+        cut = asyncio.create_task(self._mount.cut(), name="cut")
+        try:
+            while not cut.done() and time.monotonic() - began < LIFE_S:
+                # A daemon that is killed leaves on the disk what it wrote and did not sync.
+                kill_after = self._dice.uniform(0.3, 3) if self._dice.random() < 0.3 else LIFE_S
+                await self._until_cut(ears, cut, kill_after)
+        finally:
+            place = await cut if cut.done() else ""
+            if not place:
+                cut.cancel()
+        if place:
+            self.harm.cuts += 1
+            self.harm.places[_kind_of(place)] += 1
+            await self._mount.remove()
+        else:
+            self.harm.syncs += await self._mount.unmount()
+        print(f"  life {number + 1}: at {at} of {names}/{data}/{torn}: {place or 'not cut'}", flush=True)
+
+    async def _until_cut(self, ears: Ears, cut: asyncio.Task[str], kill_after_s: float) -> None:
+        daemon = self._daemon(ears)
+        await daemon.start(wait=False)
+        died = asyncio.create_task(daemon.died(600), name="died")
+        await asyncio.wait({cut, died}, timeout=kill_after_s, return_when=asyncio.FIRST_COMPLETED)
+        if died.done() and not cut.done():
+            print(f"the daemon ended: {daemon.log.decode()[-1500:]}", flush=True)
+            raise AssertionError("a daemon ended by itself")
+        daemon.signal(9)
+        # It may come to the cut as it dies; whoever waits for a disk without power dies with that alone.
+        await asyncio.wait({cut, died}, return_when=asyncio.FIRST_COMPLETED)
+        if cut.done():
+            await self._mount.remove()
+        await died
+        self.harm.kills.append(time.time())
+        self._keep(daemon)
+        await daemon.__aexit__()
+
+    async def _rest(self, ears: Ears, model: ModelServer) -> Account:
+        await self._mount.mount()
+        self._over.set()
+        try:
+            async with self._daemon(ears) as daemon:
+                await asyncio.wait_for(asyncio.gather(*self._writers), REST_S)
+                until = time.monotonic() + REST_S
+                while True:
+                    account = self._account(ears, model)
+                    if not account.lost or time.monotonic() > until:
+                        break
+                    missing = {one.partition(" ")[0].rstrip(":") for one in account.lost}
+                    for chat, messages in self.sent.items():
+                        for message in messages:
+                            if message.id in missing:
+                                await ears.remind(chat, message)
+                    await asyncio.sleep(0.3)
+                code = await daemon.stop()
+                self._keep(daemon)
+            if code != 0:
+                account.illegal.append(f"the last daemon ended with {code}")
+            _, verified = await command(self.workspace, "sessions", "verify", "--json", config=self._config)
+            # Lines of usage are not synced, by design: a cut may cost some, and tear one.
+            found = [row for row in json.loads(verified or "[]") if "state/usage/" not in row["file"]]
+            account.illegal += map(str, found)
+            if account.broken:
+                shutil.copytree(self.workspace, self.folder / "workspace", dirs_exist_ok=True)
+            return account
+        finally:
+            await self._mount.unmount()
+
+    def _account(self, ears: Ears, model: ModelServer) -> Account:
+        account = check(
+            self.workspace,
+            sent=self.sent,
+            stem=lambda chat: f"web_{chat}",
+            prefix=ears.prefix,
+            replies=ears.replies,
+            ordered=False,
+            asked=model.seen,
+            kills=self.harm.kills,
+        )
+        account.twice += made_anew(ears.seen_at, model.seen)
+        account.illegal += [one for chat in CHATS for one in mingled(self.workspace, f"web_{chat}")]
+        return account
+
+    def _keep(self, daemon: Daemon) -> None:
+        with (self.folder / "daemon.log").open("ab") as log:
+            log.write(bytes(daemon.log) + b"-- dead\n")
+
+
+def made_anew(seen_at: Mapping[str, float], asked: list[Seen]) -> list[str]:
+    """Find the messages whose answer a client had when the model was asked for it again."""
+    found = []
+    for seen in asked:
+        words = seen.text.split()
+        if "save_memory" in seen.tools or seen.is_summary or seen.aside or not words:
+            continue
+        late_s = seen.at - seen_at.get(words[0], seen.at)
+        if late_s > 0:
+            found.append(f"{words[0]} was asked {late_s:.2f} s after its reply was seen")
+    return found
+
+
+def mingled(workspace: Path, stem: str) -> list[str]:
+    """Find lines of one turn inside another: those of each message stand together, from its question on."""
+    found = []
+    for path in [*archives(workspace, stem), transcript(workspace, stem)]:
+        if not path.exists():
+            continue
+        lines = [json.loads(raw) for raw in path.read_bytes().splitlines()[1:]]
+        ids = [(line.get("message_id"), line["role"]) for line in lines if line.get("message_id")]
+        begun: list[str] = []
+        for id_, role in ids:
+            if role == "user":
+                begun.append(id_)
+            elif not begun or begun[-1] != id_:
+                found.append(f"{path.name}: {role} line of {id_} in the turn of {begun[-1:]}")
+    return found
+
+
+def _kind_of(place: str) -> str:
+    """Name the kind of file of a cut's line."""
+    path = place.partition(" ")[2].partition(" ")[2]
+    name = path.rpartition("/")[2]
+    return f"{path.rpartition('/')[0]}/*.{name.rpartition('.')[2]}" if "." in name else path
+
+
+async def main() -> int:
+    """Run as the command line asks; 1 where a guarantee broke."""
+    parser = argparse.ArgumentParser(prog="cuts")
+    parser.add_argument("--cuts", type=int, default=20)
+    parser.add_argument(
+        "--every", type=int, default=120, help="the highest sync of a life at which it is cut"
+    )
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    given = parser.parse_args()
+    if why := why_not():
+        print(f"cuts of the disk: not run: {why}")
+        return 0
+    harness.FORKS = True
+    print(f"disk: {given.cuts} cuts, seed {given.seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="chat-gateway-disk-"))
+    began = time.monotonic()
+    run = Cuts(folder, cuts=given.cuts, every=given.every, seed=given.seed)
+    try:
+        account = await run.run()
+    finally:
+        prepared.end_servers()
+    print(f"  {account.messages} messages, {run.harm.cuts} cuts, {len(run.harm.kills)} deaths")
+    print(f"  cut at: {dict(run.harm.places)}")
+    print(f"  model calls {account.model_calls} of {account.least_calls} needed")
+    print(f"  {time.monotonic() - began:.0f} s, {len(account.broken)} broken, seed {given.seed}")
+    if account.broken:
+        print("\n".join([*account.broken, f"workspace and logs stay in {folder}"]))
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,126 @@
+"""Takes each sync out of the product in turn, and looks who notices: ``python -m tests.disk.mutants``.
+
+A mutant is a copy of the source in which one line does nothing. First the promises of these tests are asked
+for, then, where those hold, a run of ``tests/disk/cuts.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.disk.mount import ROOT, why_not
+
+PACKAGES = ("durable", "session", "channels", "gateway")
+# A line that syncs and does nothing else. The definition of ``sync_folder`` is left to its callers.
+SYNC = re.compile(
+    r"^ +((durable\.)?(sync_folder|sync_file|sync_data|sync_or_cut)|os\.(fsync|fdatasync|sync))\("
+    r"|^ +self\.fence\.settle_files\(\)$"
+)
+PRAGMA = 'execute("PRAGMA synchronous=FULL")'
+# What is measured or copied for a look, and not kept.
+PROMISES = ("tests/disk/test_promises.py", "tests/disk/test_mounted.py")
+NOT_KEPT = ("gateway/doctor/machine.py",)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One line that syncs."""
+
+    path: str
+    number: int
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number} {self.line.strip()}"
+
+
+def sites(root: Path = ROOT) -> list[Site]:
+    """Find every line that syncs."""
+    found = []
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            name = str(path.relative_to(root))
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if name not in NOT_KEPT and (SYNC.match(line) or PRAGMA in line):
+                    found.append(Site(name, number, line))
+    return found
+
+
+def without(site: Site, root: Path) -> None:
+    """Take a sync out of a copy of the source."""
+    path = root / site.path
+    lines = path.read_text().splitlines()
+    indent = site.line[: len(site.line) - len(site.line.lstrip())]
+    lines[site.number - 1] = (
+        site.line.replace("FULL", "OFF") if PRAGMA in site.line else f"{indent}pass  # {site.line.strip()}"
+    )
+    path.write_text("\n".join(lines) + "\n")
+
+
+def copy_source(root: Path) -> None:
+    """Copy what the runs need."""
+    for name in (*PACKAGES, "tests"):
+        ignore = shutil.ignore_patterns("__pycache__", "data", "node_modules")
+        shutil.copytree(ROOT / name, root / name, ignore=ignore, symlinks=True)
+    for name in ("pyproject.toml", "README.md", "ARCHITECTURE.md"):
+        shutil.copy(ROOT / name, root / name)
+
+
+def noticed(root: Path, cuts: int) -> str:
+    """Say who notices that the source in ``root`` lacks a sync; empty: nobody."""
+    tests = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "tests/disk/test_mounted.py",
+    ]
+    runs = {"promises": tests}
+    for seed in (1, 2) if cuts else ():
+        runs[f"cuts {seed}"] = [
+            sys.executable, "-m", "tests.disk.cuts", "--cuts", str(cuts), "--seed", str(seed)
+        ]  # fmt: skip
+    for name, words in runs.items():
+        done = subprocess.run(words, cwd=root, capture_output=True, timeout=600, check=False)
+        if done.returncode:
+            told = done.stdout.decode().splitlines()
+            return f"{name}: " + next((one for one in told if one.startswith(("FAILED", "ERROR"))), told[-1])
+    return ""
+
+
+def main() -> int:
+    """Try each mutant; 1 where nobody noticed one."""
+    parser = argparse.ArgumentParser(prog="mutants")
+    parser.add_argument("--cuts", type=int, default=0, help="of each run of cuts; 0: none")
+    parser.add_argument("--only", default="", help="those whose line holds this")
+    given = parser.parse_args()
+    if why := why_not():
+        print(f"mutants of the syncs: not run: {why}")
+        return 0
+    unseen, all_sites = [], [site for site in sites() if given.only in str(site)]
+    for site in all_sites:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="chat-gateway-mutant-") as folder:
+            copy_source(Path(folder))
+            without(site, Path(folder))
+            by = noticed(Path(folder), given.cuts)
+        if not by:
+            unseen.append(site)
+        print(f"  {site}: {by or 'NOT NOTICED'} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"{len(all_sites) - len(unseen)} of {len(all_sites)} noticed")
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

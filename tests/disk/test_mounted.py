@@ -1,0 +1,116 @@
+"""On a disk that forgets: what the product found and did not write itself survives a cut all the same."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+import durable
+from session.errors import StoreError
+from session.store.store import Store
+from tests.disk.model import Fate
+from tests.disk.mount import ROOT, Mount, why_not
+from tests.session.store_place import ADA, turn
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+NOTHING = Fate(random.Random(0), names=0, data=0)
+# Its process dies as the bytes are written and not yet synced.
+DIES_UNSYNCED = """
+import asyncio, os, signal, sys
+from datetime import UTC
+from pathlib import Path
+from session.store.store import Store
+from tests.session.store_place import ADA, turn
+async def main():
+    store = Store(Path(sys.argv[1]), zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(turn("a"))
+        os.fdatasync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
+        await session.append(turn("b"))
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[Mount]:
+    mount = Mount(tmp_path / "disk", tmp_path / "saved")
+    await mount.mount()
+    yield mount
+    await mount.remove()
+
+
+async def finals(workspace: Path) -> list[bool]:
+    """Say of the messages a and b whether they are answered, as a process does that takes over."""
+    store = Store(workspace, zone=UTC)
+    try:
+        async with store.open(ADA) as session:
+            found = [session.find(id_) for id_ in "ab"]
+            return [one is not None and one.final is not None for one in found]
+    finally:
+        await store.aclose()
+
+
+async def test_what_a_new_owner_has_read_survives_a_cut(disk: Mount) -> None:
+    """A reply that was told by the lines of a process which died before its sync is not made anew."""
+    workspace = disk.folder / "w"
+    subprocess.run([sys.executable, "-c", DIES_UNSYNCED, workspace], cwd=ROOT, check=False)
+    assert await finals(workspace) == [True, True]
+
+    await disk.lose_power(NOTHING)
+
+    assert await finals(workspace) == [True, True]
+
+
+async def test_a_row_that_was_found_at_the_start_survives_a_cut(disk: Mount) -> None:
+    """A put that comes again is confirmed by the row that is there: so it is on disk by then."""
+    schema = durable.Schema(["CREATE TABLE numbers (n INTEGER UNIQUE)"], 1, 2**20)
+    path = disk.folder / "numbers.db"
+
+    def opened() -> durable.Database:
+        database = durable.Database(path, schema, down=lambda error: error, alone=True)
+        database.open()
+        return database
+
+    opened().close()
+    dies = "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+    dies += "for each in 'PRAGMA synchronous=OFF', 'INSERT INTO numbers VALUES (7)': db.execute(each)\n"
+    subprocess.run([sys.executable, "-c", dies + "os._exit(0)", path], check=True)
+    database = opened()
+    assert database.file.execute("SELECT n FROM numbers").fetchall() == [(7,)]
+    # Its process is killed, as far as the disk can tell: a close would write the log into the file.
+    assert path.with_name("numbers.db-wal").stat().st_size > 0
+    await disk.lose_power(NOTHING)
+
+    again = sqlite3.connect(path)
+    assert again.execute("SELECT n FROM numbers").fetchall() == [(7,)]
+    again.close()
+
+
+async def test_what_a_refused_sync_left_is_not_taken_for_stored(tmp_path: Path, disk: Mount) -> None:
+    """Linux calls pages clean that it could not write: no later sync brings them to the disk."""
+    workspace = disk.folder / "w"
+    store = Store(workspace, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(turn("a"))
+    await store.aclose()
+    await disk.unmount()
+    # The claim syncs transcript, folder, journal (none there) and folder; then comes the append.
+    await disk.mount("--refuse", "sync:4:1:EIO")
+    store = Store(workspace, zone=UTC)
+    async with store.open(ADA) as session:
+        with pytest.raises(StoreError):
+            await session.append(turn("b"))
+        assert session.find("b") is None
+        await session.append(turn("b"))
+    await store.aclose()
+
+    await disk.lose_power(NOTHING)
+
+    assert await finals(workspace) == [True, True]

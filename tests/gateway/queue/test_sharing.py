@@ -1,0 +1,166 @@
+"""Daemons share the partitions of one broker out among them, and hand letters over without breaking order."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+
+from gateway.errors import LetterLost, MailboxDown
+from gateway.queue.mailbox import INBOUND, Letter
+from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.topology import partition_of
+from gateway.testing import ADA, collect, ids, post, put_all
+from session.transcript.key import slot_of
+from tests.gateway.on_rabbit import first_seen, opened, put_surely, serving, sharers
+from tests.support.broker import Broker
+from tests.support.proxy import Proxy
+from tests.support.until import until
+
+PARTITIONS = 16
+CHATS = [f"web:{number}" for number in range(60)]
+ALL = {partition_of(slot_of(key), PARTITIONS) for key in CHATS}
+
+
+class Daemon:
+    """Takes and settles whatever it is given, and keeps what it took."""
+
+    def __init__(self, mailbox: RabbitMailbox, log: list[tuple[str, Letter]]) -> None:
+        self.mailbox, self._log = mailbox, log
+        self.attached = asyncio.Event()
+
+    async def run(self) -> None:
+        async with self.mailbox.take(INBOUND) as letters:
+            self.attached.set()
+            async for letter in letters:
+                if not letter.begin():
+                    continue
+                self._log.append((str(letter.key), letter))
+                await asyncio.sleep(0.002)
+                with suppress(LetterLost, MailboxDown):
+                    await self.mailbox.settle(letter)
+
+    @property
+    def served(self) -> set[int]:
+        """The partitions that it serves alone, of those that have a chat."""
+        return {partition_of(slot_of(key), PARTITIONS) for key in CHATS if self.mailbox.serves(key)}
+
+
+async def shared_out(daemons: list[Daemon]) -> None:
+    """Return when each partition is served by one of the daemons, and none has many more than another."""
+
+    def even() -> bool:
+        counts = [len(daemon.served) for daemon in daemons]
+        return (
+            all(counts) and sum(counts) == len(ALL) and set().union(*(each.served for each in daemons)) == ALL
+        )
+
+    await until(even, 60)
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_a_partition_moves_when_its_running_letters_ended(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    """One that joins is given its share: what was begun is settled where it runs, the rest comes in order."""
+    first, owner = sharers(2, partition_of(slot_of(ADA), 4))
+    options = {"queue_type": queue_type}
+    async with (
+        opened(broker.url, broker_name, daemon=first, **options) as one,
+        one.take(INBOUND) as letters,
+        opened(broker.url, broker_name, daemon=owner, **options) as other,
+    ):
+        names = await put_all(one, ADA, 5)
+        taken = await collect(letters, 5)
+        assert one.serves(ADA)
+        assert all(letter.begin() for letter in taken[:3])
+        async with other.take(INBOUND) as rest:
+            following = asyncio.create_task(collect(rest, 3))
+            await until(lambda: taken[3].lost)
+            assert not taken[4].begin()
+            assert not any(letter.lost for letter in taken[:3])
+            # While its letters run here, nobody else may work on its chats.
+            assert not other.serves(ADA)
+            await one.settle(taken[0])
+            await one.settle(taken[1])
+            # One that pauses, for a person or a model, holds nothing up.
+            taken[2].rest()
+            came = await following
+
+            assert taken[2].lost
+            assert ids(came) == names[2:]
+            for letter in came:
+                await other.settle(letter)
+            await until(lambda: other.serves(ADA) and not one.serves(ADA))
+            await one.put(post(ADA, "next"))
+            assert ids(await collect(rest, 1)) == [f"{ADA}#next"]
+
+
+async def test_ten_start_at_once_under_load_and_leave_again(broker: Broker, broker_name: str) -> None:
+    """Each ends up with its share, letters keep the order of their chats, and nothing moves without need."""
+    log: list[tuple[str, Letter]] = []
+    names: dict[str, list[str]] = {key: [] for key in CHATS}
+    enough = asyncio.Event()
+
+    async def write(mailbox: RabbitMailbox) -> None:
+        number = 0
+        while not enough.is_set():
+            for key in CHATS:
+                await put_surely(mailbox, post(key, number))
+                names[key].append(f"{key}#{number}")
+            number += 1
+            await asyncio.sleep(0.05)
+
+    async with AsyncExitStack() as lives, asyncio.TaskGroup() as group:
+        mailboxes = [
+            await lives.enter_async_context(opened(broker.url, broker_name, partitions=PARTITIONS))
+            for _ in range(10)
+        ]
+        daemons = [Daemon(mailbox, log) for mailbox in mailboxes]
+        writing = group.create_task(write(mailboxes[0]))
+        first = group.create_task(daemons[0].run())
+        await shared_out(daemons[:1])
+        await until(lambda: len(log) > len(CHATS))
+        running = [group.create_task(daemon.run()) for daemon in daemons[1:]]
+        await shared_out(daemons)
+        counts = [len(daemon.served) for daemon in daemons]
+        assert max(counts) <= 2
+        still = [daemon.served for daemon in daemons]
+        # Nine leave in good order, whose partitions go to the one that stays.
+        for task in running:
+            task.cancel()
+        await shared_out(daemons[:1])
+        enough.set()
+        await writing
+        await until(lambda: len({letter.id for _, letter in log}) == sum(map(len, names.values())), 60)
+        first.cancel()
+
+    assert set().union(*still) == ALL
+    assert first_seen([letter for _, letter in log]) == names
+
+
+async def test_one_that_started_without_the_broker_gets_its_share(broker: Broker, broker_name: str) -> None:
+    """It waits for the broker, joins the others, and after a cut of all its connections again."""
+    log: list[tuple[str, Letter]] = []
+    async with (
+        Proxy(broker.port) as proxy,
+        opened(broker.url, broker_name, partitions=PARTITIONS) as one,
+        asyncio.TaskGroup() as group,
+    ):
+        await proxy.refuse()
+        url = f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
+        async with serving(url, broker_name, partitions=PARTITIONS) as other:
+            daemons = [Daemon(one, log), Daemon(other, log)]
+            tasks = [group.create_task(daemon.run()) for daemon in daemons]
+            await shared_out(daemons[:1])
+            await proxy.resume()
+            await shared_out(daemons)
+            proxy.cut()
+            # What it had goes to the other at once, and comes back to it.
+            await until(lambda: not other.health().up)
+            await until(lambda: other.health().up)
+            await shared_out(daemons)
+            assert all(daemon.served for daemon in daemons)
+            for task in tasks:
+                task.cancel()

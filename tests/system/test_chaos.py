@@ -1,0 +1,97 @@
+"""The verb ``chaos``: a few kills over the embedded queue, what it prints, and options that make no sense."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import aio_pika
+import pytest
+
+from gateway.cli.parser import parse
+from tests.support import harness
+from tests.support.broker import Broker
+
+
+def chaos(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [harness.ROOT / ".venv" / "bin" / "chat-gateway", "chaos", *words],
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+def test_a_few_kills_are_survived_and_told(tmp_path: Path) -> None:
+    """Each guarantee is put to the test; nothing is broken, nothing stays but what was asked to be kept."""
+    done = chaos("--kills", "6", "--seed", "11", "--json", "--keep", folder=tmp_path)
+
+    told = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert [each["name"] for each in told["guarantees"]] == [f"G{number}" for number in range(1, 8)]
+    assert [each["broken"] for each in told["guarantees"]] == [[]] * 7
+    assert (told["seed"], told["broker"], told["daemons"], told["kills"]) == (11, "embedded", 1, 6)
+    assert sum(told["deaths"].values()) == 6
+    assert told["model_calls"] >= told["model_calls_needed"] > 0
+    assert all(repeat["cause"] for repeat in told["repeats"])
+    kept = Path(told["folder"]) / "seed-11"
+    assert (kept / "records.json").exists()
+    assert "--- d0.7" in (kept / "d0.log").read_text()
+    assert done.stderr.startswith("6 kills over the embedded queue, seed 11\nseed 11: 6 kills")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kills", "0"), "argument --kills: invalid number from 1 on value: '0'"),
+        (("--kills", "some"), "argument --kills: invalid number from 1 on value: 'some'"),
+        (("--daemons", "2"), "--daemons cannot be"),
+        (("--broker", "kafka"), "--broker cannot be 'kafka'; known are embedded, rabbitmq"),
+        (("--seed", "-1"), "argument --seed: invalid number from 0 on value: '-1'"),
+        (("--url", "http://localhost"), "argument --url: invalid address amqp://"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["chaos", *words])
+
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said in told
+    assert "try: chat-gateway chaos --help" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--daemons", "3"), "--daemons 3: the embedded queue serves one daemon"),
+        (("--url", "amqp://127.0.0.1:1/"), "the broker does not let us in"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    """With what to do instead."""
+    done = chaos(*words, folder=tmp_path)
+
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "try: " in done.stderr
+    assert list(tmp_path.glob("chat-gateway-chaos-*")) == []
+
+
+async def test_a_broker_that_holds_queues_of_a_gateway_is_refused(broker: Broker, tmp_path: Path) -> None:
+    url = broker.vhost("lived-in")
+    async with await aio_pika.connect(url) as connection:
+        await (await connection.channel()).declare_queue("chat.topology", durable=True)
+
+    done = chaos("--url", url, folder=tmp_path)
+
+    assert done.returncode == 1
+    assert "error: the broker holds queues of a gateway whose broker.name is chat" in done.stderr
+    assert "try: a virtual host of its own: rabbitmqctl add_vhost chaos" in done.stderr
