@@ -82,6 +82,21 @@ async def test_it_is_one_gateway_to_who_asks(team: Team) -> None:
     assert len(await metric(daemon, "process_resident_memory_bytes")) == 3
 
 
+async def test_both_workers_have_chats(team: Team) -> None:
+    """The partitions are shared out among the workers as among any daemons, and the gateway has none."""
+    keys = [f"web:share{number}" for number in range(16)]
+    found: set[int] = set()
+    tries = 0
+
+    async def both() -> bool:
+        nonlocal tries
+        tries += 1
+        found.update([await worker_of(team.daemon, key, f"s{tries}-{key[4:]}") for key in keys])
+        return found == set(await pids(team.daemon))
+
+    await until(both, 120)
+
+
 async def test_what_runs_is_seen_streamed_stopped_and_cleared(team: Team) -> None:
     """Lanes, trace, a socket with the pieces of an answer, ``/v1/stop`` and clearing reach who works."""
     daemon, model, release = team.daemon, team.model, asyncio.Event()
