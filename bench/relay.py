@@ -44,6 +44,7 @@ def run() -> list[Row]:
     """Alternate the daemon and the bare relay, then run the embedded queue and a profile."""
     ours: list[float] = []
     peer: list[float] = []
+    two: list[float] = []
     embedded: list[float] = []
     threads: dict[str, float] = {}
     with Broker() as broker:
@@ -51,6 +52,7 @@ def run() -> list[Row]:
             peer.append(_bare(broker.url, f"bare{number}"))
             turns_per_s, threads = _daemon(broker.vhost(f"ours{number}"))
             ours.append(turns_per_s)
+            two.append(_daemon(broker.vhost(f"two{number}"), workers=2)[0])
             embedded.append(_embedded())
         shares = _profiled(broker.vhost("profiled"))
     return [
@@ -65,6 +67,15 @@ def run() -> list[Row]:
                 "16 classic queues",
                 "one letter costs the daemon": _by_thread(threads),
                 "of the loop's time": shares,
+            },
+        ),
+        rate(
+            "… with two workers",
+            two,
+            peer,
+            "bare aio-pika relay",
+            notes={
+                "what": "told only: the same backlog, gateway, two workers and broker on the machine's cores"
             },
         ),
         rate(
@@ -169,10 +180,10 @@ async def _declare_out(url: str) -> None:
         await queue.bind(f"{NAME}.outbound", "bench")
 
 
-def _daemon(url: str) -> tuple[float, dict[str, float]]:
+def _daemon(url: str, *, workers: int = 1) -> tuple[float, dict[str, float]]:
     with folder() as workspace:
         _prepare(workspace, url)
-        daemon = Process(workspace, _config(url))
+        daemon = Process(workspace, {**_config(url), "limits.workers": workers})
         try:
             return run_loop(lambda: _clocked(url, OUT)), daemon.cpu()
         finally:

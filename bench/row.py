@@ -82,10 +82,13 @@ def rate(
     peer: Sequence[float],
     against: str,
     *,
-    at_least: float,
+    at_least: float | None = None,
     notes: Mapping[str, Any],
 ) -> Row:
-    """Compare turns per second of rounds that alternate: the median of the rounds' own ratios counts."""
+    """Compare turns per second of rounds that alternate: the median of the rounds' own ratios counts.
+
+    Without ``at_least`` the row only tells.
+    """
     ratio = median([mine / theirs for mine, theirs in zip(ours, peer, strict=True)])
     samples = {"ours": list(ours), "peer": list(peer)}
     return Row(

@@ -13,7 +13,7 @@ from gateway.app.embedding import build_embeddings
 from gateway.app.facts import build_facts
 from gateway.app.figures import memory_rules
 from gateway.app.model import build_model
-from gateway.app.spending import build_quota, build_spending, spent_today
+from gateway.app.spending import build_quota, build_spending, is_shared, spent_today
 from gateway.app.subagents import build_store
 from gateway.config.agents import settings_of
 from gateway.config.memory_scope import scopes_of
@@ -65,6 +65,7 @@ class SessionServices:
         self.model = models[""]
         self.plain = all(model.plain for model in models.values())
         self._spending = build_spending(settings, self.store, plain=self.plain)
+        self.usage_is_shared = is_shared(settings, plain=self.plain)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = self._notes(settings)

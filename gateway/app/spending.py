@@ -18,17 +18,25 @@ HELD_BEYOND_S = 30.0
 
 def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending:
     """Build what counts the cost of all calls; on disk where there is any, or a limit to keep."""
-    limits = settings.limits
-    caps = Caps(**{field.name: getattr(limits, field.name) for field in fields(Caps)})
+    caps = _caps(settings)
     return Spending(
         settings.state / "usage",
         disk=store,
         clock=store.clock,
-        durable=caps.any or bool(limits.turns_per_person_per_hour) or not plain,
+        durable=is_shared(settings, plain=plain),
         caps=caps,
         model=settings.model.name,
         held_s=settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S,
     )
+
+
+def is_shared(settings: Settings, *, plain: bool) -> bool:
+    """Say whether what is spent is on disk, for all processes, or in the memory of each."""
+    return _caps(settings).any or bool(settings.limits.turns_per_person_per_hour) or not plain
+
+
+def _caps(settings: Settings) -> Caps:
+    return Caps(**{field.name: getattr(settings.limits, field.name) for field in fields(Caps)})
 
 
 def build_quota(settings: Settings, scopes: Scopes, store: Store, spending: Spending) -> Quota:

@@ -55,6 +55,7 @@ class Questions:
             "lanes": own_lanes(self._application),
             "in_memory": self._application.mailbox.in_memory().as_dict(),
             "memory": services.jobs.shown(),
+            "usage_today": await services.usage_today(),
         }
 
     async def _lanes(self) -> list[dict[str, Any]]:

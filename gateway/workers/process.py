@@ -34,8 +34,8 @@ class WorkerProcess:
     """One process that works on conversations.
 
     ``standing`` is what it said last of itself, ``beats`` counts its words, ``failed`` is why it could not
-    start, as far as it said so, and ``unborn`` why the system made no process. ``changed`` is called when it
-    became ready, or said anew how it stands.
+    start, as far as it said so, and ``how`` tells in words how it ended, where no exit code says it.
+    ``changed`` is called when it became ready, or said anew how it stands.
     """
 
     def __init__(self, number: int, *, changed: Callable[[], None]) -> None:
@@ -46,12 +46,14 @@ class WorkerProcess:
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self.code: int | None = None
-        self.unborn = ""
+        self.how = ""
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._line: Line | None = None
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._next = 0
+        # What it was told to do before it could hear.
+        self._wish = ""
 
     @property
     def pid(self) -> int:
@@ -82,7 +84,7 @@ class WorkerProcess:
             self.code = await self._process.wait()
         except OSError as error:
             # No process, no memory, no descriptor: a later try may find some.
-            self.unborn = f"no process could be made: {error.strerror or error}"
+            self.how = f"no process could be made: {error.strerror or error}"
         finally:
             self._end(ours)
 
@@ -101,6 +103,8 @@ class WorkerProcess:
 
     def _hear(self, words: dict[str, Any]) -> None:
         self.beats += 1
+        if self.beats == 1 and self._wish:
+            self._do(self._wish)
         if "answer" in words:
             answer = self._asked.pop(words["answer"], None)
             if answer is not None and not answer.done():
@@ -145,7 +149,9 @@ class WorkerProcess:
         self._do("end")
 
     def _do(self, what: str) -> None:
-        if self._line is not None:
+        self._wish = what
+        # Its first line is read at the start of a process, and has to be the only one by then.
+        if self._line is not None and self.beats:
             self._line.say({"do": what})
 
     def kill(self) -> None:
@@ -154,6 +160,7 @@ class WorkerProcess:
 
     async def kill_stuck(self) -> None:
         """End it after it has written to the log where it stands, if it still can."""
+        self.how = "its loop stood still"
         self._signal(signal.SIGUSR1)
         await asyncio.sleep(LAST_LOOK_S)
         self.kill()

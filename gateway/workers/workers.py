@@ -149,7 +149,7 @@ class Workers:
         """
         place.since = datetime.now(UTC)
         code = process.code
-        how = process.unborn or (f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")
+        how = process.how or (f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")
         place.error = f"worker {place.number} ended ({how}) and is started anew"
         log.error("worker.ended", number=place.number, pid=process.pid, code=code)
         if (last := self.counted.pop(place.number, None)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,12 @@ async def post(daemon: Daemon, path: str, body: dict[str, Any]) -> httpx.Respons
         return await client.post(f"{daemon.url}{path}", json=body)
 
 
-async def running(daemon: Daemon, *keys: str) -> None:
-    """Wait until a turn runs in each of these chats."""
+async def running(daemon: Daemon, *keys: str, ended: asyncio.Task[Any] | None = None) -> None:
+    """Wait until a turn runs in each of these chats, or ``ended`` is over: a look may come late."""
 
     async def so() -> bool:
+        if ended is not None and ended.done():
+            return True
         lanes = (await status(daemon))["lanes"]
         return {lane["key"] for lane in lanes if lane["id"] is not None} >= set(keys)
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app.daemon import LAST_WORDS_S
+from gateway.app.ending import LAST_WORDS_S
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post
 from tests.support.broker import Broker
@@ -115,7 +115,7 @@ async def test_a_second_sigterm_waits_for_nothing_that_hangs() -> None:
 
 HANGS = """
 import asyncio, types
-from gateway.app.daemon import _Ending
+from gateway.app.ending import Ending
 
 async def end_now():
     print("hangs", flush=True)
@@ -124,7 +124,7 @@ async def end_now():
 async def main():
     ready = asyncio.Event()
     ready.set()
-    ending = _Ending(types.SimpleNamespace(ready=ready, end_now=end_now))
+    ending = Ending(types.SimpleNamespace(ready=ready, end_now=end_now))
     ending.listen()
     print("listens", flush=True)
     await ending.asked.wait()
