@@ -1,7 +1,7 @@
 """Takes each sync out of the product in turn, and looks who notices: ``python -m tests.disk.mutants``.
 
-A mutant is a copy of the source in which one line does nothing. First the promises of these tests are asked
-for, then, where those hold, a run of ``tests/disk/cuts.py``.
+A mutant is a copy of the source in which one line does nothing. First ``promises.py`` and
+``test_mounted.py`` are asked, then, where those hold and ``--cuts`` says so, runs of ``cuts.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ SYNC = re.compile(
 )
 PRAGMA = 'execute("PRAGMA synchronous=FULL")'
 # What is measured or copied for a look, and not kept.
-PROMISES = ("tests/disk/test_promises.py", "tests/disk/test_mounted.py")
 NOT_KEPT = ("gateway/doctor/machine.py",)
 
 
@@ -76,17 +75,10 @@ def copy_source(root: Path) -> None:
 
 def noticed(root: Path, cuts: int) -> str:
     """Say who notices that the source in ``root`` lacks a sync; empty: nobody."""
-    tests = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "tests/disk/test_mounted.py",
-    ]
-    runs = {"promises": tests}
+    runs = {
+        "promises": [sys.executable, "-m", "tests.disk.promises"],
+        "test_mounted": [sys.executable, "-m", "pytest", "-q", "tests/disk/test_mounted.py"],
+    }
     for seed in (1, 2) if cuts else ():
         runs[f"cuts {seed}"] = [
             sys.executable, "-m", "tests.disk.cuts", "--cuts", str(cuts), "--seed", str(seed)
@@ -94,8 +86,8 @@ def noticed(root: Path, cuts: int) -> str:
     for name, words in runs.items():
         done = subprocess.run(words, cwd=root, capture_output=True, timeout=600, check=False)
         if done.returncode:
-            told = done.stdout.decode().splitlines()
-            return f"{name}: " + next((one for one in told if one.startswith(("FAILED", "ERROR"))), told[-1])
+            told = done.stdout.decode().splitlines() or done.stderr.decode().splitlines()
+            return f"{name}: " + next((one for one in told if one.startswith("E  ")), told[-1])
     return ""
 
 

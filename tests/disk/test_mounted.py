@@ -17,6 +17,7 @@ from session.errors import StoreError
 from session.store.store import Store
 from tests.disk.model import Fate
 from tests.disk.mount import ROOT, Mount, why_not
+from tests.disk.promises import broken_promises
 from tests.session.store_place import ADA, turn
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -27,6 +28,7 @@ import asyncio, os, signal, sys
 from datetime import UTC
 from pathlib import Path
 from session.store.store import Store
+from tests.disk.promises import broken_promises
 from tests.session.store_place import ADA, turn
 async def main():
     store = Store(Path(sys.argv[1]), zone=UTC)
@@ -55,6 +57,10 @@ async def finals(workspace: Path) -> list[bool]:
             return [one is not None and one.final is not None for one in found]
     finally:
         await store.aclose()
+
+
+async def test_what_is_promised_outlasts_a_cut(tmp_path: Path) -> None:
+    assert await broken_promises(tmp_path) == []
 
 
 async def test_what_a_new_owner_has_read_survives_a_cut(disk: Mount) -> None:

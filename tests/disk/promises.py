@@ -1,4 +1,4 @@
-"""What says that it is durable is there after a cut that takes everything which was not synced.
+"""What says that it is durable outlasts a cut of all that was not synced: ``python -m tests.disk.promises``.
 
 Each promise is a generator in a folder of its own: it prepares what is on disk already, yields, does what it
 promises, and yields again with what must hold of the folder when the power is back.
@@ -6,15 +6,16 @@ promises, and yields again with what must hold of the folder when the power is b
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import functools
 import os
 import random
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-
-import pytest
 
 import durable
 from channels.media import MediaFolder
@@ -32,11 +33,10 @@ from session.store.lock_record import read_record
 from session.store.store import Store
 from tests.channels.test_media import Source
 from tests.disk.model import Fate
-from tests.disk.mount import Mount, saved, spread, why_not
+from tests.disk.mount import Mount, saved, spread
 from tests.session.background.test_moving import NEW, NEW_STEM, OLD, OLD_STEM, move
 from tests.session.store_place import ADA, turn
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 Holds = Callable[[Path], bool]
 Promise = Callable[[Path], Iterator[Holds | None]]
 AsyncPromise = Callable[[Path], AsyncIterator[Holds | None]]
@@ -349,7 +349,8 @@ def on_a_loop(promise: Promise) -> AsyncPromise:
     return later
 
 
-async def test_what_is_promised_outlasts_a_cut(tmp_path: Path) -> None:
+async def broken_promises(tmp_path: Path) -> list[str]:
+    """Return the names of the promises that a cut breaks."""
     disk = Mount(tmp_path / "disk", tmp_path / "saved")
     await disk.mount()
     broken: list[str] = []
@@ -375,5 +376,11 @@ async def test_what_is_promised_outlasts_a_cut(tmp_path: Path) -> None:
             broken += [] if kept else [name]
     finally:
         await disk.remove()
+    return broken
 
-    assert broken == []
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="chat-gateway-promises-") as name:
+        found = asyncio.run(broken_promises(Path(name)))
+    print(*found)
+    sys.exit(bool(found))
