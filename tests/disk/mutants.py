@@ -22,7 +22,7 @@ PACKAGES = ("durable", "session", "channels", "gateway")
 # A line that syncs and does nothing else. The definition of ``sync_folder`` is left to its callers.
 SYNC = re.compile(
     r"^ +((durable\.)?(sync_folder|sync_file|sync_data|sync_or_cut)|os\.(fsync|fdatasync|sync))\("
-    r"|^ +self\.fence\.settle_files\(\)$"
+    r"|^ +settle_files\("
 )
 PRAGMA = 'execute("PRAGMA synchronous=FULL")'
 # What is measured or copied for a look, and not kept.
