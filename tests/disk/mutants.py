@@ -27,6 +27,18 @@ SYNC = re.compile(
 PRAGMA = 'execute("PRAGMA synchronous=FULL")'
 # What is measured or copied for a look, and not kept.
 NOT_KEPT = ("gateway/doctor/machine.py",)
+# Not to be seen here, each for a reason; by the file and what stands in the line.
+EXCUSED = {
+    ("durable/folders.py", "sync_folder(path)"): "only below a parent that we may not read, which root may",
+    ("gateway/backup/restoring.py", "os.sync()"): "a kernel does not tell a FUSE file system of it",
+    ("gateway/backup/restoring.py", "sync_folder(workspace.parent)"): "as what it names is not synced here",
+    ("gateway/form/copies.py", "sync_folder(folder)"): "keeps an order: a cut between two removals",
+    (
+        "session/store/original.py",
+        "sync_folder(copy.parent)",
+    ): "keeps an order: a cut between copy and rename",
+    ("session/store/switch_session.py", "sync_folder(path.parent)"): "a damaged session that is opened again",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,10 @@ class Site:
     path: str
     number: int
     line: str
+
+    def has(self, path: str, text: str) -> bool:
+        """Say whether it is this line of this file."""
+        return self.path == path and self.line.strip().endswith(text)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.number} {self.line.strip()}"
@@ -100,7 +116,9 @@ def main() -> int:
     if why := why_not():
         print(f"mutants of the syncs: not run: {why}")
         return 0
-    unseen, all_sites = [], [site for site in sites() if given.only in str(site)]
+    all_sites = [site for site in sites() if given.only in str(site)]
+    unseen: list[Site] = []
+    excused: list[Site] = []
     for site in all_sites:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="chat-gateway-mutant-") as folder:
@@ -108,9 +126,13 @@ def main() -> int:
             without(site, Path(folder))
             by = noticed(Path(folder), given.cuts)
         if not by:
-            unseen.append(site)
+            by = next(
+                (f"excused: {why}" for (path, text), why in EXCUSED.items() if site.has(path, text)), ""
+            )
+            (excused if by else unseen).append(site)
         print(f"  {site}: {by or 'NOT NOTICED'} ({time.monotonic() - began:.0f} s)", flush=True)
-    print(f"{len(all_sites) - len(unseen)} of {len(all_sites)} noticed")
+    noticed_count = len(all_sites) - len(unseen) - len(excused)
+    print(f"{noticed_count} of {len(all_sites)} noticed, {len(excused)} excused, {len(unseen)} not")
     return 1 if unseen else 0
 
 

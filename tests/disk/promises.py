@@ -29,6 +29,7 @@ from session.kept.rows import forget_usage
 from session.kept.subject import Conversation, Subject
 from session.store import places
 from session.store.fence import Fence, Wait
+from session.store.journal_file import JournalFile
 from session.store.lock_record import read_record
 from session.store.store import Store
 from tests.channels.test_media import Source
@@ -154,6 +155,19 @@ def overtaken(folder: Path) -> Iterator[Holds | None]:
     yield lambda after: read_record(Layout(after).lock("telegram_1").read_bytes(), "").owner != "frozen"
 
 
+def noted_in_the_journal(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    layout = Layout(folder)
+    fence = Fence(layout, "telegram_1", owner="me")
+    with fence.hold(Wait()) as held:
+        epoch = held.claim("telegram:1")
+    journal = JournalFile(layout, "telegram_1", "telegram:1", fence=fence, clock=lambda: datetime.now(UTC))
+    for id_ in ("a", "b"):
+        journal.refresh()
+        journal.record(epoch, lambda *_, id_=id_: {"e": "none", "id": id_}, lambda: None, Wait())  # type: ignore
+    yield lambda after: b'"b"' in Layout(after).journal("telegram_1").read_bytes()
+
+
 def an_unlinked_job(folder: Path) -> Iterator[Holds | None]:
     job = BackgroundJob("telegram:1", "01M8547JVHRDWXFVFVP93VWNFJ", "summary")
     JobFiles(folder).keep(job)
@@ -277,11 +291,29 @@ def numbered_menus(folder: Path) -> Iterator[Holds | None]:
 
 
 PROMISES: list[Promise] = [
-    replaced, replaced_piece_by_piece, replaced_in_an_open_folder, a_folder_below, settled, folders_of_others,
-    committed, removed_under_its_fence, overtaken, an_unlinked_job, kept_job, an_erasure_that_is_done,
-    removed_trees, removed_files, damaged_job, damaged_usage, forgotten_usage, without_a_number,
-    a_file_that_was_not_there, a_copy_that_is_not_needed, numbered_menus,
-]  # fmt: skip
+    replaced,
+    replaced_piece_by_piece,
+    replaced_in_an_open_folder,
+    a_folder_below,
+    settled,
+    folders_of_others,
+    committed,
+    removed_under_its_fence,
+    overtaken,
+    noted_in_the_journal,
+    an_unlinked_job,
+    kept_job,
+    an_erasure_that_is_done,
+    removed_trees,
+    removed_files,
+    damaged_job,
+    damaged_usage,
+    forgotten_usage,
+    without_a_number,
+    a_file_that_was_not_there,
+    a_copy_that_is_not_needed,
+    numbered_menus,
+]
 
 
 # -- what is asked on a loop -----------------------------------------------------------------------
