@@ -8,7 +8,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos fuzz screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-disk fuzz screenshots deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -34,7 +34,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish
+	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
@@ -83,6 +83,12 @@ chaos: $(VENV)/.dev ## new examples for the properties, a node of three killed, 
 SECONDS_EACH = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),600)
 fuzz: $(VENV)/.dev ## searches for input that crashes or hangs: make fuzz TARGET=markdown SECONDS=60 SEED=7 INPUT=file
 	$(BIN)/python -m tests.fuzz $(if $(TARGET),--target $(TARGET)) --seconds $(SECONDS_EACH) $(if $(SEED),--seed $(SEED)) $(if $(INPUT),--input $(INPUT))
+
+CUTS ?= 70
+chaos-disk: $(VENV)/.dev ## cuts the power of a disk that forgets, then takes out each sync in turn: needs root and /dev/fuse; CUTS=200
+	@deploy/system-packages.sh libfuse3-3
+	unshare --mount $(BIN)/python -m tests.disk.cuts --cuts $(CUTS)
+	unshare --mount $(BIN)/python -m tests.disk.mutants
 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)

@@ -46,9 +46,9 @@ def main() -> int:
         # A platform may lack one.
         except ImportError:
             continue
-    from session.models import llm
+    from session.models import library
 
-    llm.load()
+    library.load()
     gc.collect()
     gc.freeze()
     child = serve(asks)

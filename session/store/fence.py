@@ -27,13 +27,13 @@ from durable import (
     new_file,
     open_private,
     replacing,
-    sync_file,
     sync_folder,
     try_lock,
 )
 from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, copy_rest, opened, seen
 from session.errors import Fenced, StoreError
 from session.store.lock_record import LockRecord, read_record, write_record
+from session.store.settling import settle_files
 
 log = structlog.get_logger(__name__)
 # How long a process that does not move may hold a lock.
@@ -134,7 +134,7 @@ class Held:
             return ours
         for epoch in {*record.renew, record.epoch}:
             self.fence.remove_temps(epoch)
-        self.fence.settle_files()
+        settle_files(self.fence.layout, self.fence.stem)
         self._put_record(LockRecord(key, self.fence.owner, record.epoch + 1, record.renew))
         if record.renew:
             self.renew()
@@ -176,8 +176,8 @@ class Fence:
         self.path = layout.lock(stem)
         self.name = str(self.path)
         self.owner = owner
-        self._layout = layout
-        self._stem = stem
+        self.layout = layout
+        self.stem = stem
         self._freeze_s = freeze_s
         self.kept = kept
         self._read: tuple[bytes, LockRecord] = (b"", LockRecord())
@@ -316,13 +316,13 @@ class Fence:
 
     def _signs(self, fd: int) -> list[object]:
         """Collect what a holder that still moves would change."""
-        layout = self._layout
+        layout = self.layout
         epoch = self._record_in(fd).epoch
-        files = [layout.transcript(self._stem), layout.journal(self._stem), self.path]
+        files = [layout.transcript(self.stem), layout.journal(self.stem), self.path]
         return [seen(path) for path in (*files, *(self.temp(folder, epoch) for folder in self._folders()))]
 
     def _folders(self) -> tuple[Path, ...]:
-        return (self._layout.sessions, self._layout.keys, self._layout.archive(self._stem))
+        return (self.layout.sessions, self.layout.keys, self.layout.archive(self.stem))
 
     def _overtake(self, frozen: OpenFile) -> OpenFile | None:
         """Replace the lock of a frozen holder and renew the key's files; None where another was quicker."""
@@ -355,23 +355,6 @@ class Fence:
         for folder in self._folders():
             discard(self.temp(folder, epoch))
 
-    def settle_files(self) -> None:
-        """Bring to disk what the writer before wrote, and may have died before it synced.
-
-        What is read now is believed from here on: a reply that was told by it must not be made anew after
-        a power cut.
-
-        Raises:
-            StoreError: the disk refused.
-        """
-        try:
-            for path in (self._layout.transcript(self._stem), self._layout.journal(self._stem)):
-                if path.parent.is_dir():
-                    sync_file(path)
-                    sync_folder(path.parent)
-        except OSError as error:
-            raise StoreError(f"a conversation could not be synced: {error.strerror}") from error
-
     def renew_files(self, held: Held) -> None:
         """Copy transcript and journal over themselves, so that an overtaken writer wakes on orphans.
 
@@ -379,7 +362,7 @@ class Fence:
             Fenced: we were overtaken in turn.
             StoreError: the disk refused; the next claim tries again.
         """
-        for path in (self._layout.transcript(self._stem), self._layout.journal(self._stem)):
+        for path in (self.layout.transcript(self.stem), self.layout.journal(self.stem)):
             try:
                 source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:

@@ -3,7 +3,7 @@
 Each life of the gateway works on a disk that forgets, until the sync at which it is cut; then the daemon is
 killed and the next one finds what was left. Now and then a daemon is killed alone, so that the next one
 starts on what was written and not synced, and a cut comes in the middle of a start. At the end everything
-may come to rest, and is looked at as after ``tests/chaos.py``.
+may come to rest, and is looked at message by message.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos_check import Account, Message, check
-from tests.chaos_feed import CHATS, OverHttp
+from tests.disk.account import Account, Message, check
+from tests.disk.feed import CHATS, OverHttp
 from tests.disk.mount import Mount, why_not
 from tests.support import harness, prepared
 from tests.support.harness import Daemon, command
@@ -209,7 +209,6 @@ class Cuts:
             stem=lambda chat: f"web_{chat}",
             prefix=ears.prefix,
             replies=ears.replies,
-            ordered=False,
             asked=model.seen,
             kills=self.harm.kills,
         )

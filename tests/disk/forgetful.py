@@ -46,7 +46,8 @@ class Plan:
     Args:
         cut_at: the sync with this number is the last call, 1 for the first; 0: none.
         cut_before: that sync does nothing any more.
-        refused: for the name of a call (make, rename, unlink, write, sync) which ones are refused, how.
+        refused: for the name of a call (make, rename, unlink, write, sync; append: a sync of
+            what came to bytes that were synced) which ones are refused, and how.
     """
 
     cut_at: int = 0
@@ -207,6 +208,8 @@ class Forgetful(mfusepy.Operations):
         node = self._open[fh]
         try:
             self._plan.comes("sync")
+            if node.stable and node.writes:
+                self._plan.comes("append")
         except OSError:
             self.disk.fail_sync(node)
             raise

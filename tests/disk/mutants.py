@@ -1,7 +1,7 @@
 """Takes each sync out of the product in turn, and looks who notices: ``python -m tests.disk.mutants``.
 
-A mutant is a copy of the source in which one line does nothing. First the promises of these tests are asked
-for, then, where those hold, a run of ``tests/disk/cuts.py``.
+A mutant is a copy of the source in which one line does nothing. First ``promises.py`` and
+``test_mounted.py`` are asked, then, where those hold and ``--cuts`` says so, runs of ``cuts.py``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,23 @@ PACKAGES = ("durable", "session", "channels", "gateway")
 # A line that syncs and does nothing else. The definition of ``sync_folder`` is left to its callers.
 SYNC = re.compile(
     r"^ +((durable\.)?(sync_folder|sync_file|sync_data|sync_or_cut)|os\.(fsync|fdatasync|sync))\("
-    r"|^ +self\.fence\.settle_files\(\)$"
+    r"|^ +settle_files\("
 )
 PRAGMA = 'execute("PRAGMA synchronous=FULL")'
 # What is measured or copied for a look, and not kept.
-PROMISES = ("tests/disk/test_promises.py", "tests/disk/test_mounted.py")
 NOT_KEPT = ("gateway/doctor/machine.py",)
+# Not to be seen here, each for a reason; by the file and what stands in the line.
+EXCUSED = {
+    ("durable/folders.py", "sync_folder(path)"): "only below a parent that we may not read, which root may",
+    ("gateway/backup/restoring.py", "os.sync()"): "a kernel does not tell a FUSE file system of it",
+    ("gateway/backup/restoring.py", "sync_folder(workspace.parent)"): "as what it names is not synced here",
+    ("gateway/form/copies.py", "sync_folder(folder)"): "keeps an order: a cut between two removals",
+    (
+        "session/store/original.py",
+        "sync_folder(copy.parent)",
+    ): "keeps an order: a cut between copy and rename",
+    ("session/store/switch_session.py", "sync_folder(path.parent)"): "a damaged session that is opened again",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,10 @@ class Site:
     path: str
     number: int
     line: str
+
+    def has(self, path: str, text: str) -> bool:
+        """Say whether it is this line of this file."""
+        return self.path == path and self.line.strip().endswith(text)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.number} {self.line.strip()}"
@@ -76,17 +91,10 @@ def copy_source(root: Path) -> None:
 
 def noticed(root: Path, cuts: int) -> str:
     """Say who notices that the source in ``root`` lacks a sync; empty: nobody."""
-    tests = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "tests/disk/test_mounted.py",
-    ]
-    runs = {"promises": tests}
+    runs = {
+        "promises": [sys.executable, "-m", "tests.disk.promises"],
+        "test_mounted": [sys.executable, "-m", "pytest", "-q", "tests/disk/test_mounted.py"],
+    }
     for seed in (1, 2) if cuts else ():
         runs[f"cuts {seed}"] = [
             sys.executable, "-m", "tests.disk.cuts", "--cuts", str(cuts), "--seed", str(seed)
@@ -94,8 +102,8 @@ def noticed(root: Path, cuts: int) -> str:
     for name, words in runs.items():
         done = subprocess.run(words, cwd=root, capture_output=True, timeout=600, check=False)
         if done.returncode:
-            told = done.stdout.decode().splitlines()
-            return f"{name}: " + next((one for one in told if one.startswith(("FAILED", "ERROR"))), told[-1])
+            told = done.stdout.decode().splitlines() or done.stderr.decode().splitlines()
+            return f"{name}: " + next((one for one in told if one.startswith("E  ")), told[-1])
     return ""
 
 
@@ -108,7 +116,9 @@ def main() -> int:
     if why := why_not():
         print(f"mutants of the syncs: not run: {why}")
         return 0
-    unseen, all_sites = [], [site for site in sites() if given.only in str(site)]
+    all_sites = [site for site in sites() if given.only in str(site)]
+    unseen: list[Site] = []
+    excused: list[Site] = []
     for site in all_sites:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="chat-gateway-mutant-") as folder:
@@ -116,9 +126,13 @@ def main() -> int:
             without(site, Path(folder))
             by = noticed(Path(folder), given.cuts)
         if not by:
-            unseen.append(site)
+            by = next(
+                (f"excused: {why}" for (path, text), why in EXCUSED.items() if site.has(path, text)), ""
+            )
+            (excused if by else unseen).append(site)
         print(f"  {site}: {by or 'NOT NOTICED'} ({time.monotonic() - began:.0f} s)", flush=True)
-    print(f"{len(all_sites) - len(unseen)} of {len(all_sites)} noticed")
+    noticed_count = len(all_sites) - len(unseen) - len(excused)
+    print(f"{noticed_count} of {len(all_sites)} noticed, {len(excused)} excused, {len(unseen)} not")
     return 1 if unseen else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,20 +18,29 @@ from session.errors import StoreError
 from session.store.store import Store
 from tests.disk.model import Fate
 from tests.disk.mount import ROOT, Mount, why_not
+from tests.disk.promises import broken_promises
 from tests.session.store_place import ADA, turn
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 NOTHING = Fate(random.Random(0), names=0, data=0)
-# Its process dies as the bytes are written and not yet synced.
+# Its process dies as the bytes are written and not yet synced, or as the new file has its name.
 DIES_UNSYNCED = """
 import asyncio, os, signal, sys
 from datetime import UTC
 from pathlib import Path
 from session.store.store import Store
+from tests.disk.promises import broken_promises
 from tests.session.store_place import ADA, turn
 async def main():
     store = Store(Path(sys.argv[1]), zone=UTC)
     async with store.open(ADA) as session:
+        fsync = os.fsync
+        def dies(fd):
+            if os.path.isdir(f"/proc/self/fd/{fd}") and list(store.layout.sessions.glob("*.jsonl")):
+                os.kill(os.getpid(), signal.SIGKILL)
+            fsync(fd)
+        if sys.argv[2] == "name":
+            os.fsync = dies
         await session.append(turn("a"))
         os.fdatasync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
         await session.append(turn("b"))
@@ -57,15 +67,23 @@ async def finals(workspace: Path) -> list[bool]:
         await store.aclose()
 
 
-async def test_what_a_new_owner_has_read_survives_a_cut(disk: Mount) -> None:
+async def test_what_is_promised_outlasts_a_cut(tmp_path: Path) -> None:
+    assert await broken_promises(tmp_path) == []
+
+
+@pytest.mark.parametrize(("unsynced", "known"), [("bytes", [True, True]), ("name", [True, False])])
+async def test_what_a_new_owner_has_read_survives_a_cut(
+    disk: Mount, unsynced: str, known: list[bool]
+) -> None:
     """A reply that was told by the lines of a process which died before its sync is not made anew."""
     workspace = disk.folder / "w"
-    subprocess.run([sys.executable, "-c", DIES_UNSYNCED, workspace], cwd=ROOT, check=False)
-    assert await finals(workspace) == [True, True]
+    died = subprocess.run([sys.executable, "-c", DIES_UNSYNCED, workspace, unsynced], cwd=ROOT, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert await finals(workspace) == known
 
     await disk.lose_power(NOTHING)
 
-    assert await finals(workspace) == [True, True]
+    assert await finals(workspace) == known
 
 
 async def test_a_row_that_was_found_at_the_start_survives_a_cut(disk: Mount) -> None:
@@ -101,8 +119,7 @@ async def test_what_a_refused_sync_left_is_not_taken_for_stored(tmp_path: Path, 
         await session.append(turn("a"))
     await store.aclose()
     await disk.unmount()
-    # The claim syncs transcript, folder, journal (none there) and folder; then comes the append.
-    await disk.mount("--refuse", "sync:4:1:EIO")
+    await disk.mount("--refuse", "append:1:1:EIO")
     store = Store(workspace, zone=UTC)
     async with store.open(ADA) as session:
         with pytest.raises(StoreError):

@@ -1,0 +1,240 @@
+"""What is looked at when a gateway on such a disk has come to rest; pure but for reading files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.support.model_replies import Seen, since_newest_user
+from tests.support.place import archives, transcript
+
+ID = re.compile(r"\b[a-z]+-\d{4}\b")
+MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
+ROLES = {"user", "assistant", "tool", "system"}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as it was sent; ``text`` holds its id, unless it is a command."""
+
+    id: str
+    kind: str
+    text: str
+
+    @property
+    def command(self) -> bool:
+        """Whether the gateway answers it itself."""
+        return self.kind in ("new", "stop")
+
+    @property
+    def rounds(self) -> int:
+        """How many requests to the model it takes."""
+        return 0 if self.command else 1 + self.text.count("[[tool:")
+
+
+@dataclass
+class Account:
+    """What was found, one list of findings for each guarantee."""
+
+    messages: int = 0
+    model_calls: int = 0
+    least_calls: int = 0
+    repeated_replies: int = 0
+    stopped: int = 0
+    lost: list[str] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
+    reordered: list[str] = field(default_factory=list)
+    mixed: list[str] = field(default_factory=list)
+    asked_again: list[str] = field(default_factory=list)
+    illegal: list[str] = field(default_factory=list)
+    memory: list[str] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[str]:
+        """Every finding, with the name of its list."""
+        names = ("lost", "twice", "reordered", "mixed", "asked_again", "illegal", "memory")
+        return [f"{name}: {one}" for name in names for one in getattr(self, name)]
+
+
+@dataclass
+class _Chat:
+    """One chat's transcripts, ended sessions first."""
+
+    sessions: list[list[dict[str, Any]]] = field(default_factory=list)
+    illegal: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [line for session in self.sessions for line in session]
+
+
+def check(
+    workspace: Path,
+    *,
+    sent: Mapping[str, Sequence[Message]],
+    stem: Callable[[str], str],
+    prefix: str,
+    replies: Sequence[Mapping[str, Any]],
+    asked: Sequence[Seen],
+    kills: Sequence[float],
+) -> Account:
+    """Look at transcripts, replies, memory and the model's own count of requests.
+
+    Args:
+        workspace: the folder of the gateway, at rest.
+        sent: the messages of each chat in the order in which they were accepted.
+        stem: the file name of a chat.
+        prefix: what the gateway puts before the ids that it was given.
+        replies: all that came back.
+        asked: the requests that the model got.
+        kills: when a daemon was dead, by the same clock.
+    """
+    account = Account(messages=sum(map(len, sent.values())))
+    texts = _replies(account, replies, prefix)
+    for name, messages in sent.items():
+        chat = _read(workspace, stem(name))
+        account.illegal += chat.illegal
+        _check_chat(account, name, messages, chat, texts, prefix)
+    _check_calls(account, [message for each in sent.values() for message in each], asked, kills)
+    for path in workspace.glob("memory/**/HISTORY.md"):
+        _check_history(account, path)
+    return account
+
+
+def _replies(account: Account, replies: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = {}
+    for reply in replies:
+        if reply["kind"] == "reply":
+            texts.setdefault(str(reply["in_reply_to"]).removeprefix(prefix), []).append(reply["text"])
+    account.repeated_replies = sum(len(found) - 1 for found in texts.values())
+    account.twice += [f"{name} was told {set(found)}" for name, found in texts.items() if len(set(found)) > 1]
+    return texts
+
+
+def _read(workspace: Path, stem: str) -> _Chat:
+    chat = _Chat()
+    for path in [*archives(workspace, stem), transcript(workspace, stem)]:
+        if not path.exists():
+            continue
+        raw = path.read_bytes().split(b"\n")
+        if raw.pop():
+            chat.illegal.append(f"{path.name} has a torn tail")
+        lines = [_line(path, chat, number, each) for number, each in enumerate(raw)]
+        chat.sessions.append([line for line in lines[1:] if line])
+    return chat
+
+
+def _line(path: Path, chat: _Chat, number: int, raw: bytes) -> dict[str, Any]:
+    try:
+        line: dict[str, Any] = json.loads(raw)
+        legal = line["_type"] == "metadata" if number == 0 else line["role"] in ROLES
+    except (ValueError, KeyError, TypeError):
+        line, legal = {}, False
+    if not legal:
+        chat.illegal.append(f"{path.name} line {number + 1}: {raw[:80]!r}")
+    return line
+
+
+def _check_chat(
+    account: Account,
+    name: str,
+    messages: Sequence[Message],
+    chat: _Chat,
+    texts: Mapping[str, list[str]],
+    prefix: str,
+) -> None:
+    lines = [{**line, "id": str(line.get("message_id", "")).removeprefix(prefix)} for line in chat.lines]
+    finals = [line for line in lines if line.get("final")]
+    count = Counter(line["id"] for line in finals)
+    users = Counter(line["id"] for line in lines if line["role"] == "user")
+    last = {line["id"]: line for line in finals}
+    for message in messages:
+        final = last.get(message.id)
+        told = texts.get(message.id, [])
+        stopped = final is not None and bool(final.get("stopped"))
+        account.stopped += stopped
+        if not message.command and (users[message.id] != 1 or count[message.id] != 1):
+            (account.twice if count[message.id] > 1 or users[message.id] > 1 else account.lost).append(
+                f"{message.id}: {users[message.id]} user lines, {count[message.id]} finals"
+            )
+        elif stopped and told:
+            account.twice.append(f"{message.id} was stopped and told {told}")
+        elif not stopped and not told:
+            account.lost.append(f"{message.id} ({message.kind}) has no reply")
+        elif final is not None and not stopped and told[0] != final["content"]:
+            account.twice.append(f"{message.id}: stored {final['content']!r}, told {told[0]!r}")
+        others = {one for text in told for one in ID.findall(text)} - {message.id}
+        if others:
+            account.mixed.append(f"{message.id} was told of {others}")
+    asked = [message.id for message in messages if not message.command]
+    if [line["id"] for line in finals] != [one for one in asked if one in last]:
+        account.reordered.append(f"{name}: {[line['id'] for line in finals]}")
+    _check_sessions(account, name, messages, chat, prefix)
+    _check_tools(account, name, lines)
+
+
+def _check_sessions(
+    account: Account, name: str, messages: Sequence[Message], chat: _Chat, prefix: str
+) -> None:
+    """Each ``/new`` ended one session and began one."""
+    wanted: list[list[str]] = [[]]
+    for message in messages:
+        if message.kind == "new":
+            wanted.append([])
+        elif not message.command:
+            wanted[-1].append(message.id)
+    found = [
+        [str(line.get("message_id")).removeprefix(prefix) for line in session if line["role"] == "user"]
+        for session in chat.sessions
+    ]
+    if [ids for ids in found if ids] != [ids for ids in wanted if ids]:
+        account.reordered.append(f"{name}: sessions {found}, not {wanted}")
+
+
+def _check_tools(account: Account, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Each call has one result, in the lines that follow it."""
+    waiting: list[str] = []
+    for line in lines:
+        if line["role"] == "tool" and line.get("tool_call_id") in waiting:
+            waiting.remove(line["tool_call_id"])
+        elif line["role"] == "tool" or (waiting and line["role"] in ("user", "assistant")):
+            account.illegal.append(f"{name}: {line['role']} line of {line['id']}, while {waiting} wait")
+        waiting += [call["id"] for call in line.get("tool_calls") or []]
+    if waiting:
+        account.illegal.append(f"{name}: no result for {waiting}")
+
+
+def _check_calls(
+    account: Account, messages: Sequence[Message], asked: Sequence[Seen], kills: Sequence[float]
+) -> None:
+    """A request is made again only where a kill came between."""
+    times: dict[tuple[str, int], list[float]] = {}
+    for seen in asked:
+        found = ID.findall(seen.text)
+        if "save_memory" in seen.tools or not found:
+            continue
+        done = sum(1 for line in since_newest_user(seen.messages) if line.get("tool_calls"))
+        times.setdefault((found[-1], done), []).append(seen.at)
+        account.model_calls += 1
+    account.least_calls = sum(message.rounds for message in messages)
+    for (name, done), at in times.items():
+        for earlier, later in pairwise(at):
+            if not any(earlier < kill < later for kill in kills):
+                account.asked_again.append(f"{name} round {done + 1}, after {later - earlier:.2f} s, no kill")
+
+
+def _check_history(account: Account, path: Path) -> None:
+    """No message is in HISTORY.md twice, and none between two paragraphs is missing."""
+    reached: dict[str, int] = {}
+    for session, start, stop in MARK.findall(path.read_text()):
+        if int(start) != reached.get(session, 0):
+            account.memory.append(
+                f"{path}: session {session} goes on at {start}, not {reached.get(session, 0)}"
+            )
+        reached[session] = int(stop) + 1
