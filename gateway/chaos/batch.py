@@ -205,6 +205,7 @@ class Batch:
             records.lines[chat] = await asyncio.to_thread(
                 read_chat, self._workspace, stem, feed.prefix, records.illegal
             )
+        records.published = {one: times for one, times in feed.published.items() if times > 1}
         records.notes = read_memory(self._workspace)
         records.parked = parked if parked is not None else await self._parked(daemon, feed.prefix)
         return records
@@ -240,6 +241,7 @@ def _document(records: Records, account: Account) -> dict[str, object]:
         "harms": rows(records.harms),
         "calls": [{**row, "named": sorted(row["named"])} for row in rows(records.calls)],
         "replies": rows(records.replies),
+        "published": records.published,
         "parked": rows(records.parked),
     }
 

@@ -48,7 +48,7 @@ def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, f
 
 
 def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee) -> None:
-    """Look at every reply that came again unasked: a harm to anybody came between, or shortly before."""
+    """Look at every reply that came again unasked: a harm came between, or its message was put again."""
     came: dict[str, list[Reply]] = defaultdict(list)
     able = [harm for harm in records.harms if harm.kind in (*INTERRUPTS, *DISCONNECTS)]
     for reply in records.replies:

@@ -296,6 +296,18 @@ def test_a_turn_whose_key_another_daemon_took_began_again() -> None:
     assert [repeat.cause for repeat in check(records).repeats] == ["fenced"]
 
 
+def test_a_message_that_was_put_twice_is_answered_twice() -> None:
+    """… and no more often."""
+    records = sound()
+    records.replies.append(told("bob-00008", 7, 60.0))
+    records.published["bob-00008"] = 2
+
+    assert [repeat.cause for repeat in check(records).repeats] == ["kill", "put again"]
+    assert check(records).broken == []
+    records.replies.append(told("bob-00008", 7, 90.0))
+    assert any("came again" in found for found in check(records).broken)
+
+
 def test_a_cut_explains_a_request_of_another_daemon_alone() -> None:
     """With others at hand a letter may be handed on; the one that lost it lives, and stores nothing."""
     records = sound()
