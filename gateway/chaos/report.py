@@ -35,7 +35,7 @@ def table(plan: Plan, outcome: Outcome) -> str:
     for what, causes in _repeats(account).items():
         lines.append(f"{what} repeated: {sum(causes.values())} ({_counted(causes) or 'none'})")
     if (failed := outcome.failed) is not None:
-        lines += ["", *failed.account.broken, "", f"replay: {replay(plan, failed)}"]
+        lines += ["", *failed.account.broken, "", f"replay: {replay(plan, failed.seed, failed.kills)}"]
     if outcome.folder is not None:
         lines += [f"workspaces, logs and records stay in {outcome.folder}"]
     return "\n".join(lines)
@@ -59,7 +59,7 @@ def document(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "model_calls_needed": account.least_calls,
         "guarantees": rows(account.guarantees),
         "repeats": rows(account.repeats),
-        "replay": replay(plan, failed) if failed is not None else None,
+        "replay": replay(plan, failed.seed, failed.kills) if failed is not None else None,
         "folder": str(outcome.folder) if outcome.folder is not None else None,
     }
 
