@@ -153,6 +153,7 @@ class Account:
     repeats: list[Repeat] = field(default_factory=list)
     messages: int = 0
     calls: int = 0
+    # What the messages would take if nothing were harmed or stopped.
     least_calls: int = 0
     stopped: int = 0
 
