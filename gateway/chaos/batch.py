@@ -195,7 +195,7 @@ class Batch:
     async def _records(
         self, daemon: Daemon | None, feed: Feed, chats: Chats, *, parked: list[Parked] | None = None
     ) -> Records:
-        """Write down what there is; without calls, which are counted at the end alone."""
+        """Write down what there is by now."""
         records = Records(
             sent=chats.sent, replies=list(feed.replies), ordered=feed.ordered, daemons=self._count
         )
@@ -205,6 +205,8 @@ class Batch:
             records.lines[chat] = await asyncio.to_thread(
                 read_chat, self._workspace, stem, feed.prefix, records.illegal
             )
+        records.published = {one: times for one, times in feed.published.items() if times > 1}
+        records.calls = list(self._model.calls)
         records.notes = read_memory(self._workspace)
         records.parked = parked if parked is not None else await self._parked(daemon, feed.prefix)
         return records
@@ -240,6 +242,7 @@ def _document(records: Records, account: Account) -> dict[str, object]:
         "harms": rows(records.harms),
         "calls": [{**row, "named": sorted(row["named"])} for row in rows(records.calls)],
         "replies": rows(records.replies),
+        "published": records.published,
         "parked": rows(records.parked),
     }
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -29,6 +29,11 @@ class Feed(Protocol):
         """All that came, repeats included."""
         ...
 
+    @property
+    def published(self) -> Mapping[str, int]:
+        """How often each message was put into the queue, or may have been."""
+        ...
+
     async def put(self, message: Message) -> None:
         """Return once the message is accepted."""
         ...
@@ -45,6 +50,8 @@ class OverHttp:
 
     def __init__(self, daemon: Daemon) -> None:
         self.replies: list[Reply] = []
+        # What it posts again is known by its id, and put once.
+        self.published: Mapping[str, int] = {}
         self._daemon = daemon
         self._client = httpx.AsyncClient(timeout=10)
 
@@ -115,6 +122,11 @@ class OverRabbit:
         return [
             Reply(str(body.get("in_reply_to") or ""), body["kind"], body["text"], at) for body, at in came
         ]
+
+    @property
+    def published(self) -> Mapping[str, int]:
+        """How often each was said."""
+        return self._steady.published
 
     async def put(self, message: Message) -> None:
         """Publish it until the broker confirms."""

@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,11 +45,13 @@ class Steady:
     """A careful foreign program: it puts again until confirmed, takes all the time, and outlives its broker.
 
     ``replies`` holds what came from ``outbound.<channel>``, in order, repeats included; ``times`` tells when.
+    ``published`` counts how often each id was said: a broker that did not confirm may have it all the same.
     """
 
     def __init__(self, url: str, *, name: str = "chat", channel: str = "foreign") -> None:
         self.replies: list[dict[str, Any]] = []
         self.times: list[float] = []
+        self.published: Counter[str] = Counter()
         self._url = url
         self._name = name
         self._from = channel
@@ -81,6 +84,7 @@ class Steady:
             async with asyncio.timeout(10):
                 exchange = await self._enter()
                 letter = aio_pika.Message(body, message_id=message["id"], delivery_mode=2)
+                self.published[message["id"]] += 1
                 await exchange.publish(letter, routing_key=slot(message["key"]))
         # Its library raises even the bare one where a connection breaks.
         except Exception:  # noqa: BLE001

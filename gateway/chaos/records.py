@@ -100,6 +100,7 @@ class Records:
     ``lines``: by chat its sessions, ended ones first, each the lines of one transcript behind the first.
     ``illegal``: what in the files is no legal line. ``notes``: what is wrong with what memory was told.
     ``ended``: what went on where it should not: processes that ended by themselves, letters that stay.
+    ``published``: how often a message was put into the queue, where that was more than once.
     ``ordered``: whether the replies of a chat came in the order in which they were put.
     ``daemons``: how many ran side by side.
     """
@@ -113,6 +114,7 @@ class Records:
     illegal: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    published: dict[str, int] = field(default_factory=dict)
     ordered: bool = False
     daemons: int = 1
 
@@ -151,6 +153,7 @@ class Account:
     repeats: list[Repeat] = field(default_factory=list)
     messages: int = 0
     calls: int = 0
+    # What the messages would take if nothing were harmed or stopped.
     least_calls: int = 0
     stopped: int = 0
 

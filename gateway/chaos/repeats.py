@@ -48,17 +48,17 @@ def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, f
 
 
 def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee) -> None:
-    """Look at every reply that came again unasked: a harm to anybody came between, or shortly before."""
+    """Look at every reply that came again unasked: a harm came between, or its message was put again."""
     came: dict[str, list[Reply]] = defaultdict(list)
     able = [harm for harm in records.harms if harm.kind in (*INTERRUPTS, *DISCONNECTS)]
     for reply in records.replies:
         if reply.kind == "reply" and not reply.asked:
             came[reply.message].append(reply)
     for message, replies in came.items():
-        for earlier, later in pairwise(replies):
-            cause = next(
-                (harm.kind for harm in able if harm.within(earlier.at - SEEN_WITHIN_S, later.at)), ""
-            )
+        for number, (earlier, later) in enumerate(pairwise(replies), 1):
+            near = (harm.kind for harm in able if harm.within(earlier.at - SEEN_WITHIN_S, later.at))
+            # A message that was put twice is answered twice, by the same answer.
+            cause = next(near, "put again" if number < records.published.get(message, 1) else "")
             repeats.append(Repeat("reply", message, "", cause, later.at))
             if not cause:
                 effect.broken.append(f"the reply to {message} came again, and no fault came between")

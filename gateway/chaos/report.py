@@ -31,11 +31,11 @@ def table(plan: Plan, outcome: Outcome) -> str:
     kills = sum(result.kills for result in outcome.results)
     lines += ["", f"{kills} kills of daemons and {deaths['broker']} of the broker: {_counted(deaths)}"]
     lines += [f"faults beside: {_counted(faults) or 'none'}"]
-    lines += [f"model calls: {account.calls}, where {account.least_calls} were needed at least"]
+    lines += [f"model calls: {account.calls}, where {account.least_calls} do without faults and stops"]
     for what, causes in _repeats(account).items():
         lines.append(f"{what} repeated: {sum(causes.values())} ({_counted(causes) or 'none'})")
     if (failed := outcome.failed) is not None:
-        lines += ["", *failed.account.broken, "", f"replay: {replay(plan, failed)}"]
+        lines += ["", *failed.account.broken, "", f"replay: {replay(plan, failed.seed, failed.kills)}"]
     if outcome.folder is not None:
         lines += [f"workspaces, logs and records stay in {outcome.folder}"]
     return "\n".join(lines)
@@ -56,10 +56,10 @@ def document(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "messages": account.messages,
         "stopped": account.stopped,
         "model_calls": account.calls,
-        "model_calls_needed": account.least_calls,
+        "model_calls_without_faults": account.least_calls,
         "guarantees": rows(account.guarantees),
         "repeats": rows(account.repeats),
-        "replay": replay(plan, failed) if failed is not None else None,
+        "replay": replay(plan, failed.seed, failed.kills) if failed is not None else None,
         "folder": str(outcome.folder) if outcome.folder is not None else None,
     }
 

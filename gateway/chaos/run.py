@@ -20,6 +20,10 @@ from gateway.errors import GatewayError
 BATCH_KILLS = 200
 
 
+class Stopped(GatewayError):
+    """A batch could not go on; what it was is kept, and the hint runs it again."""
+
+
 class NotHere(GatewayError):
     """What a run needs is not on this machine; nothing was started."""
 
@@ -53,11 +57,10 @@ class Outcome:
         return next((result for result in self.results if result.account.broken), None)
 
 
-def replay(plan: Plan, result: Result) -> str:
+def replay(plan: Plan, seed: int, kills: int) -> str:
     """Return the line that runs one batch again."""
     where = f"--url {plan.url}" if plan.url else f"--broker {'rabbitmq' if plan.rabbitmq else 'embedded'}"
-    seed = f"--seed {result.seed} --kills {result.kills}"
-    return f"chat-gateway chaos {seed} {where} --daemons {plan.daemons} --keep"
+    return f"chat-gateway chaos --seed {seed} --kills {kills} {where} --daemons {plan.daemons} --keep"
 
 
 async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
@@ -66,6 +69,7 @@ async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
     Raises:
         NotHere: RabbitMQ is not installed.
         NotOurs: the broker that was given holds queues of somebody.
+        Stopped: a batch could not be done.
     """
     # The kit's own client would complain of every connection that is broken here.
     for library in ("aio_pika", "aiormq", "asyncio", "httpx"):
@@ -79,7 +83,7 @@ async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
                 kills = min(left, BATCH_KILLS)
                 place = Place(url, f"chaos-{seed}") if url else None
                 below = folder / f"seed-{seed}"
-                result = await Batch(
+                batch = Batch(
                     below,
                     seed=seed,
                     kills=kills,
@@ -88,7 +92,12 @@ async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
                     model=model,
                     place=place,
                     broker=broker,
-                ).run()
+                )
+                try:
+                    result = await batch.run()
+                except Exception as error:
+                    words = f"seed {seed} stopped, {below} stays: {error!r}"
+                    raise Stopped(words, hint=replay(plan, seed, kills)) from error
                 results.append(result)
                 told(result)
                 if result.account.broken:
@@ -96,6 +105,10 @@ async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
                 if not plan.keep:
                     await asyncio.to_thread(shutil.rmtree, below)
                 left, seed = left - kills, seed + 1
+    except asyncio.CancelledError:
+        # Whoever ends it wants none of it.
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        raise
     finally:
         stays = not await asyncio.to_thread(_removed, folder)
     return Outcome(results, folder if stays else None)

@@ -35,7 +35,7 @@ def test_a_few_kills_are_survived_and_told(tmp_path: Path) -> None:
     assert [each["broken"] for each in told["guarantees"]] == [[]] * 7
     assert (told["seed"], told["broker"], told["daemons"], told["kills"]) == (11, "embedded", 1, 6)
     assert sum(told["deaths"].values()) == 6
-    assert told["model_calls"] >= told["model_calls_needed"] > 0
+    assert told["model_calls"] > 0 < told["model_calls_without_faults"]
     assert all(repeat["cause"] for repeat in told["repeats"])
     kept = Path(told["folder"]) / "seed-11"
     assert (kept / "records.json").exists()

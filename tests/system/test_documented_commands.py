@@ -20,7 +20,7 @@ from tests.system.typist import Typed, Typist
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Where the commands of a page are typed; every other page has none.
-ALONE = ("README.md", "CONTRIBUTING.md", "install.md", "systemd.md", "docker.md", "kubernetes.md")
+ALONE = ("README.md", "CONTRIBUTING.md", "chaos.md", "install.md", "systemd.md", "docker.md", "kubernetes.md")
 SERVED = ("http.md", "chat.md", "configuration.md", "doctor.md", "interchange.md", "cron.md")
 SERVED += ("backup.md", "upgrades.md")
 PLATFORM = ("observability.md", "agents.md", "tools.md")
@@ -62,6 +62,7 @@ NOT_HERE = {
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {
+    "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
     "chat-gateway run": "is typed alone",
     "chat-gateway run --role channels": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --role session": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",

@@ -296,6 +296,29 @@ def test_a_turn_whose_key_another_daemon_took_began_again() -> None:
     assert [repeat.cause for repeat in check(records).repeats] == ["fenced"]
 
 
+def test_a_message_that_was_put_twice_is_answered_twice() -> None:
+    """… and no more often."""
+    records = sound()
+    records.replies.append(told("bob-00008", 7, 60.0))
+    records.published["bob-00008"] = 2
+
+    assert [repeat.cause for repeat in check(records).repeats] == ["kill", "put again"]
+    assert check(records).broken == []
+    records.replies.append(told("bob-00008", 7, 90.0))
+    assert any("came again" in found for found in check(records).broken)
+
+
+def test_poison_may_be_parked_once_for_each_time_it_was_asked_about() -> None:
+    """A death between the parking and its mark: the request that was made again is explained by it."""
+    records = sound()
+    poison_parked_twice(records)
+    records.calls.append(Call(11, "d0.3", "ann-00006", 0, 16.9, frozenset({"ann-00006"})))
+
+    assert any("no fault" in found for found in check(records).broken)
+    records.harms.append(Harm("kill", "d0.2", 16.1, 16.6))
+    assert not [found for found in check(records).broken if "ann-00006" in found]
+
+
 def test_a_cut_explains_a_request_of_another_daemon_alone() -> None:
     """With others at hand a letter may be handed on; the one that lost it lives, and stores nothing."""
     records = sound()
