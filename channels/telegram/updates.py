@@ -235,7 +235,10 @@ def _answers(replied: Raw | None, me: TelegramBot) -> bool:
 
 def _files(message: Raw, fetch: Fetch) -> Iterator[File]:
     if message.get("photo"):
-        largest = max(message["photo"], key=lambda size: size.get("width", 0) * size.get("height", 0))
+        # A text by a number would be as many texts.
+        largest = max(
+            message["photo"], key=lambda size: int(size.get("width", 0)) * int(size.get("height", 0))
+        )
         yield _file("photo", largest, "image/jpeg", fetch)
     plain: tuple[tuple[str, FileKind, str], ...] = (
         ("animation", "video", "video/mp4"),

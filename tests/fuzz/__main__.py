@@ -66,7 +66,7 @@ def _search(target: Target, seconds: int, seed: int) -> bool:
         }
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "tests.fuzz.engine", target.name, str(seconds)),
+                *(sys.executable, "-m", "tests.fuzz.engine", target.name, str(seconds), str(finds)),
                 *(f"-{key}={value}" for key, value in options.items()),
                 f"-artifact_prefix={finds}/",
                 *(str(grown), str(target.corpus)),

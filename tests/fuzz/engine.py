@@ -1,7 +1,8 @@
 """Guides the search by what the code does with an input: one target in one process.
 
-``python -m tests.fuzz.engine TARGET SECONDS``, then libFuzzer's options and folders. The exit code is 0 where
-nothing was found; else libFuzzer has written the input and ends the process.
+``python -m tests.fuzz.engine TARGET SECONDS FINDS``, then libFuzzer's options and folders. The exit code is 0
+where nothing was found; else the input has been written into the folder FINDS: by libFuzzer where it took too
+long or too much memory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import random
 import sys
 import time
+import traceback
 from contextlib import ExitStack
+from pathlib import Path
 
 import atheris
 import structlog
@@ -28,7 +31,7 @@ def main() -> None:
     with atheris.instrument_imports(include=OURS, enable_loader_override=False):
         target = target_of(sys.argv[1])
     chance = random.Random()
-    count = 0
+    finds, count = sys.argv[3], 0
 
     def change(data: bytes, max_size: int, seed: int) -> bytes:
         chance.seed(seed)
@@ -44,14 +47,21 @@ def main() -> None:
         def read(data: bytes) -> None:
             nonlocal count
             count += 1
-            once(data)
+            try:
+                once(data)
+            except Exception:  # noqa: BLE001 - here one search ends
+                # Not left to libFuzzer, which is silent where threads are still at work.
+                traceback.print_exc()
+                Path(finds, f"crash-{count}").write_bytes(data)
+                sys.stderr.flush()
+                os._exit(1)
             if time.monotonic() > ends:
                 stack.close()
                 print(f"{target.name}: {count} inputs", flush=True)
                 # libFuzzer's own end waits for threads that nobody has ended by then.
                 os._exit(0)
 
-        atheris.Setup([sys.argv[0], *sys.argv[3:]], read, custom_mutator=change)
+        atheris.Setup([sys.argv[0], *sys.argv[4:]], read, custom_mutator=change)
         atheris.Fuzz()
 
 

@@ -329,6 +329,7 @@ def test_a_live_location_that_moves_is_skipped() -> None:
         {"update_id": 1, "message": message(text="x", **{"from": {"id": None}})},
         {"update_id": 1, "message": message(location={})},
         {"update_id": 1, "message": message(photo=[{}])},
+        {"update_id": 1, "message": message(photo=[{"file_id": "a", "width": 2**53, "height": "x"}])},
         {"update_id": 1, "callback_query": {"data": "x", "message": [1]}},
         {"update_id": 1, "callback_query": []},
     ],
