@@ -13,6 +13,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from gateway.app.log import LOUD
 from tests.support import harness, prepared
 from tests.support.broker import BIN, Broker
 from tests.support.everyday import is_slow
@@ -64,6 +65,9 @@ def _log_given_back() -> Iterator[None]:
         root = logging.getLogger()
         root.handlers[:] = [one for one in root.handlers if type(one).__module__ != "gateway.app.log"]
         logging.captureWarnings(capture=False)
+        for name in LOUD:
+            logging.getLogger(name).filters.clear()
+            logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session", autouse=True)

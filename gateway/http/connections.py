@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import math
+import termios
+from array import array
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +128,7 @@ class Connection(H11Protocol):
     @property
     def unsent_bytes(self) -> int:
         """How much of an answer the client has not taken yet."""
-        return self.transport.get_write_buffer_size()
+        return self.transport.get_write_buffer_size() + _in_system(self.transport)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection in, or answer 503 at once where all places are taken."""
@@ -212,6 +215,20 @@ class Connection(H11Protocol):
         log.debug("connection.cut", reason=why)
         self._cancel()
         self.transport.abort()
+
+
+def _in_system(transport: asyncio.Transport) -> int:
+    """How much the system holds that the client's machine has not acknowledged; 0 where it does not say.
+
+    It asks for more only when a third of a buffer of megabytes is free: a client that takes little by little
+    would seem to take nothing meanwhile.
+    """
+    held = array("i", [0])
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, held)
+    except (OSError, ValueError):
+        return 0
+    return held[0]
 
 
 def _answer(status: HTTPStatus, error: str, hint: str) -> bytes:

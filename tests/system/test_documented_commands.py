@@ -20,7 +20,16 @@ from tests.system.typist import Typed, Typist
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Where the commands of a page are typed; every other page has none.
-ALONE = ("README.md", "CONTRIBUTING.md", "chaos.md", "install.md", "systemd.md", "docker.md", "kubernetes.md")
+ALONE = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "chaos.md",
+    "fuzzing.md",
+    "install.md",
+    "systemd.md",
+    "docker.md",
+    "kubernetes.md",
+)
 SERVED = ("http.md", "chat.md", "configuration.md", "doctor.md", "interchange.md", "cron.md")
 SERVED += ("backup.md", "upgrades.md")
 PLATFORM = ("observability.md", "agents.md", "tools.md")
@@ -57,12 +66,14 @@ NOT_HERE = {
     "kubectl": CLUSTER,
     "make test": TESTS,
     "make check": TESTS,
+    "make fuzz": "takes minutes; tests/fuzz/test_corpora.py reads what it found",
     "chat-gateway downgrade": STOPPED,
     "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {
     "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
+    "chat-gateway chaos --kills 200": "takes minutes; tests/system/test_chaos.py types it with a few kills",
     "chat-gateway run": "is typed alone",
     "chat-gateway run --role channels": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --role session": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",

@@ -25,12 +25,19 @@ export class Windowed {
     this.pending = 0;
     this.space = document.createElement("div");
     this.space.className = "window-space";
-    if (role) this.space.setAttribute("role", role);
-    if (label) this.space.setAttribute("aria-label", label);
+    this.named = { role, "aria-label": label };
     scroller.append(this.space);
     scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.observer = new ResizeObserver((entries) => this.resized(entries));
     this.observer.observe(scroller);
+  }
+
+  // A list or feed says what it is once it has rows: one without any is none to a screen reader.
+  name(filled) {
+    for (const [name, value] of Object.entries(this.named)) {
+      if (filled && value) this.space.setAttribute(name, value);
+      else this.space.removeAttribute(name);
+    }
   }
 
   close() {
@@ -49,6 +56,7 @@ export class Windowed {
     const toEnd = end || (stick && (this.sticky || this.atEnd));
     const anchor = toEnd ? null : this.anchor();
     this.items = items;
+    this.name(items.length > 0);
     this.index = new Map(items.map((item, at) => [this.keyOf(item), at]));
     for (const [key, element] of this.shown) if (!this.index.has(key)) this.drop(key, element);
     this.measureFrom(0);
