@@ -23,6 +23,8 @@ log = structlog.get_logger("http")
 
 # From the connection to the end of the headers, however they drip in.
 HEADERS_WITHIN_S = 10.0
+# So often it is looked whether a client takes what it is sent.
+LOOK_EVERY_S = 5.0
 # How long a connection that was answered may be silent before its next request begins.
 IDLE_S = 5
 # From the headers of a request that was not let in to the end of its answer.
@@ -124,6 +126,7 @@ class Connection(H11Protocol):
         self.app = self._carry
         self._deadline: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
+        self._allowed_s = self._left_s = 0.0
 
     @property
     def unsent_bytes(self) -> int:
@@ -188,13 +191,21 @@ class Connection(H11Protocol):
 
     def _within(self, seconds: float) -> None:
         self._cancel()
-        self._unsent_bytes = self.unsent_bytes
-        self._deadline = self.loop.call_later(seconds, self._overdue, seconds)
+        self._allowed_s = self._left_s = seconds
+        self._wait()
 
-    def _overdue(self, seconds: float) -> None:
+    def _wait(self) -> None:
+        self._unsent_bytes = self.unsent_bytes
+        step_s = min(LOOK_EVERY_S, self._left_s)
+        self._deadline = self.loop.call_later(step_s, self._look, step_s)
+
+    def _look(self, step_s: float) -> None:
+        self._left_s -= step_s
         if 0 < self.unsent_bytes < self._unsent_bytes:
             # The client is slow, but it takes what it is sent.
-            self._within(seconds)
+            self._left_s = self._allowed_s
+        if self._left_s > 0:
+            self._wait()
             return
         self._all.leave(self)
         self.cut("took too long")
