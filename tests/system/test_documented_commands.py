@@ -77,6 +77,7 @@ ELSEWHERE = {
     "chat-gateway run": "is typed alone",
     "chat-gateway run --role channels": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --role session": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
+    "chat-gateway run --workers 4": "needs RabbitMQ; tests/system/test_workers.py runs such",
     "chat-gateway onboard": "is typed from nothing",
     "chat-gateway memory erase --person ada": "asks first; tests/system/test_erasing.py types it",
     "chat-gateway completion fish | source": "is for fish; tests/system/test_completion.py types it there",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 import threading
@@ -153,4 +154,6 @@ def test_a_server_that_hangs_up_at_once_is_one_that_is_away() -> None:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
 
-    assert "the server hung up" in {str(error) for error in errors}
+    # Which of both words one hears, that it was reset or hung up on, is a matter of moments.
+    assert len(errors) == 100
+    assert all(re.search("hung up|reset", str(error)) for error in errors), set(map(str, errors))
