@@ -7,8 +7,10 @@ measured.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import aio_pika
@@ -18,6 +20,7 @@ from bench.place import TEXT
 from gateway.queue.mailbox import Post
 from gateway.queue.rabbitmq.topology import partition_of, slot_route
 from session.transcript.key import slot_of
+from tests.support.harness import ROOT
 
 NAME = "chat"
 OUT = f"{NAME}.outbound.bench"
@@ -110,3 +113,14 @@ async def declare_out(url: str) -> None:
         channel = await connection.channel()
         queue = await channel.declare_queue(OUT, durable=True, arguments={"x-queue-type": "classic"})
         await queue.bind(f"{NAME}.outbound", "bench")
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[None]:
+    """Keep a relay running while the context is open; it is killed at the end."""
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

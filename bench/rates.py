@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench import bare
 from bench.application import Process
 from bench.application import run as run_loop
-from bench.backlog import OUT, Backlog, declare_out, of_ours, of_relay
+from bench.backlog import OUT, Backlog, declare_out, of_ours, of_relay, running
 from bench.place import TEXT, folder
 from bench.row import Row, median
 from tests.support import peers
 from tests.support.broker import Broker
-from tests.support.harness import ROOT
 from tests.support.model_server import model_process
 
 # Of 10,000 chats each writes twice, so that what counts is not what makes their files.
@@ -128,18 +125,8 @@ def _relay(url: str, command: list[str], backlog: Backlog) -> float:
         await backlog.lay(url, of_relay("relay", bare.PARTITIONS))
 
     run_loop(lay)
-    with _running([*command, url, "relay"]):
+    with running([*command, url, "relay"]):
         return run_loop(lambda: backlog.clocked(url, "relay.outbound"))
-
-
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, cwd=ROOT)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _daemon(url: str, backlog: Backlog, *, workers: int, config: dict[str, Any] | None = None) -> float:

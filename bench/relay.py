@@ -11,33 +11,25 @@ from __future__ import annotations
 import asyncio
 import cProfile
 import pstats
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import aio_pika
-
 from bench import bare
-from bench.application import Process, application, kept_up, letter, settings
+from bench.application import Process, application, kept_up, settings
 from bench.application import run as run_loop
-from bench.place import TEXT, folder
+from bench.backlog import OUT, Backlog, declare_out, of_ours, of_relay, running
+from bench.place import folder
 from bench.row import Row, rate
 from gateway.app.app import Application
 from gateway.queue.mailbox import Mailbox, Post, outbound
-from gateway.queue.rabbitmq.topology import partition_of, slot_route
-from session.transcript.key import slot_of
 from tests.support.broker import Broker
-from tests.support.harness import ROOT
 
 KEYS, EACH, ROUNDS = 100, 60, 5
 TOTAL = KEYS * EACH
 FIRST = TOTAL // 10
-NAME = "chat"
-OUT = f"{NAME}.outbound.bench"
+BACKLOG = Backlog(KEYS, EACH, FIRST, TOTAL)
 
 
 def run() -> list[Row]:
@@ -89,73 +81,14 @@ def run() -> list[Row]:
     ]
 
 
-def posts() -> list[list[Post]]:
-    """The letters of each key, in order."""
-    return [
-        [letter(f"bench:{key}", number, f"{number} {TEXT}") for number in range(EACH)] for key in range(KEYS)
-    ]
-
-
-async def _publish(url: str, route: Callable[[Post], tuple[str, str]]) -> None:
-    """Lay the backlog into the queues: confirmed, one unconfirmed letter a key."""
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel(on_return_raises=True)
-
-        async def lay(line: list[Post]) -> None:
-            for post in line:
-                exchange, routing_key = route(post)
-                to = (
-                    await channel.get_exchange(exchange, ensure=False)
-                    if exchange
-                    else channel.default_exchange
-                )
-                message = aio_pika.Message(
-                    post.body, delivery_mode=2, message_id=post.id, headers={"key": post.key}
-                )
-                await to.publish(message, routing_key)
-
-        await asyncio.gather(*(lay(line) for line in posts()))
-
-
-async def _clocked(url: str, queue: str) -> float:
-    """Return the replies per second in ``queue`` between the first tenth and the last."""
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        first, began, still = 0, 0.0, time.perf_counter()
-        while True:
-            count = (await channel.declare_queue(queue, passive=True)).declaration_result.message_count or 0
-            now = time.perf_counter()
-            if not began and count >= FIRST:
-                first, began = count, now
-            if count >= TOTAL:
-                return (TOTAL - first) / (now - began)
-            if now - still > 120:
-                raise RuntimeError(f"{queue}: {count} of {TOTAL} replies after two minutes")
-            await asyncio.sleep(0.01)
-
-
 def _bare(url: str, prefix: str) -> float:
     async def lay() -> None:
         await bare.declare(url, prefix)
-        await _publish(url, lambda post: ("", f"{prefix}.inbound.{_partition(post):02d}"))
+        await BACKLOG.lay(url, of_relay(prefix, bare.PARTITIONS))
 
     run_loop(lay)
-    with _running([sys.executable, "-m", "bench.bare", url, prefix]):
-        return run_loop(lambda: _clocked(url, f"{prefix}.outbound"))
-
-
-def _partition(post: Post) -> int:
-    return partition_of(slot_of(post.key), bare.PARTITIONS)
-
-
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, cwd=ROOT)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    with running([sys.executable, "-m", "bench.bare", url, prefix]):
+        return run_loop(lambda: BACKLOG.clocked(url, f"{prefix}.outbound"))
 
 
 def _config(url: str) -> dict[str, Any]:
@@ -169,15 +102,8 @@ def _prepare(workspace: Path, url: str) -> None:
         first.ready()
     finally:
         first.end()
-    run_loop(lambda: _publish(url, lambda post: (f"{NAME}.inbound", slot_route(slot_of(post.key)))))
-    run_loop(lambda: _declare_out(url))
-
-
-async def _declare_out(url: str) -> None:
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        queue = await channel.declare_queue(OUT, durable=True, arguments={"x-queue-type": "classic"})
-        await queue.bind(f"{NAME}.outbound", "bench")
+    run_loop(lambda: BACKLOG.lay(url, of_ours))
+    run_loop(lambda: declare_out(url))
 
 
 def _daemon(url: str, *, workers: int = 1) -> tuple[float, dict[str, float]]:
@@ -185,7 +111,7 @@ def _daemon(url: str, *, workers: int = 1) -> tuple[float, dict[str, float]]:
         _prepare(workspace, url)
         daemon = Process(workspace, {**_config(url), "limits.workers": workers})
         try:
-            return run_loop(lambda: _clocked(url, OUT)), daemon.cpu()
+            return run_loop(lambda: BACKLOG.clocked(url, OUT)), daemon.cpu()
         finally:
             daemon.end()
 
@@ -207,7 +133,7 @@ async def _embedded_once() -> float:
         async def backlog() -> None:
             """Lay the letters into the queue when it is open, before anything takes from it."""
             await is_open()
-            await asyncio.gather(*(_lay(opened.mailbox, line) for line in posts()))
+            await asyncio.gather(*(_lay(opened.mailbox, line) for line in BACKLOG.posts()))
 
         opened.mailbox.ready = backlog  # type: ignore[method-assign]
         async with kept_up(opened):
@@ -238,7 +164,7 @@ def _profiled(url: str) -> str:
     async def work(workspace: Path) -> None:
         config = settings(workspace, broker__url=url, broker__queue_type="classic")
         async with application(config):
-            await _clocked(url, OUT)
+            await BACKLOG.clocked(url, OUT)
 
     with folder() as workspace:
         _prepare(workspace, url)

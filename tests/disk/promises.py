@@ -33,94 +33,24 @@ from session.store.journal_file import JournalFile
 from session.store.lock_record import read_record
 from session.store.store import Store
 from tests.channels.test_media import Source
+from tests.disk.durable_promises import (
+    Holds,
+    Promise,
+    a_folder_below,
+    committed,
+    folders_of_others,
+    is_gone,
+    replaced,
+    replaced_in_an_open_folder,
+    replaced_piece_by_piece,
+    settled,
+)
 from tests.disk.model import Fate
 from tests.disk.mount import Mount, saved, spread
 from tests.session.background.test_moving import NEW, NEW_STEM, OLD, OLD_STEM, move
 from tests.session.store_place import ADA, turn
 
-Holds = Callable[[Path], bool]
-Promise = Callable[[Path], Iterator[Holds | None]]
 AsyncPromise = Callable[[Path], AsyncIterator[Holds | None]]
-
-
-def is_(name: str, data: bytes) -> Holds:
-    return lambda folder: (folder / name).exists() and (folder / name).read_bytes() == data
-
-
-def is_gone(name: str) -> Holds:
-    return lambda folder: not (folder / name).exists()
-
-
-# -- durable ---------------------------------------------------------------------------------------
-
-
-def replaced(folder: Path) -> Iterator[Holds | None]:
-    (folder / "a").write_bytes(b"old")
-    yield None
-    durable.replace(folder / "a", b"new")
-    yield is_("a", b"new")
-
-
-def replaced_piece_by_piece(folder: Path) -> Iterator[Holds | None]:
-    yield None
-    with durable.replacing(folder / "a", temp=folder / ".t", new=True) as fd:
-        os.write(fd, b"new")
-    yield is_("a", b"new")
-
-
-def replaced_in_an_open_folder(folder: Path) -> Iterator[Holds | None]:
-    yield None
-    fd = os.open(folder, os.O_RDONLY)
-    durable.make_below(fd, "f")
-    durable.replace_below(fd, "a", b"new", temp=".t")
-    os.close(fd)
-    yield is_("a", b"new")
-
-
-def a_folder_below(folder: Path) -> Iterator[Holds | None]:
-    yield None
-    fd = os.open(folder, os.O_RDONLY)
-    durable.make_below(fd, "f")
-    os.close(fd)
-    yield lambda after: (after / "f").is_dir()
-
-
-def settled(folder: Path) -> Iterator[Holds | None]:
-    yield None
-    (folder / ".t").write_bytes(b"new")
-    durable.settle(folder / ".t", folder / "a")
-    yield is_("a", b"new")
-
-
-def folders_of_others(folder: Path) -> Iterator[Holds | None]:
-    yield None
-    # Whoever made it was killed before the sync.
-    (folder / "f").mkdir()
-    durable.make_folder(folder / "f")
-    durable.make_folder(folder / "g" / "h")
-    yield lambda after: (after / "f").is_dir() and (after / "g" / "h").is_dir()
-
-
-def committed(folder: Path) -> Iterator[Holds | None]:
-    yield None
-    schema = durable.Schema(["CREATE TABLE numbers (n INTEGER UNIQUE)"], 1, 2**20)
-
-    def opened(where: Path) -> durable.Database:
-        database = durable.Database(where / "n.db", schema, down=lambda error: error, alone=True)
-        database.open()
-        return database
-
-    database = opened(folder)
-    database.commit([durable.Job(lambda: database.file.execute("INSERT INTO numbers VALUES (7)"))])
-
-    def holds(after: Path) -> bool:
-        again = opened(after)
-        rows = again.file.execute("SELECT n FROM numbers").fetchall()
-        again.close()
-        database.close()
-        return rows == [(7,)]
-
-    yield holds
 
 
 # -- conversations ---------------------------------------------------------------------------------
