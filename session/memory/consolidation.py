@@ -235,9 +235,6 @@ class _Work:
 
         Returns:
             False where MEMORY.md was edited since: the model has to be asked again.
-
-        Raises:
-            NotNow: the conversation went to another process while the model was asked, which ends this.
         """
         answer, reader = self._scope_state.answer, self._memory.unconsolidated
         if answer is None:
