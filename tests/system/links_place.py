@@ -41,6 +41,7 @@ class Links:
 
     workspace: Path
     client: Steady
+    model: ModelServer
     daemons: Sequence[Daemon]
     lines: Sequence[Proxy]
     sent: dict[str, list[str]] = field(default_factory=dict)
@@ -75,9 +76,11 @@ class Links:
 
     async def broken(self, name: str) -> None:
         """Break the line of the first daemon while people write, mend it, and wait for all to be even."""
-        line = self.lines[0]
+        line, asked = self.lines[0], len(self.model.seen)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.say())
+            # Turns run when it happens.
+            await until(lambda: len(self.model.seen) > asked)
             break_line(line, name)
         before = self.replied()
         await self.say()
@@ -106,7 +109,7 @@ async def linked(
     """Start so many daemons; at the end they end in good order, and all is verified."""
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(ModelServer())
-        model.delay_s = 0.1
+        model.delay_s = 0.3
         client = await stack.enter_async_context(Steady(broker.url, name=name))
         lines = [await stack.enter_async_context(Proxy(broker.port)) for _ in range(count)]
         config = with_model(model, **on(broker, name, partitions=PARTITIONS))
@@ -118,7 +121,7 @@ async def linked(
         async with asyncio.TaskGroup() as starts:
             for daemon in daemons:
                 starts.create_task(stack.enter_async_context(daemon))
-        links = Links(workspace, client, daemons, lines)
+        links = Links(workspace, client, model, daemons, lines)
         await links.all_even()
         yield links
         for daemon in daemons:
