@@ -35,7 +35,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3
-	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
 	@deploy/system-packages.sh bubblewrap systemd
@@ -74,10 +74,10 @@ deb: $(VENV)/.runtime ## builds a Debian package into dist/
 N ?= 200
 BROKER ?= embedded
 DAEMONS ?= 1
-chaos: $(VENV)/.dev ## new examples for the properties, a node of three killed, then N kills at random points: make chaos N=500 BROKER=rabbitmq DAEMONS=3
+chaos: $(VENV)/.dev ## new examples for the properties, broken lines, a node of three killed, then N kills at random points: make chaos N=500 BROKER=rabbitmq DAEMONS=3
 	@deploy/system-packages.sh rabbitmq-server
 	HYPOTHESIS_PROFILE=new $(BIN)/python -m pytest -m hypothesis
-	$(BIN)/python -m pytest tests/system/test_broker_cluster.py
+	$(BIN)/python -m pytest tests/system/test_broker_cluster.py tests/chaos
 	$(BIN)/chat-gateway chaos --kills $(N) --broker $(BROKER) --daemons $(DAEMONS)
 
 SECONDS_EACH = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),600)

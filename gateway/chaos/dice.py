@@ -22,12 +22,13 @@ _POINTS = {
 _RABBIT_POINTS = {"publish": 6, "ack": 5}
 # In a hundred lives, beside their end.
 _FAULTS = {"freeze": 7, "clock": 8, "slow disk": 6, "full disk": 4, "failing disk": 4}
-_RABBIT_FAULTS = {"cut": 10}
+_RABBIT_FAULTS = {"cut": 10, "deaf": 2, "mute": 2, "silence": 2, "delay": 3, "throttle": 3}
 _SHORTEST_S, _LONGEST_S = 0.002, 1.2
 _LONGEST_TO_A_POINT_S = 0.8
 _CLOCK_S = 3600.0
-# By then its broker has let a frozen process go, and another has its letters.
-_LONG_FREEZE_S = (25.0, 45.0)
+# By then its broker has let such a process go, and another has its letters.
+_LONG_S = (25.0, 45.0)
+_MAY_BE_LONG = ("freeze", "deaf", "mute", "silence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Life:
 
 
 def draw(dice: random.Random, *, rabbit: bool, others: bool) -> Life:
-    """Draw a life; ``others``: further daemons go on meanwhile, so that one may freeze for long."""
+    """Draw a life; ``others``: further daemons go on meanwhile, so that one may be out of reach for long."""
     points = _POINTS | (_RABBIT_POINTS if rabbit else {})
     faults = _FAULTS | (_RABBIT_FAULTS if rabbit else {})
     name = dice.choice(list(points))
@@ -61,10 +62,10 @@ def draw(dice: random.Random, *, rabbit: bool, others: bool) -> Life:
     clock_s, sync_s, long_s = (
         dice.uniform(-_CLOCK_S, _CLOCK_S),
         dice.uniform(0.01, 0.2),
-        dice.uniform(*_LONG_FREEZE_S),
+        dice.uniform(*_LONG_S),
     )
     is_long = dice.random() < 0.06
-    if fault == "freeze" and others and is_long:
+    if fault in _MAY_BE_LONG and others and is_long:
         return Life("", long_s + 3.0, False, fault, at_s, long_s, 0.0)
     if fault:
         lasts_s += at_s

@@ -15,7 +15,7 @@ CALL = re.compile(r"\(#(\d+)\)\s*\Z")
 # What takes a running turn from a process: after each of these a request may be made once more.
 INTERRUPTS = ("kill", "freeze", "full disk", "failing disk")
 # What takes letters from a process that goes on: another daemon may be handed them.
-DISCONNECTS = ("cut", "broker killed")
+DISCONNECTS = ("cut", "broker killed", "deaf", "mute", "silence", "delay", "throttle")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from gateway.chaos.broker import Broker
 from gateway.chaos.daemon import Daemon
 from gateway.chaos.dice import BrokerHarm, Life, draw
-from gateway.chaos.proxy import Proxy
+from gateway.chaos.proxy import LINES, Proxy, break_line
 from gateway.chaos.records import Harm
 
 _ALARM_S = 2.0
@@ -94,14 +94,15 @@ class Torment:
         self.harms.append(harm)
         try:
             _switch(victim, life, on=True)
-            if life.fault == "cut" and proxy is not None:
-                proxy.cut()
-                return
+            if proxy is not None:
+                break_line(proxy, life.fault)
             await asyncio.sleep(life.fault_s)
             # A clock that has jumped stays where it is.
             if life.fault != "clock":
                 _switch(victim, life, on=False)
         finally:
+            if proxy is not None and life.fault in LINES:
+                await proxy.resume()
             harm.ended = time.time()
 
     async def broker(self, broker: Broker, plan: list[BrokerHarm]) -> None:

@@ -303,6 +303,7 @@ class Background:
 
     async def _look_once(self) -> None:
         try:
+            await self._memory.settle()
             left = await asyncio.to_thread(self._files.left)
             self._forget_done_elsewhere(left)
             for job in left:

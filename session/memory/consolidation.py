@@ -180,7 +180,7 @@ class MemoryNotes:
                 async with self.scope_states.open(name) as scope_state:
                     await _Work(self, scope_state, self.scopes.named(name), False).put_through()
             except NotNow:
-                # Another process is at work on this scope.
+                # Another process is at work on this scope, or on the conversation of the answer.
                 continue
             except NewerFormat:
                 raise
@@ -247,7 +247,7 @@ class _Work:
             )
         if fresh:
             # The pointer moves last: a crash before it finds the paragraph by its mark.
-            await reader.move_pointer(answer.key, answer.mark)
+            await reader.move_pointer(answer.key, answer.mark, asked=self._asked)
             self._scope_state.forget(answer.session_id, self._memory.clock())
         if fresh is None:
             # The messages were cleared meanwhile: nothing of them is kept.

@@ -124,21 +124,25 @@ class UnconsolidatedReader:
 
         return await start_thread(work, name="notes")
 
-    async def move_pointer(self, key: str, mark: Mark) -> None:
+    async def move_pointer(self, key: str, mark: Mark, *, asked: bool = False) -> None:
         """Let the session say that memory holds the marked messages; one that is gone says nothing.
 
+        ``asked``: a person waits for it, so that a turn which another process runs may have to begin again.
+
         Raises:
+            NotNow: the session is active, and another process may run its turns.
             StoreError: it could not be written.
         """
         view = await self._store.look(SessionKey(key))
         active = view.session_id == mark.session_id
-        if active and (view.last_consolidated >= mark.stop or await self._move_active(key, mark)):
+        if active and (view.last_consolidated >= mark.stop or await self._move_active(key, mark, asked)):
             return
         # An ended session is renewed without owning its key: another daemon may be in the middle of a turn.
         await start_thread(lambda: self._renew(view.stem, mark), name="archive")
 
-    async def _move_active(self, key: str, mark: Mark) -> bool:
-        async with self._store.open(SessionKey(key)) as session:
+    async def _move_active(self, key: str, mark: Mark, asked: bool) -> bool:
+        store = self._store
+        async with (store.open if asked else store.open_unasked)(SessionKey(key)) as session:
             return await session.checkpoint(last_consolidated=mark.stop, of=mark.session_id)
 
     def _archived(self, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:

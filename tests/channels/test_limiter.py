@@ -261,14 +261,14 @@ async def test_a_frozen_holder_of_the_lock_stops_nobody(tmp_path: Path) -> None:
     assert at == [1_000.0] * 3 + [1_003.0]
 
 
-async def test_two_processes_share_one_rate(tmp_path: Path) -> None:
-    """Ten in half a second, thirty to send: whoever sends them, they take a second."""
+async def together(tmp_path: Path, *chats: str) -> dict[str, list[float]]:
+    """Let a process for each of the chats send fifteen; return when each chat was sent to."""
     words = (sys.executable, "-m", "tests.channels.limiter_sender", str(tmp_path))
     both = [
         await asyncio.create_subprocess_exec(
             *(*words, chat, "15"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
-        for chat in ("1", "2")
+        for chat in chats
     ]
     for each in both:
         assert each.stdout is not None
@@ -277,7 +277,22 @@ async def test_two_processes_share_one_rate(tmp_path: Path) -> None:
     await asyncio.gather(*(each.communicate(b"go\n") for each in both))
 
     [file] = tmp_path.iterdir()
-    sent = orjson.loads(file.read_bytes().partition(b"\n")[0])["sent"]
+    sent: dict[str, list[float]] = orjson.loads(file.read_bytes().partition(b"\n")[0])["sent"]
+    return sent
+
+
+async def test_two_processes_share_the_rate_of_a_chat(tmp_path: Path) -> None:
+    """Four in 0.4 s in a group: whoever sends, and however fast all other chats may be written to."""
+    sent = await together(tmp_path, "-1", "-1")
+
+    assert len(sent["-1"]) == 30
+    assert most_within(sent["-1"], 0.4) <= 4
+
+
+async def test_two_processes_share_one_rate(tmp_path: Path) -> None:
+    """Ten in half a second, thirty to send: whoever sends them, they take a second."""
+    sent = await together(tmp_path, "1", "2")
+
     # When they were let go, by the machine's own clock.
     times = sent[""]
     assert sorted(sent["1"] + sent["2"]) == times

@@ -130,7 +130,7 @@ class QueueReader:
         try:
             await stream.widen(window)
             if share is not None:
-                share.entering()
+                share.entering(stream)
             # Inbound queues have a single active consumer; elsewhere exclusiveness keeps the order.
             await channel.consume(queue, stream.deliver, exclusive=feed.box != INBOUND)
             if share is not None:

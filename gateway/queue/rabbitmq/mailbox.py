@@ -286,6 +286,7 @@ class RabbitMailbox:
             listen=lambda: self.listen("daemons"),
             attached=self._attached,
             blocked=lambda: self._publisher.blocked,
+            probe=lambda partition: self._publisher.probe(self._names.inbound_queue(partition)),
         )
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:

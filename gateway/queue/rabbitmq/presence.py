@@ -21,6 +21,7 @@ from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.beat import Beat, read_beat
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.roster import Roster, Standing
+from gateway.queue.rabbitmq.stream import Stream
 from gateway.queue.rabbitmq.topology import Names
 
 BEAT_S = 1.0
@@ -32,6 +33,8 @@ DEAF_S = 10.0
 FIRST_S = 3.0
 # Somebody in the line whom no beat tells of: one that was just killed or frozen, or an older version.
 STRANGER_S = 2.0
+# Pauses between probes of a queue whose letters go to somebody of whom nothing is known.
+PROBE_S = (1.0, 8.0)
 _log = structlog.get_logger()
 
 
@@ -46,6 +49,14 @@ class Place:
         # Set while it is to enter, and while it is to make way for the owner.
         self.wanted, self.leaving = asyncio.Event(), asyncio.Event()
         self.put_off_until = 0.0
+        self.stream: Stream | None = None
+        self.probe_at, self.probe_pause_s = 0.0, PROBE_S[0]
+
+    @property
+    def active(self) -> bool:
+        """Whether the queue serves this daemon and, while the broker answers it, can serve nobody else."""
+        stream = self.stream
+        return stream is not None and stream.active and not stream.closed and stream.is_proven()
 
 
 class Presence:
@@ -57,6 +68,7 @@ class Presence:
         listen: opens what is told.
         attached: returns the connection that takes letters, once it is up.
         blocked: whether the broker takes no messages now, so that no beat arrives.
+        probe: has the queue of a partition send something to whom it serves.
     """
 
     def __init__(
@@ -68,9 +80,10 @@ class Presence:
         listen: Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]],
         attached: Callable[[], Awaitable[Link]],
         blocked: Callable[[], bool],
+        probe: Callable[[int], None],
     ) -> None:
         self._names, self._tell, self._listen = names, tell, listen
-        self._attached, self._blocked = attached, blocked
+        self._attached, self._blocked, self._probe = attached, blocked, probe
         self.me = daemon or secrets.token_hex(8)
         self._where = f"{socket.gethostname()}:{os.getpid()}"
         self._roster = Roster(self.me, names.partitions)
@@ -91,9 +104,14 @@ class Presence:
         return self._places[partition]
 
     def has(self, partition: int) -> bool:
-        """Say whether letters of a partition are worked on here and nowhere else, as far as is known."""
+        """Say whether letters of a partition are worked on here and nowhere else, now and for a while."""
+        place = self._places[partition]
+        # Beats prove nothing: one that joins may not have heard yet of the daemon that it stands behind, and
+        # an older version tells none. What the broker sends proves that this one is served.
+        if place.leaving.is_set() or not place.active:
+            return False
         # Without news of the others it serves what it is given, as the only one would.
-        return self._roster.has(partition) if self._hears.is_set() else self._places[partition].inside
+        return self._roster.has(partition) if self._hears.is_set() else place.inside
 
     @asynccontextmanager
     async def taking(self) -> AsyncIterator[None]:
@@ -119,8 +137,9 @@ class Presence:
 
     # -- standing in lines -------------------------------------------------------------------------------
 
-    def entering(self, place: Place) -> None:
+    def entering(self, place: Place, stream: Stream) -> None:
         """Note behind whom this daemon stands that enters now."""
+        place.stream, place.probe_at, place.probe_pause_s = stream, 0.0, PROBE_S[0]
         ahead = self._roster.behind_owner(place.partition)
         own = self._roster.owner(place.partition) == self.me
         place.standing = Standing(None if own else ahead)
@@ -134,7 +153,7 @@ class Presence:
 
     def left(self, place: Place) -> None:
         """Tell the others that it does not any more."""
-        place.standing, place.inside = None, False
+        place.standing, place.inside, place.stream = None, False, None
         self._decide()
         self._due.set()
 
@@ -192,6 +211,7 @@ class Presence:
                 await self._first_look(began)
                 continue
             self._decide()
+            self._ask_for_proof()
             await first_of(self._due.wait(), timeout_s=BEAT_S)
 
     async def _prepared(self, link: Link) -> bool:
@@ -219,6 +239,17 @@ class Presence:
                 self._looked.set()
         if asyncio.get_running_loop().time() - began > FIRST_S:
             self._looked.set()
+
+    def _ask_for_proof(self) -> None:
+        """Have each queue that this daemon should be served by send something, until one did."""
+        now = asyncio.get_running_loop().time()
+        for place in self._places:
+            owns = self._roster.owner(place.partition) == self.me
+            if not (owns and place.inside) or place.active or now < place.probe_at:
+                continue
+            self._probe(place.partition)
+            place.probe_at = now + place.probe_pause_s
+            place.probe_pause_s = min(2 * place.probe_pause_s, PROBE_S[1])
 
     def _is_a_beat_later(self) -> bool:
         """Say whether this beat counts as time: those that tell of a change come in between."""

@@ -10,6 +10,7 @@ import structlog
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
 from gateway.queue.rabbitmq.declare import Topology
+from gateway.queue.rabbitmq.record import PROBE
 from gateway.queue.rabbitmq.wire import LinkDown, Sending, Unroutable
 
 _log = structlog.get_logger()
@@ -133,6 +134,14 @@ class Publisher:
         if channel is None or channel.ended.is_set() or self.blocked:
             return
         channel.publish(Sending(exchange, route, body, transient=True), mandatory=False)
+
+    def probe(self, queue: str) -> None:
+        """Have a queue hand a probe to whom it serves now; it is not kept, and may be lost."""
+        channel = self._transient
+        if channel is None or channel.ended.is_set() or self.blocked:
+            return
+        probe = Sending("", queue, b"", headers={PROBE: True}, expiration="0", transient=True)
+        channel.publish(probe, mandatory=False)
 
     @staticmethod
     async def _wait(waiting: list[asyncio.Future[None]]) -> None:

@@ -30,9 +30,9 @@ class Share:
             looked.set()
         await self._place.wanted.wait()
 
-    def entering(self) -> None:
+    def entering(self, stream: Stream) -> None:
         """Note that it enters the line now."""
-        self._presence.entering(self._place)
+        self._presence.entering(self._place, stream)
 
     def entered(self) -> None:
         """Note that it stands in the line."""

@@ -109,7 +109,8 @@ class Stream:
     ``window`` is how many of them may be out. ``bytes_held`` bounds their size: a letter beyond it is
     declined, as is every one behind it. Declined letters come again when the queue is opened anew.
     ``stalled`` is set when all of the window is out, or a letter was declined. ``is_proven`` says whether the
-    broker still knows the connection.
+    broker still knows the connection. ``active`` says that the broker sent something: with a single active
+    consumer nobody else is sent anything before this opening ends.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Stream:
         self._declined_cost = 0
         self._buffer, self._channel, self._bytes_held = buffer, channel, bytes_held
         self._open: dict[int, RabbitLetter] = {}
-        self._ended = self._handing_over = False
+        self.active = self._ended = self._handing_over = False
         self._idle = asyncio.Event()
         bytes_held.join(self)
 
@@ -176,6 +177,7 @@ class Stream:
 
     def deliver(self, delivery: BrokerMessage) -> None:
         """Take in what the broker sends."""
+        self.active = True
         # What is not taken here returns to the queue when the channel is closed.
         if self.closed or self._handing_over:
             return

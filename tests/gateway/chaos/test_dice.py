@@ -8,6 +8,7 @@ import pytest
 
 from gateway.chaos.dice import Life, draw, draw_for_broker
 from gateway.chaos.points import POINTS, read
+from gateway.chaos.proxy import LINES
 
 
 def lives(seed: int, count: int = 300) -> list[Life]:
@@ -25,7 +26,7 @@ def test_every_harm_is_drawn() -> None:
     drawn = lives(1, 3000)
     kinds = {each.kind for each in draw_for_broker(random.Random(1), 3000)}
 
-    faults = {"", "freeze", "clock", "slow disk", "full disk", "failing disk", "cut"}
+    faults = {"", "freeze", "clock", "slow disk", "full disk", "failing disk", *LINES}
     assert {life.fault for life in drawn} == faults
     assert {read(life.point)[0] for life in drawn if life.point} == set(POINTS)
     assert any(life.unready for life in drawn)

@@ -6,20 +6,23 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 
 import pytest
+from aio_pika.abc import AbstractIncomingMessage
 
 from gateway.errors import LetterLost, MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
-from gateway.queue.rabbitmq.topology import partition_of
+from gateway.queue.rabbitmq.topology import Names, partition_of
 from gateway.testing import ADA, collect, ids, post, put_all
 from session.transcript.key import slot_of
-from tests.gateway.on_rabbit import first_seen, opened, put_surely, serving, sharers
+from tests.gateway.on_rabbit import first_seen, foreign, opened, put_surely, serving, sharers
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 from tests.support.until import until
 
 PARTITIONS = 16
 CHATS = [f"web:{number}" for number in range(60)]
+# A chat of another of four partitions than Ada's.
+OTHER = next(key for key in CHATS if partition_of(slot_of(key), 4) != partition_of(slot_of(ADA), 4))
 ALL = {partition_of(slot_of(key), PARTITIONS) for key in CHATS}
 
 
@@ -95,6 +98,29 @@ async def test_a_partition_moves_when_its_running_letters_ended(
             await until(lambda: other.serves(ADA) and not one.serves(ADA))
             await one.put(post(ADA, "next"))
             assert ids(await collect(rest, 1)) == [f"{ADA}#next"]
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_behind_one_that_tells_nothing_no_chat_is_its_own(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    """Whom the queue serves is what counts: a daemon of an older version tells no beats; no letter comes."""
+    queue = Names(broker_name, 4).inbound_queue(partition_of(slot_of(ADA), 4))
+    asked = asyncio.Event()
+
+    async def take(letter: AbstractIncomingMessage) -> None:
+        await letter.ack()
+        asked.set()
+
+    async with opened(broker.url, broker_name, queue_type=queue_type) as one, foreign(broker.url) as elder:
+        await (await elder.get_queue(queue, ensure=False)).consume(take)
+        async with one.take(INBOUND):
+            # It stands in the line, and asks whom the queue serves.
+            await asyncio.wait_for(asked.wait(), 30)
+            await until(lambda: one.serves(OTHER))
+            assert not one.serves(ADA)
+            await elder.close()
+            await until(lambda: one.serves(ADA))
 
 
 async def test_ten_start_at_once_under_load_and_leave_again(broker: Broker, broker_name: str) -> None:
