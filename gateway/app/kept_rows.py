@@ -16,6 +16,7 @@ from channels.errors import ChannelError
 from channels.pairing import Pairing
 from gateway.errors import GatewayError
 from gateway.outbound.ledger_file import forget as forget_sent
+from gateway.outbound.ledger_places import ledgers
 from session.kept.export import Extra
 from session.kept.subject import Subject
 from session.transcript.key import split
@@ -116,7 +117,7 @@ def forget_access(state: Path, subject: Subject) -> int:
 
 def forget_deliveries(state: Path, subject: Subject, *, before: datetime | None) -> int:
     """Forget what was sent to the subject's chats, as ``ledger_file.forget``."""
-    return sum(forget_sent(path, subject.keys, before=before) for path in sorted(state.glob("delivery-*.db")))
+    return sum(forget_sent(path, subject.keys, before=before) for path in ledgers(state))
 
 
 def forget_typed(state: Path, subject: Subject) -> int:

@@ -94,6 +94,8 @@ STAGES: Final = (
     | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")
     # What a start put aside before it changed the form of files is for the way back on this machine alone.
     | _of(Stage.LEFT_OUT, "state/before-*/**")
+    # Where machines keep their files: a restore lays those of this one into the workspace.
+    | _of(Stage.LEFT_OUT, "state/local/*.json")
 )
 
 
