@@ -98,6 +98,7 @@ OF_ALL: Final = (
     Place("letter", "state/queue.db-*"),
     Place("delivery", "state/delivery-*.db"),
     Place("delivery", "state/delivery-*.db-*"),
+    Place("delivery", "state/deliveries/*/*.jsonl"),
     Place("schedule", "cron/jobs.json"),
     Place("schedule", "cron/jobs.json.corrupt-*"),
     Place("schedule", "cron/action.jsonl"),
