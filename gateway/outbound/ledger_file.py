@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -84,9 +83,7 @@ def rows_of(path: Path, message_id: str) -> list[SentRow]:
 
 def rows_noted(state: Path, message_id: str) -> list[SentRow]:
     """List as ``rows_of`` what other machines than this one noted as well; ``state`` is the workspace's."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as file:
-        for statement in TABLES:
-            file.execute(statement)
+    with durable.in_memory(_schema()) as file:
         rows = Rows(file, lambda: datetime.now(UTC))
         for note, at_ms in notes_on(state, message_id):
             rows.do(note, at_ms)
