@@ -7,15 +7,22 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+import durable
+from gateway.backup import creation, restoring, verifying
 from gateway.errors import ConfigError, GatewayError, StateInUse
 from gateway.form import holding, local_dir
 from gateway.form.downgrade import downgrade
+from gateway.outbound.ledger import DeliveryLedger
+from gateway.queue.embedded.table import QueueTable
+from gateway.queue.mailbox import Post
 from session.disk.local_files import homes_of, local_state, note_of
 from session.errors import StoreError
+from tests.gateway.cli_place import Ran
 from tests.gateway.form.local_victim import ROWS, fill, rows
 from tests.support.harness import ROOT
 
@@ -205,3 +212,44 @@ def test_a_downgrade_asks_for_the_files_back_first(workspace: Path, tmp_path: Pa
         downgrade(workspace, beside=list)
 
     assert 'state.local_dir = ""' in refused.value.hint
+
+
+async def test_a_backup_holds_them_and_a_restored_workspace_moves_them_again(tmp_path: Path) -> None:
+    """Under the names that they have in the workspace, as of what is in use and not of what lies beside."""
+    workspace, again = tmp_path / "w", tmp_path / "again"
+    place = start(workspace, tmp_path / "d")
+    table = QueueTable(workspace / "state")
+    table.open()
+    table.commit([durable.Job(lambda: table.insert(Post("in", "web:a", "m1", b"{}"), datetime.now(UTC)))])
+    table.close()
+    async with DeliveryLedger(place / "delivery-telegram.db") as ledger:
+        await ledger.done("telegram:1", "t:1#reply")
+
+    manifest = creation.create(workspace, tmp_path / "backup.tar", embedded=True)
+    restoring.restore(tmp_path / "backup.tar", again)
+
+    names = {entry.path.removeprefix("workspace/") for entry in manifest.entries}
+    assert {"state/queue.db", "state/delivery-telegram.db"} <= names
+    assert not [name for name in names if "state/local" in name or place.name in name]
+    assert (await verifying.verify(tmp_path / "backup.tar")).problems == []
+    second = start(again, tmp_path / "d")
+    assert second not in (place, again / "state")
+    table = QueueTable(again / "state")
+    assert table.open() == {"in": 1}
+    table.close()
+    async with DeliveryLedger(second / "delivery-telegram.db") as ledger:
+        assert (await ledger.progress("telegram:1", "t:1#reply")).done
+
+
+def test_verify_names_a_damaged_file_as_if_it_lay_in_the_workspace(tmp_path: Path) -> None:
+    place = start(tmp_path / "w", tmp_path / "d")
+    for name in ("queue.db", "vectors.db"):
+        (place / name).write_bytes(b"no database " * 1000)
+
+    done = Ran(tmp_path / "w", "sessions", "verify", "--repair", "--json")
+
+    assert {row["file"]: row["repaired"] for row in json.loads(done.out)} == {
+        "state/queue.db": False,
+        "state/vectors.db": True,
+    }
+    assert not (place / "vectors.db").exists()
