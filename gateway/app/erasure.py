@@ -48,8 +48,8 @@ LOCKS_STAY = (
 )
 ACCESS_STAYS = "who may write to the bot: revoke it with `pairing revoke`, or in the configuration"
 ELSEWHERE = (
-    "on {}, in state.local_dir: what was sent, until that machine gets the platform next, and indexes of words "
-    "(docs/shared-folders.md)"
+    "on {}, in state.local_dir: what was sent, until that machine gets the platform next, and indexes"
+    " of words (docs/shared-folders.md)"
 )
 CONFIGURED = "[people] and allow_from of the configuration name the person"
 
