@@ -102,6 +102,8 @@ class Broker(ConfigTable):
             sound = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
             # A raw "#", "?" or "/" in the password would end the address before its host.
             sound = sound and "@" not in f"{parts.path}{parts.query}{parts.fragment}"
+            # ``urlsplit`` leaves out tabs and line ends; whoever connects may not.
+            sound = sound and value.isprintable() and " " not in value
         except ValueError:
             sound = False
         if not sound:

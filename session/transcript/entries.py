@@ -9,12 +9,15 @@ from typing import Any
 
 from session.transcript.attachments import attachments_of
 from session.transcript.history import is_deletion, is_record
+from session.transcript.index import spent
 from session.transcript.line import decode, read_time, stamp
 from session.transcript.repair import plain_text
 
 # What is longer than this is cut, and says how long it is: a page that shows a file whole would stand still.
 MAX_TEXT_CHARS = 200_000
 MAX_RESULT_CHARS = 20_000
+# A line may hold a number of any length; a browser counts no further than this.
+MAX_COUNT = 2**53
 _FLAGS = ("final", "stopped", "is_error", "interrupted")
 _RECORDS = {"overlay": "overlay", "compact": "compact", "undo": "undo", "note": "edit"}
 
@@ -73,11 +76,11 @@ def _of_kind(kind: str, line: Mapping[str, Any], seq: int) -> dict[str, Any]:
         return {"call_id": str(line.get("tool_call_id", "")), "name": str(line.get("name") or "")}
     if kind in ("overlay", "compact"):
         first = line.get("first_kept")
-        kept = first + 1 if type(first) is int and first >= 0 else seq + 1
+        kept = first + 1 if type(first) is int and 0 <= first < MAX_COUNT else seq + 1
         return {"first_kept": kept, "tokens_before": _count(line.get("tokens_before"))}
     if kind == "undo":
         since = line.get("from")
-        return {"since": since + 1 if type(since) is int and since >= 0 else seq}
+        return {"since": since + 1 if type(since) is int and 0 <= since < MAX_COUNT else seq}
     if kind == "edit":
         return {"edits": str(line.get("edits", "")), "deleted": is_deletion(line)}
     return {}
@@ -102,12 +105,8 @@ def _of_assistant(line: Mapping[str, Any]) -> dict[str, Any]:
         found["calls"] = calls
     usage = line.get("usage")
     if isinstance(usage, Mapping):
-        cost = usage.get("cost_usd")
-        found["usage"] = {
-            "prompt": _count(usage.get("prompt")),
-            "completion": _count(usage.get("completion")),
-            "cost_usd": float(cost) if isinstance(cost, int | float) else 0.0,
-        }
+        prompt, completion, cost_usd = spent(usage)
+        found["usage"] = {"prompt": max(prompt, 0), "completion": max(completion, 0), "cost_usd": cost_usd}
     answers = line.get("answers")
     if isinstance(answers, list):
         found["answers"] = [str(id_) for id_ in answers]
@@ -138,4 +137,4 @@ def _time(line: Mapping[str, Any]) -> str | None:
 
 
 def _count(value: object) -> int:
-    return value if type(value) is int and value >= 0 else 0
+    return value if type(value) is int and 0 <= value < MAX_COUNT else 0

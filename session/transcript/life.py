@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from session.transcript.index import spent
 from session.transcript.journal_lines import Entry
 from session.transcript.line import decode, dump, read_time
 
@@ -225,12 +226,12 @@ def _called(line: Line) -> list[str]:
 
 def _cost(line: Line, before: datetime | None) -> dict[str, Any]:
     usage = line.get("usage")
-    spent = (
-        {name: usage.get(name) for name in ("prompt", "completion", "cost_usd")}
+    found = (
+        dict(zip(("prompt", "completion", "cost_usd"), spent(usage), strict=True))
         if isinstance(usage, dict)
         else {}
     )
-    return {**spent, **_took(line, before)}
+    return {**found, **_took(line, before)}
 
 
 def _took(line: Line, before: datetime | None) -> dict[str, Any]:

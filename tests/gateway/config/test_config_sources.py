@@ -184,6 +184,7 @@ level = "{secret}"
         ("broker", 'url = "http://host"'),
         ("broker", 'url = "amqp://"'),
         ("broker", 'url = "amqp://u:1#x@host"'),
+        ("broker", 'url = "amqp:\\t//u:1@host"'),
         ("broker", 'name = "a b"'),
         ("broker", "partitions = 257"),
         ("broker", "partitions = 1.0"),

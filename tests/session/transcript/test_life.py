@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -54,6 +55,14 @@ def test_what_comes_after_a_turn_is_part_of_its_life() -> None:
         "cost_usd": 0.5,
         "took_s": 1.0,
     }
+
+
+def test_a_price_that_no_number_holds_is_told_as_none() -> None:
+    usage = {"prompt": 10**400, "completion": True, "cost_usd": 10**400}
+    (model,) = of(line("assistant", 2, message_id=ME, tool_calls=[], usage=usage))[:1]
+
+    assert json.loads(json.dumps(model.as_dict())) == model.as_dict()
+    assert (model.fields["prompt"], model.fields["cost_usd"]) == (0, 0.0)
 
 
 def test_a_message_that_was_steered_into_a_turn_has_the_steps_from_there() -> None:
