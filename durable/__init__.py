@@ -7,7 +7,7 @@ from durable.append import append_whole, begin_sync
 from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
 from durable.bounded_dict import BoundedDict
-from durable.database import Database, Job, Schema, settle_copy
+from durable.database import Database, Job, Schema, in_memory, settle_copy
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
 from durable.folders import make_below, make_folder, make_private, sync_folder
@@ -39,6 +39,7 @@ __all__ = [
     "decode_state",
     "discard",
     "first_of",
+    "in_memory",
     "keep_owner",
     "like",
     "locked",

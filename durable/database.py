@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,6 +235,15 @@ def _run_one(job: Job, index: int) -> object:
         raise
     except Exception as error:
         raise _Refused(index) from error
+
+
+@contextlib.contextmanager
+def in_memory(schema: Schema) -> Iterator[sqlite3.Connection]:
+    """Open a database with these tables that is no file, and gone at the end."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as file:
+        for statement in schema.statements:
+            file.execute(statement)
+        yield file
 
 
 def settle_copy(path: Path) -> None:

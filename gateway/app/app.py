@@ -29,7 +29,7 @@ from gateway.app.worker_letters import LettersOfWorkers
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
-from gateway.form import number
+from gateway.form import local_dir, number
 from gateway.form.upgrade import entered
 from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
@@ -171,12 +171,16 @@ class Application:
     async def _entered(self) -> AsyncIterator[None]:
         """Work on the workspace, which is brought into the form of this program first."""
         settings = self.settings
+        workspace, embedded = settings.workspace, settings.broker.embedded
+        beside = partial(others, workspace)
         with ExitStack() as held:
-            entering = entered(
-                settings.workspace,
-                beside=partial(others, settings.workspace),
-                single=settings.broker.embedded,
+            entering = entered(workspace, beside=beside, single=embedded)
+            moving = partial(
+                local_dir.settle, workspace, settings.local_dir, embedded=embedded, beside=beside
             )
+            # A program that may not work on the workspace moves none of its files.
+            await asyncio.to_thread(number.read, settings.state)
+            await asyncio.to_thread(moving)
             await asyncio.to_thread(held.enter_context, entering)
             yield
 

@@ -22,7 +22,6 @@ from gateway.app.optional_tools import lacking
 from gateway.app.parts import Role
 from gateway.app.telemetry import OTEL_MISSING, lacks_otel, tracers
 from gateway.config import extras, memory_scope
-from gateway.config.not_built import WORDS, not_built
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.observer import Observers
@@ -127,8 +126,6 @@ async def _serve(
     with DaemonRegistry(settings.workspace).entry(url=url, role=role):
         if settings.model.name == "echo" and role != "channels":
             _say("model echo: it repeats what it is told, until model.name is set")
-        for key in not_built(settings):
-            _say(f"{key}: {WORDS}")
         for text, cure in lacking(settings):
             _say(f"{text}; {cure}")
         if extras.lacks_mcp(settings):

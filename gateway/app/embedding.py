@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.config.settings import Settings
 from session.context.embeddings import LIMIT_S, Embeddings
+from session.disk.local_files import local_state
 from session.models.llm import LiteLLMEmbedder, provider_of
 from session.models.model import Embedder
 
@@ -30,4 +31,4 @@ def build_embeddings(settings: Settings) -> Embeddings | None:
     embedder = build_embedder(settings)
     if embedder is None or settings.model.name == "echo":
         return None
-    return Embeddings(embedder, settings.state)
+    return Embeddings(embedder, local_state(settings.state))

@@ -22,6 +22,7 @@ from gateway.errors import GatewayError
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.open_letters import OpenLetter, OpenLetters
+from session.disk.local_files import homes_of
 from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.kept import erasing
@@ -46,6 +47,10 @@ LOCKS_STAY = (
     "state/keys: the lock with the key, and for 48 hours the ids of messages, so that none is asked again"
 )
 ACCESS_STAYS = "who may write to the bot: revoke it with `pairing revoke`, or in the configuration"
+ELSEWHERE = (
+    "on {}, in state.local_dir: what was sent, until that machine gets the platform next, and indexes"
+    " of words (docs/shared-folders.md)"
+)
 CONFIGURED = "[people] and allow_from of the configuration name the person"
 
 
@@ -252,6 +257,8 @@ class Erasure:
             stays.append(ACCESS_STAYS)
         if not self._settings.broker.embedded:
             stays.append(BROKER_STAYS)
+        hosts = {home.host for home in homes_of(self._settings.state) if home.counts and not home.here}
+        stays += [ELSEWHERE.format(host or "another machine") for host in sorted(hosts)]
         channels = {split(key)[0] for key in subject.keys}
         if "discord" in channels:
             stays.append(CURSOR_STAYS)

@@ -14,8 +14,10 @@ from channels import pairing, state_file
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
 from channels.pairing import Pairing
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, LedgerDown
+from gateway.outbound import ledger_log
 from gateway.outbound.ledger_file import forget as forget_sent
+from gateway.outbound.ledger_places import ledgers
 from session.kept.export import Extra
 from session.kept.subject import Subject
 from session.transcript.key import split
@@ -115,8 +117,15 @@ def forget_access(state: Path, subject: Subject) -> int:
 
 
 def forget_deliveries(state: Path, subject: Subject, *, before: datetime | None) -> int:
-    """Forget what was sent to the subject's chats, as ``ledger_file.forget``."""
-    return sum(forget_sent(path, subject.keys, before=before) for path in sorted(state.glob("delivery-*.db")))
+    """Forget what was sent to the subject's chats, as ``ledger_file.forget``, on all machines."""
+    count = sum(forget_sent(path, subject.keys, before=before) for path in ledgers(state))
+    try:
+        ledger_log.forget(state, subject.keys, before=before)
+    except OSError as error:
+        raise LedgerDown(
+            f"what other machines noted cannot be changed: {error}", hint="call it again"
+        ) from error
+    return count
 
 
 def forget_typed(state: Path, subject: Subject) -> int:

@@ -20,6 +20,7 @@ from gateway.backup.stages import Stage, stage_of
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
+from session.disk.local_files import local_path, local_state
 from session.store.fence import Fence, Wait
 from session.store.store import new_owner
 
@@ -123,12 +124,13 @@ class _Copy:
             if stage is Stage.CONVERSATIONS:
                 self._conversations(listed)
             for path in listed.by_stage.get(stage, ()):
-                self._database(path) if stage in _DATABASES else self._file(path)
+                is_database = stage in _DATABASES and path.endswith(".db")
+                self._database(path) if is_database else self._file(path)
 
     def _database(self, path: str) -> None:
         copy = self._scratch / "copy.db"
         with contextlib.suppress(FileNotFoundError):
-            durable.snapshot(self._workspace / path, copy)
+            durable.snapshot(local_path(self._workspace, path), copy)
             with copy.open("rb") as file:
                 self._tar.add(WORKSPACE + path, file)
             copy.unlink()
@@ -229,7 +231,7 @@ def _list(workspace: Path) -> Listed:
     if not workspace.is_dir():
         raise GatewayError(f"there is no workspace {workspace}", hint="--workspace DIR")
     listed = Listed({stage: [] for stage in Stage}, {"": set(), "state/subagents": set()})
-    for path in _walk(os.fspath(workspace), ""):
+    for path in _names(workspace):
         listed.count += 1
         listed.room += row_bytes(WORKSPACE + path)
         found = _stem(path)
@@ -238,6 +240,18 @@ def _list(workspace: Path) -> Listed:
         else:
             listed.by_stage[stage_of(path)].append(path)
     return listed
+
+
+def _names(workspace: Path) -> Iterator[str]:
+    """Yield the names of all files, those of this machine as if they lay in the workspace."""
+    state = workspace / "state"
+    local = local_state(state)
+    for path in _walk(os.fspath(workspace), ""):
+        # What lies beside the files in use is some older program's.
+        if local == state or local_path(workspace, path) == workspace / path:
+            yield path
+    if local != state:
+        yield from (f"state/{path}" for path in _walk(os.fspath(local), ""))
 
 
 def _stem(path: str) -> tuple[str, str] | None:

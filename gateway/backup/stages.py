@@ -81,7 +81,7 @@ STAGES: Final = (
     | _of(Stage.REST, "AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**")
     | _of(Stage.REST, "state/chat_history", "state/mcp/**", "state/tokens.json", "memory/*.corrupt-*")
     | _of(Stage.REST, "agents/*/memory/*.corrupt-*")
-    | _of(Stage.DELIVERIES, "state/delivery-*.db")
+    | _of(Stage.DELIVERIES, "state/delivery-*.db", "state/deliveries/*/*.jsonl")
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.PLACES if each.use == "derived"))
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.OF_SCOPES if each.use == "guard"))
     # Their content is in the copy of the file itself.
@@ -94,6 +94,8 @@ STAGES: Final = (
     | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")
     # What a start put aside before it changed the form of files is for the way back on this machine alone.
     | _of(Stage.LEFT_OUT, "state/before-*/**")
+    # Where machines keep their files: a restore lays those of this one into the workspace.
+    | _of(Stage.LEFT_OUT, "state/local/*.json")
 )
 
 

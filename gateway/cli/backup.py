@@ -61,12 +61,15 @@ def verify(args: argparse.Namespace) -> int:
 
 def restore(args: argparse.Namespace) -> int:
     """Bring a backup back."""
-    workspace = settings_of(args).workspace
+    settings = settings_of(args)
+    workspace = settings.workspace
     with _words(args.path):
         manifest = restoring.restore(args.path, workspace)
     _tell(manifest)
     if any(entry.path.startswith(CONFIG) for entry in manifest.entries):
         output.words(f"the configuration lies in {workspace / restoring.CONFIG_FOLDER}: put it in its place")
+    if settings.local_dir is not None:
+        output.words(f"queue and ledgers go to {settings.local_dir} at the next start")
     if manifest.broker != "embedded":
         output.words(
             "letters that wait are the broker's: they go on where this workspace knows nothing of them"

@@ -11,12 +11,11 @@ from gateway.app import log
 from gateway.cli import output
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.load import find_file, load, with_tables
-from gateway.config.not_built import WORDS, not_built
 from gateway.config.reference import json_schema
 from gateway.config.settings import Settings
 from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
-from gateway.form import number
+from gateway.form import local_dir, number
 
 
 def settings_of(args: argparse.Namespace, *, any_form: bool = False) -> Settings:
@@ -25,13 +24,14 @@ def settings_of(args: argparse.Namespace, *, any_form: bool = False) -> Settings
     With ``any_form`` the verb is there for a workspace, too, on which no other may work.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: with all problems; or files of this machine lie where they are not looked for.
         NewerState, Unfinished: no verb may work on the files of this workspace now.
     """
     settings = load(args.config, args.workspace)
     log.setup(settings, at_least="warning")
     if not any_form:
         number.check(settings.state)
+        local_dir.check(settings.workspace, settings.local_dir, embedded=settings.broker.embedded)
     return settings
 
 
@@ -47,7 +47,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Name all problems at once (exit 78), or say that there are none, and what changes nothing yet."""
+    """Name all problems at once (exit 78), or say that there are none, and what is not installed."""
     file = find_file(args.config)
     name = str(file) if file is not None else "no file; defaults and environment"
     try:
@@ -58,12 +58,11 @@ def check(args: argparse.Namespace) -> int:
             return error.exit_code
         count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
         raise ConfigError(error.problems, hint=f"correct {count}, then check again") from None
-    unbuilt = [f"{key}: {WORDS}" for key in not_built(settings)]
-    unbuilt += [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
+    warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
     if args.json:
-        output.document({"file": str(file) if file else None, "problems": [], "warnings": unbuilt})
+        output.document({"file": str(file) if file else None, "problems": [], "warnings": warnings})
     else:
-        for warning in unbuilt:
+        for warning in warnings:
             output.words(f"warning: {warning}")
         output.data(f"{name}: fine")
     return 0

@@ -20,6 +20,7 @@ from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.mailbox import INBOUND
 from session.approvals.files import ApprovalFiles
 from session.disk.layout import Layout
+from session.disk.local_files import local_state
 from session.store.unnamed import media_bytes
 from session.subagents.records import shown as subagents_shown
 
@@ -157,7 +158,7 @@ async def _usage_today(settings: Settings) -> dict[str, Any]:
 
 
 async def _queues(settings: Settings) -> dict[str, Any]:
-    if settings.broker.embedded and not (settings.workspace / "state" / "queue.db").exists():
+    if settings.broker.embedded and not (local_state(settings.state) / "queue.db").exists():
         return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())

@@ -12,6 +12,7 @@ from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
+from session.disk.local_files import local_state
 from session.models.usage_report import MOST_DAYS, report
 
 _SUMS = ("turns", "calls", "prompt_tokens", "completion_tokens", "cost_usd")
@@ -63,7 +64,7 @@ async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[
 
     async with AsyncExitStack() as stack:
         mailbox, unasked = None, "there is none yet"
-        if not settings.broker.embedded or (settings.state / "queue.db").exists():
+        if not settings.broker.embedded or (local_state(settings.state) / "queue.db").exists():
             try:
                 mailbox = await stack.enter_async_context(attach.queue(settings))
             except* GatewayError as errors:

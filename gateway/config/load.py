@@ -21,6 +21,7 @@ from gateway.config.schema import Schema, expected, got, parse_text
 from gateway.config.settings import Channels, Settings
 from gateway.config.toml_lines import KeyPath, lines_of
 from gateway.errors import ConfigError
+from session.disk.local_files import overlap
 
 __all__ = [
     "PREFIX",
@@ -245,6 +246,9 @@ class _Reading:
                 self._fault(path, self._words(path, fault["type"], fault["msg"], fault["input"]))
         for path, words in faults(settings) if settings is not None else ():
             self._fault(path, words)
+        wanted = settings.local_dir if settings is not None else None
+        if settings is not None and wanted is not None and (words := overlap(settings.workspace, wanted)):
+            self._fault(("state", "local_dir"), words)
         if self._problems or settings is None:
             in_order = sorted(self._problems, key=lambda problem: problem[0] or sys.maxsize)
             raise ConfigError([words for _, words in in_order]) from None

@@ -134,8 +134,9 @@ WORDS: Mapping[str, str] = {
     "bindings.*.person": "A person of `[people]`.",
     "bindings.*.command": "A command of a name of your own, without the slash.",
     "bindings.*.fixed": "Whether the chat cannot choose another one with `/agent`.",
-    "state": "Where the state of this machine lies.",
-    "state.local_dir": f"A folder beside the workspace; empty: in it. {NOT_BUILT}",
+    "state": "Where files lie that are this machine's alone.",
+    "state.local_dir": "A folder on a disk of this machine, absolute, for queue, ledgers and indexes, "
+    "where [several machines share the workspace](shared-folders.md); empty: in the workspace.",
     "facts": "Single facts that are drawn from conversations.",
     "facts.enabled": "Whether they are drawn, and told to the model.",
     "facts.idle_s": "After so long without a message.",

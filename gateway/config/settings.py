@@ -27,9 +27,10 @@ from channels.tables import (
     sound_secret,
 )
 from gateway.config.settings_agents import Bindings
-from gateway.config.settings_ahead import Shell, State, WebFetch
 from gateway.config.settings_mcp import McpServer, check_servers
 from gateway.config.settings_policy import Policy
+from gateway.config.settings_state import State
+from gateway.config.settings_tools import Shell, WebFetch
 from gateway.config.settings_watching import Metrics, Telemetry
 from session.compaction.presets import Preset
 
@@ -392,3 +393,8 @@ class Settings(ConfigTable):
     def state(self) -> Path:
         """The folder of our own files within the workspace."""
         return self.workspace / "state"
+
+    @property
+    def local_dir(self) -> Path | None:
+        """Where the files of this machine alone are wanted; None: in the workspace."""
+        return Path(self.state_table.local_dir) if self.state_table.local_dir else None

@@ -9,7 +9,6 @@ from typing import Final
 
 from channels import registry
 from gateway.app.served import enabled
-from gateway.config import not_built
 from gateway.config.settings import Settings
 from gateway.doctor import (
     broker,
@@ -48,8 +47,6 @@ async def examine(
     ``local_s`` bounds each look at the disk, in seconds.
     """
     yield Check("configuration", "ok", f"workspace {settings.workspace}")
-    for key in not_built.not_built(settings):
-        yield Check("configuration", "warn", f"{key}: {not_built.WORDS}", not_built.CURE)
     yield Check("versions", *machine.versions())
     folder = await workspace_checks.usable(settings, within_s=local_s)
     yield folder

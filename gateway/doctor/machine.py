@@ -17,6 +17,7 @@ from typing import Final
 
 from gateway.app import descriptors
 from gateway.doctor.finding import Finding, NamedFinding
+from gateway.doctor.networks import magic_of, may_be, network_of
 from session.disk.derived import searches_texts
 
 FREE_FILES: Final = 10_000
@@ -24,10 +25,8 @@ OPEN_FILES: Final = 1024
 SYNCS: Final = 5
 # No rotating disk, and hardly a network, has written anything within so short a time.
 TOO_QUICK_S: Final = 0.0005
-NETWORKS: Final = re.compile(
-    r"nfs\d?|cifs|smb\w*|9p|afs|ceph|glusterfs|lustre|fuse\.(sshfs|s3fs|rclone|glusterfs)"
-)
 IN_MEMORY: Final = ("tmpfs", "ramfs")
+AT_RISK: Final = "waiting letters (queue.db), what was sent (delivery-*.db) and the indexes of search"
 # Mounted so, a file system reports as written what its disk may still hold in a cache, or leaves syncs out.
 UNSYNCED: Final = re.compile(r"nobarrier|barrier=(0|none)|volatile")
 # Libraries that answer a sync without one, put before the system's own.
@@ -88,11 +87,16 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.match(r"\d+(\.\d+)*", version)[0].split("."))  # type: ignore[index]
 
 
-def check(workspace: Path) -> Iterator[NamedFinding]:
-    """Yield name, level, text and cure of each finding; a nameless file is written, and gone at the end."""
+def check(workspace: Path, local_dir: Path | None = None) -> Iterator[NamedFinding]:
+    """Yield name, level, text and cure of each finding; a nameless file is written, and gone at the end.
+
+    ``local_dir`` is where the files of this machine alone are wanted; None: in the workspace.
+    """
     if workspace.is_dir():
         yield _inodes(workspace)
-        yield _file_system(workspace)
+        yield file_system(workspace, local_dir, look_at(workspace))
+    if local_dir is not None:
+        yield local_files(local_dir)
     limit = descriptors.limit()
     if limit < OPEN_FILES:
         cure = "raise it: ulimit -n, or LimitNOFILE= of the unit"
@@ -110,15 +114,46 @@ def _inodes(workspace: Path) -> NamedFinding:
     return "inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "the disk counts none", ""
 
 
-def _file_system(workspace: Path) -> NamedFinding:
-    mount = mount_of(workspace, mounts())
-    kind = mount.kind if mount is not None else ""
-    if NETWORKS.fullmatch(kind):
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the system tells of the disk on which a folder lies."""
+
+    mount: Mount | None
+    magic: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The kind of the mount; empty where nothing is known of it."""
+        return self.mount.kind if self.mount is not None else ""
+
+    @property
+    def network(self) -> str:
+        """The network's file system that it is, with its number; empty: none."""
+        found = network_of(self.kind, self.magic)
+        return f"{found} (0x{self.magic:X})" if found and self.magic else found
+
+
+def look_at(path: Path) -> Seen:
+    """Look at the disk on which a path lies. Raises OSError where it cannot be reached."""
+    return Seen(mount_of(path, mounts()), magic_of(path))
+
+
+def file_system(workspace: Path, local_dir: Path | None, seen: Seen) -> NamedFinding:
+    """Say what the workspace's disk is worth, and what of it is at risk there."""
+    mount, kind = seen.mount, seen.kind
+    if seen.network and local_dir is None:
         text = (
-            f"{kind} is a network's: locks and SQLite's log do not hold between machines there,"
-            " and a server that is away stops every turn"
+            f"{seen.network} is a network's: at risk are {AT_RISK}, all SQLite's, whose locks and log do not"
+            " hold there"
         )
-        return "file system", "warn", text, "put the workspace on a disk of this machine"
+        cure = "set state.local_dir to a folder on a disk of this machine; docs/shared-folders.md"
+        return "file system", "fail", text, cure
+    if seen.network:
+        text = (
+            f"{seen.network} is a network's, and no file of SQLite's lies there: what is shared is decided by"
+            " epochs, not by its locks; while its server is away every turn waits"
+        )
+        return "file system", "ok", text, ""
     if kind in IN_MEMORY:
         return "file system", "warn", f"{kind} is memory: a restart of the machine loses all", "use a disk"
     try:
@@ -126,6 +161,9 @@ def _file_system(workspace: Path) -> NamedFinding:
     except OSError as error:
         return "file system", "fail", f"{kind}: a sync failed: {error.strerror}", "look into the system's log"
     text = f"{kind or 'unknown'}, a sync takes {took_s * 1000:.2f} ms"
+    if may_be(kind, seen.magic) and local_dir is None:
+        text += f"; a program makes it, and if a network stands behind it, at risk are {AT_RISK}"
+        return "file system", "warn", text, "set state.local_dir, if it is shared: docs/shared-folders.md"
     if (lie := lie_of(mount, _loaded())) is not None:
         return "file system", "warn", f"{text}; {lie[0]}: a power cut loses what was answered", lie[1]
     if kind == "overlay":
@@ -134,6 +172,22 @@ def _file_system(workspace: Path) -> NamedFinding:
     if took_s < TOO_QUICK_S and rotates(workspace):
         text += ", on a disk that says it rotates: maybe a cache answers for it, maybe it is a virtual one"
     return "file system", "ok", text, ""
+
+
+def local_files(local_dir: Path, seen: Seen | None = None) -> NamedFinding:
+    """Say what the disk of ``state.local_dir`` is worth; ``seen``: what the system tells of it."""
+    there = next(path for path in (local_dir, *local_dir.parents) if path.exists())
+    seen = look_at(there) if seen is None else seen
+    name = "local files"
+    if seen.network:
+        text = f"state.local_dir {local_dir} lies on {seen.network}, a network's: at risk are {AT_RISK}"
+        return name, "fail", text, "name a folder on a disk of this machine"
+    if seen.kind in IN_MEMORY:
+        text = f"{local_dir} is memory ({seen.kind}): a restart of the machine loses {AT_RISK}"
+        return name, "warn", text, "name a folder on a disk"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return name, "fail", f"{there} cannot be written", f"chown $USER {there}, or name another folder"
+    return name, "ok", f"{local_dir} on {seen.kind or 'a disk of this machine'}", ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def _erasures(settings: Settings) -> list[Check]:
 
 
 def _machine(settings: Settings) -> list[Check]:
-    return [Check(*finding) for finding in machine.check(settings.workspace)]
+    return [Check(*finding) for finding in machine.check(settings.workspace, settings.local_dir)]
 
 
 def _memory(settings: Settings) -> list[Check]:

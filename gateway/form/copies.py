@@ -15,6 +15,7 @@ import orjson
 
 import durable
 from gateway.errors import GatewayError, NewerState
+from session.disk.local_files import local_path
 
 LIST: Final = "list.json"
 VERSION: Final = 1
@@ -60,7 +61,7 @@ def put_aside(workspace: Path, names: Iterable[str], *, change: str, form: int, 
     copy = Copy(folder, form, now, {})
     durable.make_folder(folder)
     for name in names:
-        _copy(workspace / name, copy.path(name))
+        _copy(local_path(workspace, name), copy.path(name))
         copy.files[name] = digest(copy.path(name))
     content = {"v": VERSION, "form": form, "made_at": now.isoformat(), "files": copy.files}
     durable.replace(folder / LIST, orjson.dumps(content, option=orjson.OPT_INDENT_2))
@@ -92,7 +93,7 @@ def discard(workspace: Path, change: str, form: int) -> None:
 
 def put_back(copy: Copy, workspace: Path, name: str) -> None:
     """Give a file its content of before, durable; called again it does no harm."""
-    path = workspace / name
+    path = local_path(workspace, name)
     for log in _logs_of(path):
         durable.discard(log)
     durable.replace(path, copy.path(name).read_bytes())
@@ -100,7 +101,7 @@ def put_back(copy: Copy, workspace: Path, name: str) -> None:
 
 def take_away(workspace: Path, name: str) -> None:
     """Remove a file that was not there before, durable; called again it does no harm."""
-    path = workspace / name
+    path = local_path(workspace, name)
     for each in (path, *_logs_of(path)):
         durable.discard(each)
     durable.sync_folder(path.parent)
@@ -116,7 +117,7 @@ def digest(path: Path) -> str:
 
 def is_same(copy: Copy, workspace: Path, name: str) -> bool:
     """Say whether a file is still what was put aside."""
-    path = workspace / name
+    path = local_path(workspace, name)
     return not any(log.exists() for log in _logs_of(path)) and digest(path) == copy.files.get(name, "")
 
 

@@ -18,6 +18,7 @@ from gateway.form.copies import Copy
 from gateway.form.migration import Migration
 from gateway.form.migrations import MIGRATIONS
 from gateway.form.number import Form
+from session.disk.local_files import local_state
 from session.store.places import kind_of
 
 WHY = "a downgrade puts files of {} back"
@@ -72,6 +73,11 @@ def downgrade(
         OSError: the disk refused; call it again.
     """
     state = workspace / "state"
+    if (place := local_state(state)) != state:
+        raise GatewayError(
+            f"queue and ledgers lie in {place}, where a version before may not look for them",
+            hint='set state.local_dir = "" and start once, which brings them back; then call this again',
+        )
     if number.read(state, migrations).number == 0:
         raise _nothing(workspace)
     with holding.lock_file(state) as lock:

@@ -33,6 +33,8 @@ from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.greetings import Greetings
 from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.ledger_log import LedgerLog
+from gateway.outbound.ledger_places import ledger_path
 from gateway.outbound.standing import standing_file
 from gateway.queue.mailbox import Mailbox
 from gateway.queue.retry import back_off_s
@@ -180,7 +182,10 @@ class Adapter:
             )
             channel = await asyncio.to_thread(self._build, self._kind, self._table, site)
             stack.push_async_callback(channel.aclose)
-            ledger = await stack.enter_async_context(DeliveryLedger(self._state / f"delivery-{self.name}.db"))
+            notes = LedgerLog.of(self._state, self.name)
+            ledger = await stack.enter_async_context(
+                DeliveryLedger(ledger_path(self._state, self.name), log=notes)
+            )
             limiter = Limiter(
                 self._state, self.name, self._table.token.get_secret_value(), rates_of(self.name)
             )

@@ -13,7 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gateway.outbound.ledger_file import LedgerFile, Progress, Rows
+from gateway.outbound.ledger_file import LedgerFile
+from gateway.outbound.ledger_log import LedgerLog
+from gateway.outbound.ledger_rows import Progress, Rows
 
 __all__ = ["DeliveryLedger", "Progress"]
 
@@ -24,15 +26,23 @@ class DeliveryLedger:
     Every method that changes something returns when that is on disk.
 
     Args:
+        path: the file.
         clock: the wall clock, UTC.
+        log: what other machines note, and read of this one; None: the file is all there is.
 
     Raises:
         NewerState: on entering; a newer version wrote the file, which was not touched.
         LedgerDown: the disk refuses; nothing of what was asked is stored.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._file = LedgerFile(path, clock)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        log: LedgerLog | None = None,
+    ) -> None:
+        self._file = LedgerFile(path, clock, log)
         self._moves: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:

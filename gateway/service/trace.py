@@ -10,7 +10,9 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, MailboxError
-from gateway.outbound.ledger_file import PUT, SentRow, rows_of
+from gateway.outbound.ledger_file import SentRow, rows_noted, rows_of
+from gateway.outbound.ledger_places import ledgers
+from gateway.outbound.ledger_rows import PUT
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, Waiting
 from gateway.service.standing_of import standing_of
 from gateway.turns.lanes import Entry, Lanes
@@ -179,7 +181,10 @@ class _Files:
         steps += _due(message_id)
         steps += _of_approvals(ApprovalFiles(state), key, message_id)
         steps += _of_subagents(SubagentFiles(state), state / "usage", key, message_id)
-        rows = [row for path in sorted(state.glob("delivery-*.db")) for row in rows_of(path, message_id)]
+        rows = [row for path in ledgers(state) for row in rows_of(path, message_id)]
+        here = {(row.key, row.id, row.piece) for row in rows}
+        elsewhere = rows_noted(state, message_id)
+        rows += [row for row in elsewhere if (row.key, row.id, row.piece) not in here]
         self.sent = [row for row in rows if not key or _is_of(row.key, key)]
         self.steps = [*steps, *map(_sent, self.sent)]
 

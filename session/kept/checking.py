@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import Any
 
 from session.disk.layout import Layout
+from session.disk.local_files import local_name
 from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.kept.damage import findings
@@ -47,7 +48,7 @@ def check(layout: Layout, *, repair: bool, owner: str) -> list[Row]:
     """
     rows = []
     for path, problem, mend in findings(layout, owner):
-        row: Row = {"file": str(path.relative_to(layout.workspace)), "problem": problem, "repaired": False}
+        row: Row = {"file": local_name(layout.workspace, path), "problem": problem, "repaired": False}
         if repair and mend is not None:
             try:
                 mend()

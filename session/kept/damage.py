@@ -22,6 +22,7 @@ from session.approvals.record import read as read_approval
 from session.background.job_files import JobFiles, job_of
 from session.disk.derived import DerivedFile, is_damaged
 from session.disk.layout import Layout
+from session.disk.local_files import local_state
 from session.disk.state import locked, read_state, replace_file
 from session.errors import SessionError, StoreError
 from session.kept.whole_lines import broken, broken_at, told, whole
@@ -201,7 +202,8 @@ def _indexes(layout: Layout, _: str) -> Iterator[Finding]:
     for path in sorted((state / "index").glob("*.idx")):
         if read_index(path) is None:
             yield path, "a damaged index; it is made anew", partial(remove_index, path)
-    for path in sorted([*state.glob("vectors.db"), *(state / "recall").rglob("*.db")]):
+    local = local_state(state)
+    for path in sorted([*local.glob("vectors.db"), *(local / "recall").rglob("*.db")]):
         if is_damaged(path):
             yield path, "a damaged index; it is made anew", partial(_discard, path)
 
@@ -232,8 +234,8 @@ def _state_problem(path: Path) -> str | None:
 
 
 def _databases(layout: Layout, _: str) -> Iterator[Finding]:
-    state = layout.workspace / "state"
-    for path in sorted([*state.glob("queue.db"), *state.glob("delivery-*.db")]):
+    local = local_state(layout.workspace / "state")
+    for path in sorted([*local.glob("queue.db"), *local.glob("delivery-*.db")]):
         if is_damaged(path):
             yield path, "a damaged database; end the daemon and put a backup in its place", None
 

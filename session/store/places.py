@@ -20,6 +20,7 @@ from typing import Final, Literal
 
 from durable import sync_folder
 from session.disk.layout import Layout
+from session.disk.local_files import local_name, local_path
 from session.errors import StoreError
 from session.store.fence import temp_mark
 from session.store.recall_file import index_path
@@ -97,6 +98,7 @@ OF_ALL: Final = (
     Place("letter", "state/queue.db-*"),
     Place("delivery", "state/delivery-*.db"),
     Place("delivery", "state/delivery-*.db-*"),
+    Place("delivery", "state/deliveries/*/*.jsonl"),
     Place("schedule", "cron/jobs.json"),
     Place("schedule", "cron/jobs.json.corrupt-*"),
     Place("schedule", "cron/action.jsonl"),
@@ -141,6 +143,8 @@ ELSEWHERE: Final = (
     *("state/chat.log", "state/chat.log.1"),
     # A file that is being fetched; what a kill left of one goes after a day.
     "media/.*",
+    # Where machines keep the files that are theirs alone.
+    "state/local/*.json",
     # Erasures that are under way.
     "state/erasing/*.json",
     # What servers of tools list, and their own folders, which are of no chat.
@@ -214,7 +218,7 @@ def of_scope(layout: Layout, scope: str) -> Iterator[Found]:
 def with_agents(layout: Layout, scopes: Iterable[str]) -> list[str]:
     """List these scopes of the default agent, and those that every other agent has in their place on disk."""
     top = layout.workspace
-    homes = (top, *(top / "state" / name for name in ("memory", "facts", "recall")))
+    homes = (top, *(local_path(top, f"state/{name}") for name in ("memory", "facts", "recall")))
     agents = {path.name for home in homes for path in (home / AGENTS).glob("*") if is_name(path.name)}
     return [within(agent, scope) for scope in scopes for agent in ("", *sorted(agents))]
 
@@ -312,9 +316,9 @@ def _table() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 def _matching(workspace: Path, pattern: str, names: dict[str, str]) -> Iterator[Path]:
     regex = _regex(pattern, names)
-    folder = workspace / _plain(pattern, names)
+    folder = local_path(workspace, _plain(pattern, names))
     below = _below(folder) if pattern.endswith("**") else _in(folder)
-    yield from (path for path in below if regex.fullmatch(path.relative_to(workspace).as_posix()))
+    yield from (path for path in below if regex.fullmatch(local_name(workspace, path)))
 
 
 def _plain(pattern: str, names: dict[str, str]) -> str:

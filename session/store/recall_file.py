@@ -9,6 +9,7 @@ from sqlite3 import Connection
 
 from session.disk.derived import DerivedFile
 from session.disk.layout import Layout
+from session.disk.local_files import local_state
 from session.errors import StoreError
 
 FOLDER = "recall"
@@ -22,7 +23,7 @@ def index_path(workspace: Path, scope: str) -> Path:
     head, _, tail = scope[len(within) :].lstrip("/").partition("/")
     # A stem may fill a file name to its last byte, and SQLite puts its own suffixes behind it.
     name = Path(within, head) / hashlib.sha256(tail.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return workspace / "state" / FOLDER / (f"{name}.db" if tail else Path(within, f"{head}.db"))
+    return local_state(workspace / "state") / FOLDER / (f"{name}.db" if tail else Path(within, f"{head}.db"))
 
 
 def forget_index(layout: Layout, stem: str) -> None:
@@ -63,7 +64,7 @@ def discard_index(layout: Layout, scope: str) -> None:
 
 def _of(layout: Layout, stem: str) -> Iterator[Path]:
     own = index_path(layout.workspace, f"chats/{stem}")
-    top = layout.workspace / "state" / FOLDER
+    top = local_state(layout.workspace / "state") / FOLDER
     for folder in (top, *top.glob("agents/*")):
         shared = (*folder.glob("*.db"), *(folder / "people").glob("*.db"))
         yield from (path for path in (folder / "chats" / own.name, *shared) if path.exists())

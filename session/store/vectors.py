@@ -12,6 +12,7 @@ from typing import TypeVar
 from durable import check_version
 from session.disk.derived import DerivedFile, set_up
 from session.disk.layout import Layout
+from session.disk.local_files import local_state
 from session.errors import NewerFormat, StoreError
 from session.models.model import Vector
 from session.models.similarity import from_bytes, to_bytes
@@ -151,7 +152,7 @@ def forget(layout: Layout, stem: str) -> None:
     Raises:
         StoreError: neither could be done.
     """
-    path = layout.workspace / "state" / FILE
+    path = local_state(layout.workspace / "state") / FILE
     if not path.exists():
         return
     vectors = Vectors(path.parent, busy_s=FORGET_S, patient=True)
@@ -176,7 +177,7 @@ def forget_all(layout: Layout) -> None:
     Raises:
         StoreError: the disk refused.
     """
-    path = layout.workspace / "state" / FILE
+    path = local_state(layout.workspace / "state") / FILE
     if path.exists():
         try:
             Vectors(path.parent, patient=True).discard()

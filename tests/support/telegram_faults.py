@@ -54,7 +54,7 @@ def bad_request(what: str, **parameters: int) -> Refused:
 
 @dataclass
 class Fault:
-    """One rule; ``hits`` counts the requests that met it."""
+    """One rule; ``hits`` counts the requests that met it. ``containing``: of those with such a text alone."""
 
     method: str
     how: str
@@ -62,6 +62,7 @@ class Fault:
     chat_id: int | None = None
     retry_after: int = 3
     description: str = ""
+    containing: str = ""
     hits: int = 0
     ended: bool = False
     _ends: list[Callable[[], None]] = field(default_factory=list)
@@ -72,6 +73,8 @@ class Fault:
         if self.ended or not wanted or (self.times is not None and self.hits >= self.times):
             return False
         if self.chat_id is not None and str(params.get("chat_id")) != str(self.chat_id):
+            return False
+        if self.containing not in str(params.get("text", "")):
             return False
         self.hits += 1
         return True

@@ -20,6 +20,7 @@ import orjson
 import durable
 from gateway.errors import MailboxDown, MailboxError, NewerState, StateInUse
 from gateway.queue.mailbox import NO_HEADERS, Parked, Post, Waiting
+from session.disk.local_files import local_state
 
 VERSION = 1
 FILE = "queue.db"
@@ -53,16 +54,18 @@ class LetterRow(NamedTuple):
 
 
 class QueueTable:
-    """The file ``state/queue.db`` and the lock beside it. Every method runs in the writer's thread.
+    """The file ``queue.db`` of this machine and the lock in ``state/``, which keeps out every other machine.
+
+    Every method runs in the writer's thread.
 
     ``at`` is called with the name of each instant of a commit, as ``durable.Database`` says.
     """
 
     def __init__(self, state: Path, *, at: Callable[[str], None] | None = None) -> None:
         self._state = state
+        self._at = at
         self._lock: int | None = None
-        schema = durable.Schema(_SCHEMA, VERSION, 64 * 2**20, newer=NewerState)
-        self._database = durable.Database(state / FILE, schema, down=_down, alone=True, at=at)
+        self._database = self._of(state)
         self.last_row = 0
         # Whether any letter has headers: without, none need be looked for.
         self._headed = False
@@ -77,9 +80,13 @@ class QueueTable:
             NewerState: a newer version wrote the file; it was not touched.
             MailboxError: the file or its folder cannot be used.
         """
+        place = self._state
         try:
             durable.make_folder(self._state)
             self._lock = _hold(self._state / LOCK)
+            # A start may just have moved it.
+            place = local_state(self._state)
+            self._database = self._of(place)
             self._database.open()
             self._db.execute(_HEADERS)
             self._forget_headers()
@@ -89,8 +96,8 @@ class QueueTable:
             # A daemon whose lock file somebody removed still holds the database itself.
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise _in_use(self._state, "") from error
-            hint = f"free space, or check the rights of {self._state}; a damaged {FILE} may be moved away"
-            path = self._state / FILE
+            hint = f"free space, or check the rights of {place}; a damaged {FILE} may be moved away"
+            path = place / FILE
             raise MailboxError(f"the queue {path} cannot be opened: {error}", hint=hint) from error
 
     def commit(self, jobs: Sequence[durable.Job]) -> list[object]:
@@ -105,6 +112,10 @@ class QueueTable:
         finally:
             if lock is not None:
                 os.close(lock)
+
+    def _of(self, place: Path) -> durable.Database:
+        schema = durable.Schema(_SCHEMA, VERSION, 64 * 2**20, newer=NewerState)
+        return durable.Database(place / FILE, schema, down=_down, alone=True, at=self._at)
 
     @property
     def _db(self) -> sqlite3.Connection:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.doctor import machine
 from gateway.doctor.checks import examine
+from tests.disk.mount import why_not
+from tests.support.harness import ROOT
 
 MOUNTINFO = (
     "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro",
@@ -57,10 +62,99 @@ def test_a_library_that_answers_syncs_itself_is_seen() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs"])
-def test_networks_are_known(kind: str) -> None:
-    assert machine.NETWORKS.fullmatch(kind)
-    assert not machine.NETWORKS.fullmatch("ext4")
+# Lines of ``mountinfo`` as machines have them, the number that statfs(2) gives there, and whose disk it is.
+REAL = (
+    ("36 25 0:31 / /p rw - nfs4 10.0.0.5:/export/chat rw,vers=4.2,hard", 0x6969, "nfs4 (0x6969)"),
+    ("36 25 0:31 / /p rw - nfs filer:/vol/chat rw,vers=3,nolock", 0x6969, "nfs (0x6969)"),
+    ("70 1 0:51 / /p rw - cifs //nas/chat rw,vers=3.1.1,cache=strict", 0xFF534D42, "cifs (0xFF534D42)"),
+    ("70 1 0:51 / /p rw - smb3 //nas/chat rw,vers=3.1.1", 0xFE534D42, "smb3 (0xFE534D42)"),
+    ("90 1 0:60 / /p rw - fuse.sshfs ada@host:/srv rw,user_id=0", 0x65735546, "fuse.sshfs (0x65735546)"),
+    ("90 1 0:60 / /p rw - fuse.glusterfs gfs1:/vol rw", 0x65735546, "fuse.glusterfs (0x65735546)"),
+    ("90 1 0:60 / /p rw - fuse.rclone remote: rw", 0x65735546, "fuse.rclone (0x65735546)"),
+    ("91 1 0:61 / /p rw - 9p hostshare rw,trans=virtio", 0x01021997, "9p (0x1021997)"),
+    ("92 1 0:62 / /p rw - ceph 10.0.0.1:6789:/ rw,name=admin", 0x00C36400, "ceph (0xC36400)"),
+    ("93 1 0:63 / /p rw - lustre 10.0.0.1@tcp:/lus rw,flock", 0x0BD00BD0, "lustre (0xBD00BD0)"),
+    ("94 1 0:64 / /p rw - afs AFS rw", 0x5346414F, "afs (0x5346414F)"),
+    ("95 1 0:65 / /p rw - gpfs gpfs0 rw", 0x47504653, "gpfs (0x47504653)"),
+    # Of a kind that nobody knows the number tells; without a number the kind does.
+    ("96 1 0:66 / /p rw - efs fs-1:/ rw", 0x6969, "efs (0x6969)"),
+    ("36 25 0:31 / /p rw - nfs4 host:/srv rw", 0, "nfs4"),
+    ("22 1 8:1 / /p rw - ext4 /dev/sda1 rw", 0xEF53, ""),
+    ("23 1 8:2 / /p rw - xfs /dev/sdb rw", 0x58465342, ""),
+    ("24 1 0:30 / /p rw - btrfs /dev/sdc rw", 0x9123683E, ""),
+    ("25 1 0:32 / /p rw - zfs tank/chat rw", 0x2FC12FC1, ""),
+    ("26 1 0:33 / /p rw - overlay overlay rw,lowerdir=/a", 0x794C7630, ""),
+    ("27 1 8:4 / /p rw - fuseblk /dev/sdd1 rw", 0x65735546, ""),
+    ("28 1 0:34 / /p rw - tmpfs tmpfs rw", 0x01021994, ""),
+)
+
+
+@pytest.mark.parametrize(("line", "magic", "network"), REAL)
+def test_networks_are_named_by_their_number(line: str, magic: int, network: str) -> None:
+    seen = machine.Seen(machine.read_mount(line), magic)
+
+    assert seen.network == network
+
+
+def test_a_workspace_on_a_network_needs_a_disk_for_its_own_files(tmp_path: Path) -> None:
+    """The finding says what is at risk, and the cure takes it away."""
+    seen = machine.Seen(machine.read_mount(REAL[0][0]), 0x6969)
+
+    _, level, text, cure = machine.file_system(tmp_path, None, seen)
+    assert level == "fail"
+    assert all(word in text for word in ("nfs4 (0x6969)", "queue.db", "delivery-*.db", "indexes"))
+    assert "state.local_dir" in cure
+
+    _, level, text, cure = machine.file_system(tmp_path, tmp_path / "d", seen)
+    assert (level, cure) == ("ok", "")
+    assert "nfs4 (0x6969)" in text
+
+    _, level, text, cure = machine.local_files(tmp_path / "d", seen)
+    assert (level, cure) == ("fail", "name a folder on a disk of this machine")
+    assert machine.local_files(tmp_path / "d" / "e")[1] == "ok"
+
+
+def test_a_program_that_makes_a_file_system_may_hide_a_network(tmp_path: Path) -> None:
+    seen = machine.Seen(machine.read_mount("90 1 0:60 / /p rw - fuse.own own rw"), 0x65735546)
+
+    _, level, text, cure = machine.file_system(tmp_path, None, seen)
+
+    assert level == "warn"
+    assert "a program makes it" in text
+    assert "state.local_dir" in cure
+    assert machine.file_system(tmp_path, tmp_path / "d", seen)[1] == "ok"
+
+
+# Mounts a folder as sshfs does, and asks doctor for it, in a view of the files that ends with the process.
+ON_SSHFS = """
+import json, os, sys, threading
+from pathlib import Path
+import mfusepy
+from gateway.doctor import machine
+class Nothing(mfusepy.Operations):
+    use_ns = True
+folder = Path(sys.argv[1])
+options = {"foreground": True, "subtype": "sshfs", "fsname": "ada@host:/srv"}
+threading.Thread(target=mfusepy.FUSE, args=(Nothing(), str(folder)), kwargs=options, daemon=True).start()
+while not os.path.ismount(folder):
+    pass
+seen = machine.look_at(folder)
+print(json.dumps([seen.network, machine.file_system(folder, None, seen)]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_real_mount_is_seen_by_its_number(tmp_path: Path) -> None:
+    words = ["unshare", "--mount", sys.executable, "-c", ON_SSHFS, str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    network, (_, level, text, _) = json.loads(done.stdout)
+    assert network == "fuse.sshfs (0x65735546)"
+    assert level == "fail"
+    assert text.startswith("fuse.sshfs (0x65735546) is a network's: at risk are waiting letters")
 
 
 def test_a_sync_is_timed_and_leaves_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.errors import LedgerDown, NewerState
 from gateway.outbound.ledger import DeliveryLedger, Progress
-from gateway.outbound.ledger_file import PUT, forget, rows_of
+from gateway.outbound.ledger_file import forget, rows_of
+from gateway.outbound.ledger_rows import PUT
 from tests.gateway.embedded_place import files_at_most
 
 KEY, OUT = "fake:ada", "fake:1#reply"

@@ -1,4 +1,4 @@
-"""Tables of the configuration that are read and checked already, though nothing acts on them yet."""
+"""The tables of the tools that have settings of their own."""
 
 from __future__ import annotations
 
@@ -24,9 +24,3 @@ class Shell(ConfigTable):
     sandbox: Literal["auto", "bubblewrap", "landlock"] = "auto"
     network: bool = False
     timeout_s: Seconds = 60.0
-
-
-class State(ConfigTable):
-    """``[state]``."""
-
-    local_dir: str = ""
