@@ -1,8 +1,9 @@
 """What the gateway adds to an answer's way: at half load through RabbitMQ, and to the first streamed word.
 
 Letters come at even times, whether or not the ones before were answered: half as many a second as the same
-daemon worked off a backlog just before. The bare relay gets as many on the same broker, in turn with ours;
-what is told is by how much ours is later, quantile by quantile, and so what a place in a line costs counts.
+daemon answered just before while each chat wrote again at once, sent and taken by the same process, which
+needs its share of the cores. The bare relay gets as many on the same broker, in turn with ours; what is told
+is by how much ours is later, quantile by quantile, and so what a place in a line costs counts.
 
 The first word is that of a model which writes at once, over HTTP as its clients ask, beside a request of
 LiteLLM's to the same model; both one after the other, in turn.
@@ -27,14 +28,13 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from bench import bare
 from bench.application import Process, letter, process
 from bench.application import run as run_loop
-from bench.backlog import OUT, Backlog, declare_out, of_ours, of_relay, running
+from bench.backlog import OUT, declare_out, of_ours, of_relay, running
 from bench.place import TEXT, folder
 from bench.row import Row, quantile
 from gateway.queue.mailbox import Post
 from tests.support.broker import Broker
 from tests.support.model_server import model_process
 
-BACKLOG = Backlog(100, 40, 600, 4_000)
 CHATS, ROUNDS = 100, 3
 # What comes in the first seconds of a round warms both up.
 ROUND_S, WARM_S, LAST_S = 10.0, 2.0, 30.0
@@ -50,7 +50,9 @@ def run() -> list[Row]:
     """Measure both."""
     rate, waits = _half_load()
     firsts = run_loop(_firsts)
-    what = f"{rate:,.0f} letters/s of {CHATS} chats, half of what the daemon can; echo, all durable"
+    what = (
+        f"{rate:,.0f} letters/s of {CHATS} chats, half of what it answers to this sender; echo, all durable"
+    )
     rows = [
         _row(
             f"added at half load, {name}",
@@ -99,11 +101,10 @@ def _half_load() -> tuple[float, Samples]:
         workspace = stack.enter_context(folder())
         with process(workspace, config):
             """It sets the broker up."""
-        run_loop(lambda: BACKLOG.lay(ours, of_ours))
         run_loop(lambda: declare_out(ours))
         daemon = Process(workspace, config)
         stack.callback(daemon.end)
-        rate = run_loop(lambda: BACKLOG.clocked(ours, OUT)) / 2
+        rate = run_loop(lambda: _most(ours, OUT, of_ours)) / 2
         print(f"latency: {rate:,.0f} letters a second …", file=sys.stderr, flush=True)
         run_loop(lambda: bare.declare(theirs, "relay"))
         stack.enter_context(running([sys.executable, "-m", "bench.bare", theirs, "relay"]))
@@ -117,6 +118,26 @@ def _half_load() -> tuple[float, Samples]:
     return rate, waits
 
 
+async def _most(url: str, queue: str, route: Route) -> float:
+    """Return the replies a second while each chat writes as soon as it is answered, once warm."""
+    times: list[float] = []
+
+    async with _channel(url) as channel, _channel(url) as replies:
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            times.append(time.perf_counter())
+            chat = str(message.message_id).removeprefix("bench:").partition("#")[0]
+            await _put(channel, post := letter(f"bench:{chat}", -len(times), TEXT), *route(post))
+
+        out = await replies.get_queue(queue, ensure=False)
+        await out.consume(take, no_ack=True)
+        for chat in range(CHATS):
+            await _put(channel, post := letter(f"bench:{chat}", 0, TEXT), *route(post))
+        await asyncio.sleep(WARM_S + ROUND_S)
+        counted = [at for at in times if at >= times[0] + WARM_S]
+    return len(counted) / (counted[-1] - counted[0])
+
+
 async def _round(number: int, rate: float, url: str, queue: str, route: Route) -> list[float]:
     """Send letters at even times; return the seconds from when each was to be sent to its reply."""
     due: dict[str, float] = {}
@@ -125,7 +146,7 @@ async def _round(number: int, rate: float, url: str, queue: str, route: Route) -
     over = asyncio.Event()
 
     async with _channel(url) as channel, _channel(url) as replies:
-        began = time.perf_counter() + 0.5
+        began = 0.0
 
         def take(message: AbstractIncomingMessage) -> None:
             at = due.pop(str(message.message_id).removesuffix("#reply"), None)
@@ -138,8 +159,10 @@ async def _round(number: int, rate: float, url: str, queue: str, route: Route) -
 
         sent: list[str] = []
         out = await replies.get_queue(queue, ensure=False)
+        await asyncio.sleep(0.5)
         await out.purge()
         await out.consume(_as_task(take), no_ack=True)
+        began = time.perf_counter() + 0.1
         for place in range(count):
             at = began + place / rate
             if (ahead := at - time.perf_counter()) > 0:
