@@ -22,6 +22,7 @@ NOUNS = {
     "big": "a transcript of 100 MB, with and without its index",
     "conversation": "2,000 turns of one session",
     "relay": "RabbitMQ, beside a bare relay, and the embedded queue",
+    "latency": "what the gateway adds to an answer's way, at half load and to the first word",
     "rates": "turns per second by number of chats, beside two relays and two nanobots",
     "killed": "what kill -9 loses, beside the same four",
     "cached": "memory of 1,000 chats in the cache",

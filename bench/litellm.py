@@ -12,15 +12,21 @@ from typing import Any
 
 from bench.application import application, letter, settings
 from bench.application import run as run_loop
+from bench.backlog import Backlog
 from bench.place import folder
-from bench.row import Row, median
+from bench.rates import daemon_rate
+from bench.row import Row, median, rate
 from gateway.app.app import Application
 from gateway.queue.mailbox import outbound
 from session.models.llm import LiteLLM
 from session.models.model import Prompt
+from tests.support.broker import Broker
 from tests.support.model_server import model_process
 
 CHATS, EACH, ROUNDS = 20, 12, 3
+BACKLOG = Backlog(100, 6, 100, 600)
+# Turns a second of one worker, once it had 70.
+WANTED = 1.5 * 70
 MODEL = "openai/stub"
 # The channel whose answers somebody reads while they are written.
 READ = "read"
@@ -32,33 +38,70 @@ def run() -> list[Row]:
     """Alternate, in one process, so that all use the same library, loop and connections."""
     os.environ.setdefault("OPENAI_API_KEY", "none")
     samples = run_loop(_measure)
+    one, two = run_loop(_workers)
     what = f"{CHATS} chats of {EACH} turns, one in flight each, embedded queue, all durable"
+    whole = [taken for taken, _ in samples["ours, whole"]]
     return [
-        _row(
-            "turns through LiteLLM", samples, "whole", f"{what}; nobody reads along; bare: the same requests"
+        Row(
+            "turns through LiteLLM",
+            median(whole),
+            WANTED,
+            "turns/s",
+            "limit",
+            median(whole) / WANTED,
+            at_least=1,
+            notes={"what": f"{what}; nobody reads along"},
         ),
+        _row("… beside LiteLLM alone", samples, "whole", None, "told only: bare: the same requests"),
         _row(
             "… with a reader along",
             samples,
             "streamed",
+            0.6,
             "the same where every answer is asked for as a stream",
+        ),
+        rate(
+            "… with two workers",
+            two,
+            one,
+            "one worker",
+            at_least=1.7,
+            notes={
+                "what": f"{BACKLOG.keys} chats, backlog of {BACKLOG.last} in RabbitMQ; gateway, broker "
+                "and model on the same cores"
+            },
         ),
     ]
 
 
-def _row(name: str, samples: Samples, kind: str, what: str) -> Row:
+async def _workers() -> tuple[list[float], list[float]]:
+    """Return the turns a second of one worker and of two, in turn."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    async with model_process(Path(os.devnull)) as (url, _):
+        config = {"model.name": MODEL, "model.api_base": url, "model.api_key": "none"}
+        with Broker() as broker:
+            for number in range(ROUNDS):
+                for workers, each in enumerate(rates, 1):
+                    vhost = broker.vhost(f"r{number}w{workers}")
+                    each.append(
+                        await asyncio.to_thread(daemon_rate, vhost, BACKLOG, workers=workers, config=config)
+                    )
+    return rates
+
+
+def _row(name: str, samples: Samples, kind: str, at_least: float | None, what: str) -> Row:
     ours, bare = samples[f"ours, {kind}"], samples[f"bare, {kind}"]
-    rates = {way: [rate for rate, _ in each] for way, each in samples.items()}
+    rates = {way: [taken for taken, _ in each] for way, each in samples.items()}
     cpu = {way: f"{median([used for _, used in each]):.1f} ms" for way, each in samples.items()}
-    rate, peer = median([each for each, _ in ours]), median([each for each, _ in bare])
+    mine, peer = median([each for each, _ in ours]), median([each for each, _ in bare])
     return Row(
         name,
-        rate,
+        mine,
         peer,
         "turns/s",
         f"bare acompletion, {kind}",
-        rate / peer,
-        at_least=0.6,
+        mine / peer,
+        at_least=at_least,
         notes={"what": what, "CPU of this process a turn": cpu, "samples": rates},
     )
 
@@ -82,9 +125,9 @@ async def _measure() -> Samples:
                     here.events.watch(None, 600, channel=READ)
                     for way, work in ways.items():
                         before = time.process_time()
-                        rate = await work()
+                        taken = await work()
                         used = (time.process_time() - before) / (CHATS * EACH) * 1e3
-                        samples.setdefault(way, []).append((rate, used))
+                        samples.setdefault(way, []).append((taken, used))
     return samples
 
 

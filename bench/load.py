@@ -55,7 +55,7 @@ def run() -> list[Row]:
             whole,
             theirs_whole,
             peer,
-            what="told only: ours repairs every message, theirs copies them",
+            what="told only: ours repairs every message, theirs copies them; see context for later turns",
         ),
         times_faster(
             "cold load of 10,000, any core",

@@ -51,14 +51,16 @@ def run() -> list[Row]:
 def _echo(broker: Broker, keys: int, backlog: Backlog) -> list[Row]:
     rates: dict[str, list[float]] = {}
     for number in range(ROUNDS):
+        _progress(f"echo, {_chats(keys)}, round {number + 1} of {ROUNDS}")
         name = f"e{keys}r{number}"
         for peer, command in relays().items():
             url = broker.vhost(f"{name}{len(command)}")
             rates.setdefault(peer, []).append(_relay(url, command, backlog))
         for workers in WORKERS:
             url = broker.vhost(f"{name}w{workers}")
-            rates.setdefault(_ours(workers), []).append(_daemon(url, backlog, workers=workers))
+            rates.setdefault(_ours(workers), []).append(daemon_rate(url, backlog, workers=workers))
     for peer, each in NANOBOTS.items():
+        _progress(f"echo, {_chats(keys)}, {peer}")
         rates[peer] = [_nanobot(each, keys, NANOBOT_TURNS["echo"])]
     return list(_rows(f"echo, {_chats(keys)}", rates, ("bare aio-pika relay", "FastStream relay", *NANOBOTS)))
 
@@ -76,9 +78,11 @@ def _through(broker: Broker, keys: int, backlog: Backlog, model: str) -> dict[st
     config = {"model.name": MODEL, "model.api_base": model, "model.api_key": "none", "memory.window": 100_000}
     rates: dict[str, list[float]] = {}
     for workers in WORKERS:
+        _progress(f"LiteLLM, {_chats(keys)}, {_ours(workers)}")
         url = broker.vhost(f"l{keys}w{workers}")
-        rates[_ours(workers)] = [_daemon(url, backlog, workers=workers, config=config)]
+        rates[_ours(workers)] = [daemon_rate(url, backlog, workers=workers, config=config)]
     for peer, each in NANOBOTS.items():
+        _progress(f"LiteLLM, {_chats(keys)}, {peer}")
         rates[peer] = [_nanobot(each, keys, NANOBOT_TURNS["LiteLLM"], api_base=model)]
     return rates
 
@@ -100,6 +104,10 @@ def _rows(what: str, rates: dict[str, list[float]], against: tuple[str, ...]) ->
                 median(each),
                 notes={"samples": {"ours": ours, "peer": theirs}},
             )
+
+
+def _progress(what: str) -> None:
+    print(f"rates: {what} …", file=sys.stderr, flush=True)
 
 
 def _ours(workers: int) -> str:
@@ -129,8 +137,8 @@ def _relay(url: str, command: list[str], backlog: Backlog) -> float:
         return run_loop(lambda: backlog.clocked(url, "relay.outbound"))
 
 
-def _daemon(url: str, backlog: Backlog, *, workers: int, config: dict[str, Any] | None = None) -> float:
-    """Let a daemon set the broker up, lay the backlog while nobody takes it, and time who takes it."""
+def daemon_rate(url: str, backlog: Backlog, *, workers: int, config: dict[str, Any] | None = None) -> float:
+    """Let a daemon set the broker up, lay the backlog, and return the replies a second of who takes it."""
     settings = {"broker.url": url, "broker.queue_type": "classic", **(config or {})}
     with folder() as workspace:
         first = Process(workspace, settings)

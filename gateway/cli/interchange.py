@@ -25,9 +25,8 @@ from session.interchange.conversation import BadFormat, Conversation, Files
 from session.interchange.formats import FORMATS, SOURCES
 from session.interchange.records import stem_of
 from session.store.store import Store
-from session.transcript.key import SessionKey
+from session.transcript.key import SessionKey, derived_id
 from session.transcript.line import is_ulid
-from session.transcript.transcript import derived_id
 
 USAGE = 2
 

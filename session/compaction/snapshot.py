@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from session.compaction.plan import Plan, plan
 from session.compaction.rules import CompactionRules
 from session.context import context
-from session.context.request import LONG_HISTORY, compact_line, lines_from, sent_from
+from session.context.prepared import lines_from
+from session.context.request import LONG_HISTORY, compact_line, sent_from
 from session.models.tokens import estimate, estimate_messages
 from session.store.split import ended_before
 from session.store.store import Session

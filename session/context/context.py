@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from session.context.quoted import NOTE, holds_marks
 from session.context.working import WorkingMemory
 from session.models.model import Message
 
+_Message = TypeVar("_Message", bound=Mapping[str, Any])
 ChangingParts = Literal["end", "system"]
 
 # The order of the parts. Those that change from message to message can stand at the end of a request.
@@ -58,7 +59,11 @@ class Recent:
 
 
 def request(
-    parts: Sequence[Part], history: Sequence[Message], *, changing: ChangingParts = "system"
+    parts: Sequence[Part],
+    history: Sequence[Message],
+    *,
+    changing: ChangingParts = "system",
+    escaped: int = 0,
 ) -> list[Message]:
     """Join what the model is told and the history.
 
@@ -68,12 +73,17 @@ def request(
         changing: ``system`` puts all parts into one system message; ``end`` puts those that change into a
             marked block at the head of the newest user message, so that all before it stays as it was in
             the request before. Then what looks like the marks in the text of people is escaped.
+        escaped: in so many messages at the head of the history it was escaped before.
     """
     ordered = sorted(parts, key=lambda part: part.order)
-    newest = max((i for i, message in enumerate(history) if message["role"] == "user"), default=None)
+    backwards = range(len(history) - 1, -1, -1)
+    newest = next((i for i in backwards if history[i]["role"] == "user"), None)
     if changing == "system" or newest is None:
         return [*_system(ordered), *history]
-    sent = [_unmarked(message) if message["role"] == "user" else message for message in history]
+    sent = list(history)
+    sent[escaped:] = [
+        unmarked_message(message) if message["role"] == "user" else message for message in sent[escaped:]
+    ]
     block = joined(part for part in ordered if _changes(part))
     if block:
         sent[newest] = _headed(sent[newest], _OPEN + unmarked(block) + _CLOSE)
@@ -103,7 +113,8 @@ def _system(parts: Sequence[Part]) -> list[Message]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def _unmarked(message: Message) -> Message:
+def unmarked_message(message: _Message) -> _Message | dict[str, Any]:
+    """Return a message of a person with its texts escaped, itself where there is nothing to escape."""
     content = message["content"]
     if isinstance(content, str):
         return {**message, "content": unmarked(content)} if "<" in content else message

@@ -11,6 +11,7 @@ from typing import Any
 
 from session.context import context
 from session.context.embeddings import Embeddings
+from session.context.prepared import lines_from, prepared, to_prepare
 from session.context.relevance import Relevance, chosen, comparable, compared
 from session.context.scopes import Chat
 from session.models.model import Message, Meter, Model, Payer, Prompt
@@ -22,7 +23,6 @@ from session.transcript.history import (
     Select,
     SummaryRole,
     before_turn,
-    is_record,
     kept_from,
     visible,
 )
@@ -34,7 +34,6 @@ Line = Mapping[str, Any]
 
 # With more messages than this a request is built in a thread, since it would hold up the loop.
 LONG_HISTORY = 500
-_POINTERS = ("first_kept", "from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class Asking:
         await self._compare()
         transcript = self._session.transcript
         first = sent_from(transcript)
-        slow = len(transcript.messages) - first > LONG_HISTORY or self._holds_files(transcript, first)
+        slow = self._is_slow(transcript, first)
         messages = (
             await asyncio.to_thread(self._messages, transcript, first, pending)
             if slow
@@ -191,8 +190,38 @@ class Asking:
 
     def _messages(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
         limits = self._limits
+        history, escaped = self._prepared(transcript, first, pending) or (None, 0)
+        if history is None:
+            history = self._visible(transcript, first, pending)
+        self._spoken = bool(history) and history[0]["role"] == "assistant"
+        opening = compact_line(transcript)
+        parts = [*self._turn_context.parts, context.earlier([opening] if opening is not None else [])]
+        return context.request(parts, history, changing=limits.changing_parts, escaped=escaped)
+
+    def _prepared(
+        self, transcript: Transcript, first: int, pending: Line | None
+    ) -> tuple[Sequence[Message], int] | None:
+        """Return the history by what was kept of it, and how much is escaped; None: it is built anew."""
+        limits = self._limits
+        if limits.window is not None or self._select is not None:
+            return None
+        found = prepared(
+            transcript,
+            first,
+            pending,
+            running_id=self._request.id,
+            keep_results=limits.full_tool_results,
+            escapes=limits.changing_parts == "end",
+        )
+        if found is None:
+            return None
+        kept, running = found
+        return kept.messages(running, self.album.show(), summary_role=self.summary_role)
+
+    def _visible(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
+        limits = self._limits
         lines = lines_from(transcript, first)
-        history = visible(
+        return visible(
             [*lines, pending] if pending is not None else lines,
             last_consolidated=transcript.history_start - first,
             running_id=self._request.id,
@@ -202,15 +231,13 @@ class Asking:
             summary_role=self.summary_role,
             select=self._select,
         )
-        self._spoken = bool(history) and history[0]["role"] == "assistant"
-        opening = compact_line(transcript)
-        parts = [*self._turn_context.parts, context.earlier([opening] if opening is not None else [])]
-        return context.request(parts, history, changing=limits.changing_parts)
 
-    def _holds_files(self, transcript: Transcript, first: int) -> bool:
-        """Say whether files may have to be read for the request."""
-        lines = transcript.messages[first:]
-        return bool(self._request.attachments) or any(b'"attachments"' in raw for raw in lines)
+    def _is_slow(self, transcript: Transcript, first: int) -> bool:
+        """Say whether much has to be prepared for the request, or files may have to be read."""
+        since, files = to_prepare(transcript, first)
+        if self._request.attachments or files or len(transcript.messages) - since > LONG_HISTORY:
+            return True
+        return any(b'"attachments"' in raw for raw in transcript.messages[since:])
 
 
 def place_of(session: Session, request: Request, *, files: Path, scope: str, group: bool) -> ToolPlace:
@@ -244,19 +271,6 @@ def sent_from(transcript: Transcript) -> int:
     while 0 < first < len(messages) and decode(messages[first])["role"] != "user":
         first -= 1
     return first
-
-
-def lines_from(transcript: Transcript, first: int) -> list[Line]:
-    """Read the message lines from ``first`` on; the indexes in our own records count from there, too."""
-    lines: list[Line] = [decode(raw) for raw in transcript.messages[first:]]
-    for at in reversed(transcript.index.records if first else ()):
-        if at < first:
-            break
-        line = lines[at - first]
-        moved = {name: max(line[name] - first, 0) for name in _POINTERS if type(line.get(name)) is int}
-        if moved and is_record(line):
-            lines[at - first] = {**line, **moved}
-    return lines
 
 
 def compact_line(transcript: Transcript) -> Line | None:

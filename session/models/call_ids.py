@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from session.models.model import Message
@@ -15,13 +16,19 @@ MAX_ID_CHARS = 40
 def legal_ids(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Shorten tool call ids that no provider of this kind could have given, on both sides alike.
 
+    All that a library may change is copied: requests share the messages of a history.
     Ids in which LiteLLM carries a thought signature (Gemini) are long by nature and stay.
     """
     legal = []
     for message in messages:
         changed = dict(message)
         if message.get("tool_calls"):
-            changed["tool_calls"] = [{**call, "id": _short(call["id"])} for call in message["tool_calls"]]
+            changed["tool_calls"] = [
+                {**call, "id": _short(call["id"]), "function": dict(call.get("function", ()))}
+                for call in message["tool_calls"]
+            ]
+        if isinstance(message.get("content"), list):
+            changed["content"] = deepcopy(message["content"])
         if message.get("tool_call_id"):
             changed["tool_call_id"] = _short(message["tool_call_id"])
         legal.append(changed)

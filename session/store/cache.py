@@ -58,6 +58,11 @@ class Handle:
         """Whether its transcript holds a file open to read older lines from."""
         return self.writer is not None and isinstance(self.writer.transcript.messages, Lines)
 
+    def shed(self) -> None:
+        """Give up what was prepared of the history for the next request."""
+        if self.writer is not None:
+            self.writer.transcript.prepared = None
+
     def slim(self) -> None:
         """Have a transcript that grew big in memory read anew, which leaves its newest lines there alone."""
         if self.writer is not None and self.writer.transcript.line_bytes > 2 * WHOLE_BYTES:
@@ -67,7 +72,10 @@ class Handle:
 
 
 class Handles:
-    """The handles of a store; those used longest ago are given up first, never one in use."""
+    """The handles of a store; those used longest ago are given up first, never one in use.
+
+    Before any of them goes what was prepared of their histories, which takes less to make anew.
+    """
 
     def __init__(self, max_bytes: int, *, max_files: int = MAX_FILES) -> None:
         self._max_bytes = max_bytes
@@ -104,6 +112,8 @@ class Handles:
             self.indexer.offer(handle.writer)
             handle.slim()
         self._count(handle, handle.weight, reads=handle.reads_from_file)
+        if self.weight > self._max_bytes:
+            self._shed()
         for key in list(self._handles) if self._is_full() else ():
             if not self._is_full():
                 return
@@ -113,6 +123,14 @@ class Handles:
     def close(self) -> None:
         """Wait until what is being written is written."""
         self.indexer.close()
+
+    def _shed(self) -> None:
+        for handle in self._handles.values():
+            if self.weight <= self._max_bytes:
+                return
+            if handle.pins == 0:
+                handle.shed()
+                self._count(handle, handle.weight, reads=handle.reads_from_file)
 
     def _is_full(self) -> bool:
         return self.weight > self._max_bytes or self._files > self._max_files

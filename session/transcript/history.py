@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from session.models.tokens import estimate_messages
 from session.transcript.attachments import Show, with_references
 from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_results
 
 Line = Mapping[str, Any]
+_Message = TypeVar("_Message", bound=Mapping[str, Any])
 SummaryRole = Literal["user", "assistant"]
 # Given the messages before a turn, it says at which indexes those stand that are sent.
 Select = Callable[[Sequence[Line]], Iterable[int]]
@@ -82,20 +83,20 @@ def visible(
     follows = overlay is not None and len(sent) == count
     contents: dict[int, object] = {}
     for i in sorted(sent, reverse=True):
-        contents[i] = _content(messages[i], show, newest=i >= running)
+        contents[i] = content_of(messages[i], show, newest=i >= running)
     older = repair(
-        (_stripped(messages[i], contents[i], _SENT) for i in sorted(sent) if i < running),
+        (stripped(messages[i], contents[i]) for i in sorted(sent) if i < running),
         more_follow=running < len(messages),
     )
     newer = repair(
-        (_stripped(messages[i], contents[i], _SENT_RUNNING) for i in sorted(sent) if i >= running),
+        (stripped(messages[i], contents[i], running=True) for i in sorted(sent) if i >= running),
         taken=[call["id"] for message in older for call in message.get("tool_calls", ())],
     )
     shown = truncate_tool_results([*older, *newer], keep=keep_results, running_from=len(older))
     if window is not None:
         tokens = window.tokens - estimate_messages(opening)
         shown = shown[_within(shown, len(older), tokens, whole=follows) :]
-    return opening + shown if opening else _from_a_user(shown)
+    return opening + shown if opening else from_a_user(shown)
 
 
 def before_turn(lines: Sequence[Line], *, last_consolidated: int, running_id: str | None) -> list[Line]:
@@ -190,14 +191,20 @@ def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
         messages: the session's, from ``start`` to its end, since an exchange is withdrawn by a later line.
         start: index of ``messages[0]`` in the session.
     """
-    left_out = deleted(messages, start=start)
+    out = left_out(messages, start=start)
+    return (i for i in range(start, start + len(messages)) if i not in out)
+
+
+def left_out(messages: Sequence[Line], *, start: int = 0) -> set[int]:
+    """Return the indexes of the lines that are our own records or withdrawn by one; see ``sendable``."""
+    out = deleted(messages, start=start)
     for i, line in enumerate(messages, start):
         if line.get("role") != "system" or not is_record(line):
             continue
-        left_out.add(i)
+        out.add(i)
         if line["kind"] == "undo" and _is_index(line.get("from"), i):
-            left_out.update(range(max(line["from"], start), i))
-    return (i for i in range(start, start + len(messages)) if i not in left_out)
+            out.update(range(max(line["from"], start), i))
+    return out
 
 
 def deleted(messages: Sequence[Line], *, start: int = 0) -> set[int]:
@@ -257,21 +264,28 @@ def _within(shown: Sequence[Line], running: int, tokens: int, *, whole: bool) ->
     return first
 
 
-def _from_a_user(shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def from_a_user(shown: Sequence[_Message]) -> list[_Message]:
     """Leave out what the model said before any person did, which some providers refuse at the start."""
     first = next((i for i, message in enumerate(shown) if message["role"] == "user"), len(shown))
     return [message for i, message in enumerate(shown) if i >= first or message["role"] == "system"]
 
 
 def _running_from(messages: Sequence[Line], running_id: str | None) -> int:
+    found = None if running_id is None else newest_of(messages, running_id)
+    return len(messages) if found is None else found
+
+
+def newest_of(messages: Sequence[Line], message_id: str) -> int | None:
+    """Return the index of the newest user line of a message; None where there is none."""
     for i in range(len(messages) - 1, -1, -1):
         line = messages[i]
-        if running_id is not None and line["role"] == "user" and line.get("message_id") == running_id:
+        if line["role"] == "user" and line.get("message_id") == message_id:
             return i
-    return len(messages)
+    return None
 
 
-def _content(line: Line, show: Show | None, *, newest: bool) -> object:
+def content_of(line: Line, show: Show | None, *, newest: bool) -> object:
+    """Return the content of a line as it is sent; ``show`` is asked for the files of a person's message."""
     # A picture that is stored in the content is named, not sent again.
     text = plain_text(line.get("content"))
     if line["role"] != "user" or "attachments" not in line:
@@ -279,8 +293,9 @@ def _content(line: Line, show: Show | None, *, newest: bool) -> object:
     return with_references(text, line) if show is None else show.content(text, line, newest=newest)
 
 
-def _stripped(line: Line, content: object, fields: Sequence[str]) -> dict[str, Any]:
-    message = {field: line[field] for field in fields if field in line}
+def stripped(line: Line, content: object, *, running: bool = False) -> dict[str, Any]:
+    """Return a line with the fields that are sent alone; more of them where its turn is ``running``."""
+    message = {field: line[field] for field in (_SENT_RUNNING if running else _SENT) if field in line}
     message["content"] = content
     return message
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequen
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -116,6 +116,12 @@ class _End:
         final = self.final if self.final is not None and self.final >= self.start else None
         # What came before it answered no line of it.
         return Exchange(self.start, self.stop, final, tail=False)
+
+
+class Derived(Protocol):
+    """What was made of the lines for a reader; ``weight``: about how many bytes of memory it takes."""
+
+    weight: int
 
 
 class Index:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import datetime
 from typing import NewType
 from zlib import crc32
+
+from ulid import ULID
 
 SessionKey = NewType("SessionKey", str)
 
@@ -76,3 +79,10 @@ def needs_mark(key: str) -> bool:
 def key_from_stem(stem: str) -> SessionKey:
     """Guess the key of a file whose line 1 names none: the first ``_`` becomes ``:``."""
     return SessionKey(stem.replace("_", ":", 1))
+
+
+def derived_id(key: str, created_at: datetime | None) -> str:
+    """Make the ULID of a session whose file carries none: time of creation, randomness from the key."""
+    ms = 0 if created_at is None else int(created_at.timestamp() * 1_000_000 + 0.5) // 1000
+    time = max(0, min(ms, 2**48 - 1)).to_bytes(6, "big")
+    return str(ULID(time + hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:10]))

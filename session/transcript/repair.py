@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, NoReturn
 
+import orjson
+
 ROLES = frozenset({"user", "assistant", "tool", "system"})
 LOST_RESULT = json.dumps({"error": "Tool result unavailable (recovered from broken history)"})
 
@@ -15,6 +17,8 @@ LOST_RESULT = json.dumps({"error": "Tool result unavailable (recovered from brok
 _REASONING, _THINKING = "reasoning_content", "thinking_blocks"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+# Neither nested so deep nor with a number so long that readers differ.
+_SHORT = 900
 _BLOCK_NAMES = {"image_url": "image", "input_image": "image", "input_audio": "audio", "file": "file"}
 
 
@@ -39,29 +43,58 @@ def repair(
     """
     known = [message for message in messages if isinstance(message, Mapping) and _role(message) in ROLES]
     last_user = max((i for i, message in enumerate(known) if message["role"] == "user"), default=-1)
-    legal: list[dict[str, Any]] = []
-    used = {_as_sent(call_id) for call_id in taken}
-    # Of the newest assistant message: the ids as they are sent, by those that are written.
-    calls: dict[str, str] = {}
-    results: list[dict[str, Any]] = []
+    repairing = Repairing({_as_sent(call_id) for call_id in taken})
     for i, message in enumerate(known):
+        repairing.take(message, newest=i == last_user and not more_follow)
+    return [*repairing.legal, *repairing.open_end()]
+
+
+class Repairing:
+    """Repairs messages as they come; see ``repair``.
+
+    ``legal`` are those that nothing which comes later changes, ``used`` the ids of their calls.
+    """
+
+    __slots__ = ("_calls", "_results", "legal", "used")
+
+    def __init__(self, used: set[str]) -> None:
+        """Begin behind messages whose calls have the ids ``used``, as ``_as_sent`` writes them."""
+        self.legal: list[dict[str, Any]] = []
+        self.used = used
+        # Of the newest assistant message: the ids as they are sent, by those that are written.
+        self._calls: dict[str, str] = {}
+        self._results: list[dict[str, Any]] = []
+
+    def take(self, message: Mapping[str, Any], *, newest: bool = False) -> None:
+        """Take in the next message, whose role is known; ``newest``: it is the last of a person."""
         if message["role"] == "tool":
             result = _result(message)
-            sent = calls.get(result["tool_call_id"])
-            if sent is not None and all(other["tool_call_id"] != sent for other in results):
-                results.append({**result, "tool_call_id": sent})
-            continue
-        fixed = _fixed(message, newest=i == last_user and not more_follow)
-        if fixed is None:
-            continue
-        if calls:
-            legal += _completed(calls.values(), results)
-            calls, results = {}, []
-        legal.append(fixed)
+            sent = self._calls.get(result["tool_call_id"])
+            if sent is not None and all(other["tool_call_id"] != sent for other in self._results):
+                self._results.append({**result, "tool_call_id": sent})
+            return
+        fixed = _fixed(message, newest=newest)
+        if fixed is not None:
+            self.add(fixed)
+
+    def add(self, fixed: dict[str, Any]) -> None:
+        """Take in a message of a person or the model as it is sent."""
+        if self._calls:
+            self.legal += self.open_end()
+            self._calls, self._results = {}, []
+        self.legal.append(fixed)
         for call in fixed.get("tool_calls", ()):
-            calls[call["id"]] = call["id"] = _unused(call["id"], used)
-            used.add(_as_sent(call["id"]))
-    return legal + _completed(calls.values(), results)
+            self._calls[call["id"]] = call["id"] = _unused(call["id"], self.used)
+            self.used.add(_as_sent(call["id"]))
+
+    @property
+    def waits(self) -> bool:
+        """Whether the newest message has calls, whose results may come."""
+        return bool(self._calls)
+
+    def open_end(self) -> list[dict[str, Any]]:
+        """Return the results of the newest message's calls, as they are sent if no more come."""
+        return _completed(self._calls.values(), self._results)
 
 
 def truncate_tool_results(
@@ -82,10 +115,15 @@ def truncate_tool_results(
             names[call["id"]] = call["function"]["name"]
         copied = dict(message)
         if i in cut:
-            name = message.get("name") or names.get(message.get("tool_call_id", ""), "tool")
-            copied["content"] = _placeholder(str(name), plain_text(message.get("content")))
+            copied = shortened_result(message, names)
         shortened.append(copied)
     return shortened
+
+
+def shortened_result(message: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a tool result cut, see ``truncate_tool_results``; ``names`` are those of the calls, by id."""
+    name = message.get("name") or names.get(message.get("tool_call_id", ""), "tool")
+    return {**message, "content": _placeholder(str(name), plain_text(message.get("content")))}
 
 
 def plain_text(content: object) -> str:
@@ -249,6 +287,12 @@ def _arguments(value: object) -> str:
 
 def _is_object(text: str) -> bool:
     try:
+        # The faster reader refuses more; of what is short, nothing that the other one refuses.
+        if len(text) < _SHORT and isinstance(orjson.loads(text), dict):
+            return True
+    except ValueError:
+        pass
+    try:
         return isinstance(json.loads(text, parse_constant=_refuse), dict)
     except (ValueError, RecursionError):
         return False
@@ -267,14 +311,19 @@ def _dumps(value: object) -> str:
 
 def _clean(text: str) -> str:
     """Replace half characters, which cannot be sent as UTF-8."""
+    return text if is_clean(text) else _SURROGATE.sub("\ufffd", text)
+
+
+def is_clean(text: str) -> bool:
+    """Say whether a text can be sent as UTF-8."""
+    if text.isascii():
+        return True
     # To encode a text takes a tenth of what it takes to search it.
     try:
         text.encode()
     except UnicodeEncodeError:
-        pass
-    else:
-        return text
-    return _SURROGATE.sub("\ufffd", text)
+        return False
+    return True
 
 
 def _placeholder(name: str, text: str) -> str:

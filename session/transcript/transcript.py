@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import orjson
-from ulid import ULID
 
 from session.transcript.damage import Damage
-from session.transcript.index import Exchange, Index
-from session.transcript.key import key_from_stem, marked_stem
+from session.transcript.index import Derived, Exchange, Index
+from session.transcript.key import derived_id, key_from_stem, marked_stem
 from session.transcript.line import (
     MAX_LINE_BYTES,
     ROLES,
@@ -64,6 +62,7 @@ class Transcript:
         body_at: where line 2 begins.
         line_bytes: how much memory the lines take if all are in memory.
         whole: it was read as a whole since it cannot be read in parts.
+        prepared: what is kept of its history for the next request; given up at any time.
     """
 
     stem: str
@@ -78,6 +77,7 @@ class Transcript:
     body_at: int = 0
     line_bytes: int = 0
     whole: bool = False
+    prepared: Derived | None = None
 
     def __post_init__(self) -> None:
         self.index = Index(self.messages)
@@ -85,9 +85,10 @@ class Transcript:
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
+        derived = 0 if self.prepared is None else self.prepared.weight
         if isinstance(self.messages, Lines):
-            return self.messages.weight + self.index.weight
-        return self.line_bytes
+            return self.messages.weight + self.index.weight + derived
+        return self.line_bytes + derived
 
     @property
     def key(self) -> str:
@@ -198,13 +199,6 @@ class Transcript:
             new["created_at"] = old
         new.update((name, value) for name, value in self.metadata.items() if name not in HEAD_FIELDS)
         return dump(new) + b"\n"
-
-
-def derived_id(key: str, created_at: datetime | None) -> str:
-    """Make the ULID of a session whose file carries none: time of creation, randomness from the key."""
-    ms = 0 if created_at is None else int(created_at.timestamp() * 1_000_000 + 0.5) // 1000
-    time = max(0, min(ms, 2**48 - 1)).to_bytes(6, "big")
-    return str(ULID(time + hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:10]))
 
 
 def fresh(stem: str, key: str, *, now: datetime, inner: Mapping[str, Any]) -> Transcript:

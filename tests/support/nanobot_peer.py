@@ -87,11 +87,16 @@ def save(workspace, key, times):
     return {"took": took, "count": len(session.messages)}
 
 
-def load(workspace, key, times, history):
-    """Seconds of each of ``times`` loads from disk, with ``history`` messages for a request (0: none)."""
+def load(workspace, key, times, history, kept=False):
+    """Seconds of each of ``times`` loads from disk, with ``history`` messages for a request (0: none).
+
+    ``kept``: from the second on the session is in its memory.
+    """
     took = []
+    manager = SessionManager(Path(workspace))
     for _ in range(times):
-        manager = SessionManager(Path(workspace))
+        if not kept:
+            manager = SessionManager(Path(workspace))
         began = time.perf_counter()
         session = manager.get_or_create(key)
         if history:

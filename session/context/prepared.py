@@ -1,0 +1,288 @@
+"""The messages of a long history, kept as they are sent: a turn prepares only what came since the last one.
+
+For requests that hold all of a history (mode ``all``). What is kept is what ``visible`` says of the same
+lines, message by message; requests share it, so that nobody may change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from session.context.context import unmarked_message
+from session.models.model import Message
+from session.transcript.attachments import Show, with_references
+from session.transcript.history import (
+    SummaryRole,
+    content_of,
+    from_a_user,
+    is_deletion,
+    is_record,
+    left_out,
+    newest_of,
+    newest_overlay,
+    start_of,
+    stripped,
+    summary_message,
+)
+from session.transcript.line import decode_all
+from session.transcript.repair import Repairing, is_clean, plain_text, shortened_result
+from session.transcript.transcript import Transcript
+
+Line = Mapping[str, Any]
+# First line, beginning of the history from there, tool results that stay whole, whether marks are escaped.
+Basis = tuple[int, int, int, bool]
+
+_POINTERS = ("first_kept", "from")
+# A shorter history takes less time to prepare than its messages are worth in memory.
+KEPT_FROM = 200
+# What a message takes beside its text: an object, its place, the objects of a call now and then.
+_MESSAGE_BYTES = 320
+
+
+@dataclass(slots=True)
+class _Files:
+    """A message of a person that came with files: they are shown or named anew in each request."""
+
+    at: int
+    text: str
+    line: Line
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The history of one transcript, as far as it was prepared.
+
+    ``basis`` must not have changed; ``taken`` counts the lines that are in it, from its first. ``summary``
+    opens it, ``deletions`` says whether messages were deleted, ``weight`` about what it takes in memory.
+    """
+
+    basis: Basis
+    taken: int
+    summary: str | None
+    deletions: bool
+    keep_results: int
+    escapes: bool
+    weight: int = 0
+    files: list[_Files] = field(default_factory=list)
+    _repairing: Repairing = field(default_factory=lambda: Repairing(set()))
+    # Tool results that are still whole, with the names of their calls.
+    _whole: list[tuple[int, str]] = field(default_factory=list)
+    _seen: int = 0
+
+    def take(self, lines: Iterable[Line]) -> None:
+        """Take in lines of turns that have ended; none of them is left out."""
+        repairing = self._repairing
+        begin, add = repairing.legal.append, repairing.add
+        for line in lines:
+            role, content = line["role"], line.get("content")
+            if role == "tool" or "tool_calls" in line or "name" in line or "attachments" in line:
+                self._take_other(line)
+                continue
+            # The usual line takes the shortest way: it is left out where it says nothing.
+            text = content if type(content) is str and is_clean(content) else plain_text(content)
+            if text and not text.isspace():
+                (add if repairing.waits else begin)({"role": role, "content": text})
+        self._settle()
+
+    def _take_other(self, line: Line) -> None:
+        text = plain_text(line.get("content"))
+        if line["role"] == "user" and "attachments" in line:
+            self._take_files(line, text)
+        else:
+            self._repairing.take(stripped(line, text))
+
+    def _take_files(self, line: Line, text: str) -> None:
+        named = with_references(text, line)
+        before = len(self._repairing.legal)
+        self._repairing.take(stripped(line, named))
+        if named == text or len(self._repairing.legal) == before:
+            return
+        kept = {name: line[name] for name in ("role", "name", "attachments") if name in line}
+        self.files.append(_Files(len(self._repairing.legal) - 1, text, kept))
+
+    def _settle(self) -> None:
+        """Escape what came, and cut the tool results that are no longer among the last ones."""
+        legal, escapes = self._repairing.legal, self.escapes
+        for at in range(self._seen, len(legal)):
+            message = legal[at]
+            role = message["role"]
+            if role == "user":
+                if escapes and "<" in str(message["content"]):
+                    legal[at] = unmarked_message(message)
+            elif role == "tool":
+                self._whole.append((at, _name_of(legal, at)))
+        self._seen = len(legal)
+        over = max(len(self._whole) - self.keep_results, 0)
+        for at, name in self._whole[:over]:
+            legal[at] = shortened_result(legal[at], {legal[at]["tool_call_id"]: name})
+        del self._whole[:over]
+
+    def messages(
+        self, running: Sequence[Line], show: Show, *, summary_role: SummaryRole
+    ) -> tuple[list[Message], int]:
+        """Return all messages of a request with the lines of the running turn, as ``visible`` does.
+
+        Returns:
+            The messages, and how many at their head need not be looked at for marks.
+        """
+        # Files are asked for from the newest message back.
+        contents = [content_of(line, show, newest=True) for line in reversed(running)][::-1]
+        newer = Repairing(set(self._repairing.used))
+        last_user = max((i for i, line in enumerate(running) if line["role"] == "user"), default=-1)
+        for i, (line, content) in enumerate(zip(running, contents, strict=True)):
+            newer.take(stripped(line, content, running=True), newest=i == last_user)
+        sent: list[Message] = list(self._repairing.legal)
+        for place in reversed(self.files):
+            shown = Repairing(set())
+            shown.take(stripped(place.line, show.content(place.text, place.line, newest=False)))
+            sent[place.at] = unmarked_message(shown.legal[0]) if self.escapes else shown.legal[0]
+        older = len(sent) + len(self._repairing.open_end())
+        sent += self._repairing.open_end()
+        whole = [*self._whole, *((at, _name_of(sent, at)) for at in range(self._seen, older))]
+        for at, name in whole[: max(len(whole) - self.keep_results, 0)]:
+            sent[at] = shortened_result(sent[at], {sent[at]["tool_call_id"]: name})
+        sent += newer.legal
+        sent += newer.open_end()
+        if self.summary is not None:
+            opening = summary_message(self.summary, summary_role)
+            return [unmarked_message(opening) if self.escapes else opening, *sent], older + 1
+        if sent and sent[0]["role"] == "user":
+            return sent, older
+        shorter = from_a_user(sent)
+        return shorter, max(older - (len(sent) - len(shorter)), 0)
+
+
+def _weight(raws: Sequence[bytes]) -> int:
+    """Say about how much memory the messages of so many lines take; a character takes up to four bytes."""
+    return 2 * sum(map(len, raws)) + _MESSAGE_BYTES * len(raws)
+
+
+def lines_from(transcript: Transcript, first: int) -> list[Line]:
+    """Read the message lines from ``first`` on; the indexes in our own records count from there, too."""
+    lines: list[Line] = [*decode_all(transcript.messages[first:])]
+    for at in reversed(transcript.index.records if first else ()):
+        if at < first:
+            break
+        line = lines[at - first]
+        moved = {name: max(line[name] - first, 0) for name in _POINTERS if type(line.get(name)) is int}
+        if moved and is_record(line):
+            lines[at - first] = {**line, **moved}
+    return lines
+
+
+def _name_of(messages: Sequence[Message], at: int) -> str:
+    """Return the name of the call that the result at ``at`` answers."""
+    call_id = messages[at]["tool_call_id"]
+    while messages[at]["role"] == "tool":
+        at -= 1
+    calls = messages[at].get("tool_calls") or ()
+    return next((str(call["function"]["name"]) for call in calls if call["id"] == call_id), "tool")
+
+
+def prepared(
+    transcript: Transcript,
+    first: int,
+    pending: Line | None,
+    *,
+    running_id: str,
+    keep_results: int,
+    escapes: bool,
+    least: int = KEPT_FROM,
+) -> tuple[Prepared, list[Line]] | None:
+    """Prepare a history as far as the running turn, going on with what the transcript keeps of it.
+
+    While that is under way the transcript keeps nothing: of two who come at once the second begins anew.
+
+    Args:
+        transcript: whose lines they are.
+        first: the line with which the history begins, or one before it.
+        pending: the user line of the running turn as long as it is not stored.
+        running_id: the message of the running turn.
+        keep_results: how many tool results before the running turn stay whole.
+        escapes: marks in the texts of people are escaped, as ``request`` does.
+        least: with fewer lines nothing is kept.
+
+    Returns:
+        What is prepared, and the lines of the running turn; None where it has to be built as a whole.
+    """
+    kept, transcript.prepared = transcript.prepared, None
+    if len(transcript.messages) - first < least:
+        return None
+    offset = transcript.history_start - first
+    basis = (first, offset, keep_results, escapes)
+    if not isinstance(kept, Prepared) or kept.basis != basis:
+        kept = None
+    found = _gone_on(kept, transcript, first, pending, running_id) if kept is not None else None
+    if found is None:
+        found = _begun(transcript, first, pending, running_id, basis)
+    if found is not None and not isinstance(transcript.prepared, Prepared):
+        transcript.prepared = found[0]
+    return found
+
+
+def to_prepare(transcript: Transcript, first: int) -> tuple[int, bool]:
+    """Say from which line on a history has to be prepared still, and whether files belong to what is kept."""
+    kept = transcript.prepared
+    if isinstance(kept, Prepared) and kept.basis[0] == first:
+        return first + kept.taken, bool(kept.files)
+    return first, False
+
+
+def _gone_on(
+    kept: Prepared, transcript: Transcript, first: int, pending: Line | None, running_id: str
+) -> tuple[Prepared, list[Line]] | None:
+    """Take in what came since; None where that changes what was prepared before."""
+    at = first + kept.taken
+    raws = transcript.messages[at:]
+    lines: list[Line] = [*decode_all(raws)]
+    if pending is not None:
+        lines.append(pending)
+    running = newest_of(lines, running_id)
+    own = {i for i, line in enumerate(lines) if is_record(line)}
+    if running is None or any(lines[i]["kind"] != "note" or is_deletion(lines[i]) for i in own):
+        return None
+    if kept.deletions and any("answers" in line or "part_of" in line for line in lines):
+        return None
+    kept.take(line for i, line in enumerate(lines[:running]) if i not in own)
+    kept.taken += running
+    kept.weight += _weight(raws[:running])
+    return kept, [line for i, line in enumerate(lines) if i >= running and i not in own]
+
+
+def _begun(
+    transcript: Transcript,
+    first: int,
+    pending: Line | None,
+    running_id: str,
+    basis: tuple[int, int, int, bool],
+) -> tuple[Prepared, list[Line]] | None:
+    """Prepare from the beginning; None where the running turn is not the last."""
+    lines = lines_from(transcript, first)
+    if pending is not None:
+        lines.append(pending)
+    running = newest_of(lines, running_id)
+    if running is None:
+        return None
+    out, overlay, deletions = set[int](), None, False
+    own = [i for i, line in enumerate(lines) if line["role"] == "system" and is_record(line)]
+    if own:
+        out, overlay = left_out(lines), newest_overlay(lines)
+        deletions = any(is_deletion(lines[i]) for i in own)
+    start = start_of(lines, transcript.history_start - first) if overlay is None else overlay["first_kept"]
+    if start >= running:
+        # Nothing is sent before the turn, and what is stored next may still say where the history begins.
+        return None
+    kept = Prepared(
+        basis=basis,
+        taken=running,
+        summary=None if overlay is None else plain_text(overlay.get("content")),
+        deletions=deletions,
+        keep_results=basis[2],
+        escapes=basis[3],
+        weight=_weight(transcript.messages[first : first + running]),
+    )
+    older = lines[start:running]
+    kept.take([line for i, line in enumerate(older, start) if i not in out] if out else older)
+    return kept, [line for i, line in enumerate(lines[running:], running) if i not in out]
