@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: try the mutants of each module, say which survived, and write docs/mutants.md."""
+"""``python -m tests.mutants``: try the mutants of each module, say which survived, write docs/mutants.md."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 from tests.mutants.faults import mutants
 from tests.mutants.page import PAGE, written
+from tests.mutants.pool import Limit
 from tests.mutants.record import HERE, Progress, Sum, faults_of, read_sums, reasons, targets, write_sums
 from tests.mutants.trial import NotGreen, Target, verdicts
 
 
 def main() -> int:
-    """Run what the command line says; 1 where a survivor has no reason or too many survived, 2 on red tests."""
+    """Run what the command line says; 1: a survivor has no reason, or too many survived; 2: tests are red."""
     args = _parser().parse_args()
     sys.path.insert(0, str(Path.cwd()))
     all_targets = targets(args.folder / "table.toml")
@@ -25,7 +26,7 @@ def main() -> int:
     results = args.folder / "results.json"
     for target in chosen:
         try:
-            found = _try(target, args.build, jobs=args.jobs, again=args.again)
+            found = _try(target, args)
         except NotGreen as error:
             print(f"refused: {error}", file=sys.stderr)
             return 2
@@ -45,21 +46,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--module", default="", help="those whose path holds this")
     parser.add_argument("--jobs", type=int, default=2, help="so many mutants side by side")
     parser.add_argument("--again", action="store_true", help="believe nothing of an earlier run")
+    parser.add_argument("--wait-s", type=float, default=15.0, help="so long each may take, besides its tests")
+    parser.add_argument("--work-s", type=float, default=5.0, help="and so much of the processor's time")
     parser.add_argument("--folder", type=Path, default=HERE, help="of table.toml and accepted.toml")
     parser.add_argument("--build", type=Path, default=Path("build/mutants"), help="where verdicts are kept")
     return parser
 
 
-def _try(target: Target, build: Path, *, jobs: int, again: bool) -> Sum:
+def _try(target: Target, args: argparse.Namespace) -> Sum:
     """Try what has no verdict yet; a survivor is told at once."""
     found = mutants(Path(target.file).read_text())
-    progress = Progress(build, target)
-    if not again:
+    progress = Progress(args.build, target)
+    if not args.again:
         progress.read()
     left = [mutant for mutant in found if mutant.key not in progress.verdicts]
     print(f"── {target.file}: {len(found)} mutants, {len(left)} to try", flush=True)
     lines, began = {mutant.key: mutant.line for mutant in found}, time.monotonic()
-    for verdict in verdicts(target, left, jobs=jobs) if left else ():
+    tried = verdicts(target, left, jobs=args.jobs, least=Limit(args.wait_s, args.work_s)) if left else ()
+    for verdict in tried:
         progress.add(verdict)
         if verdict.verdict != "killed":
             print(f"   {verdict.verdict}: {lines[verdict.key]}: {verdict.key}", flush=True)

@@ -9,12 +9,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq},
-    **{ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In},
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
 }
 _SUMS: dict[type[ast.operator], type[ast.operator]] = {
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult},
-    **{ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd},
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
 }
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 # What these are told is for a reader of the log.
@@ -194,14 +208,18 @@ def _faults(place: _Place) -> list[ast.AST]:
         case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
             parts = list(enumerate(node.generators))
             return [
-                _with(node, generators=[*node.generators[:at], _with(part, ifs=[]), *node.generators[at + 1 :]])
+                _with(
+                    node, generators=[*node.generators[:at], _with(part, ifs=[]), *node.generators[at + 1 :]]
+                )
                 for at, part in parts
                 if part.ifs
             ]
         case ast.Name(id=name) if name in _NAMES and place.field == "func":
             return [_with(node, id=_NAMES[name])]
         case ast.Slice(lower=lower, upper=upper):
-            return [_with(node, **{name: None}) for name, bound in (("lower", lower), ("upper", upper)) if bound]
+            return [
+                _with(node, **{name: None}) for name, bound in (("lower", lower), ("upper", upper)) if bound
+            ]
     return []
 
 

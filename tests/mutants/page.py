@@ -11,8 +11,9 @@ ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
 _HEAD = """# Mutants
 
-`make mutants` puts one fault at a time into the modules that decide, and runs the tests that decide over them: a fault that no
-test notices is a test that is missing, or code that nobody needs. How it is done: [below](#how-it-is-done). This page is written by the run.
+`make mutants` puts one fault at a time into the modules that decide, and runs the tests that decide over
+them: a fault that no test notices is a test that is missing, or code that nobody needs. This page is written
+by the run; [how it is done](#how-it-is-done) stands below.
 
 | module | mutants | killed | timed out | survived | noticed |
 |---|---:|---:|---:|---:|---:|
@@ -20,24 +21,28 @@ test notices is a test that is missing, or code that nobody needs. How it is don
 _HOW = """
 ## How it is done
 
-```
-make mutants                    # all modules; it goes on where it was interrupted
-make mutants MODULE=journal     # those whose path holds the word
-make mutants MODULE=journal AGAIN=1   # and nothing of an earlier run is believed
-make mutants JOBS=1             # one at a time instead of two
+```sh
+make mutants                          # all modules; it goes on where it was interrupted
+make mutants MODULE=journal           # those whose path holds the word
+make mutants MODULE=journal AGAIN=1   # nothing of an earlier run is believed
+make mutants JOBS=1                   # one at a time instead of two
 ```
 
-- `tests/mutants/table.toml` names each module and its tests. They must be green without a fault, or nothing is tried.
-- A fault is one of: a comparison on its boundary or turned round, `and` for `or`, a `not` left out, a condition turned round,
-  a number one more or one less, `True` for `False`, another sum, `min` for `max`, `any` for `all`, half a slice, a comprehension
-  without its condition, `break` for `continue`, `return None`, and a call, an assignment, a `raise` or a `del` left out. Texts,
-  types and what is logged are left alone.
-- The tests of a module are collected once; each mutant is put into a forked copy of that process, which runs the tests that run
-  its lines, the quick ones first, until one fails. A mutant that acts at the import is imported anew.
-- A mutant that runs six times as long as its tests do otherwise, and 15 seconds, is timed out: a loop that does not end. That counts as noticed.
-- What survives needs a reason in `tests/mutants/accepted.toml`, which names it by function and words, not by line. The run
-  fails where a reason is missing, where one is no longer needed, and below 95 % of all.
-- The verdicts so far are kept in `build/mutants`. They hold while the module is the same; what survived is tried again when its tests have changed.
+- `tests/mutants/table.toml` names each module and its tests. They must be green without a fault, or nothing
+  is tried.
+- A fault is one of: a comparison on its boundary or turned round, `and` for `or`, a `not` left out, a
+  condition turned round, a number one more or one less, `True` for `False`, another sum, `min` for `max`,
+  `any` for `all`, half a slice, a comprehension without its condition, `break` for `continue`, `return None`,
+  and a call, an assignment, a `raise` or a `del` left out. Texts, types and what is logged are left alone.
+- The tests of a module are collected once; each mutant is put into a forked copy of that process, which runs
+  the tests that run its lines, the quick ones first, until one fails. A Python that a test starts has the
+  fault, too. A mutant that acts at the import is imported anew.
+- A mutant is timed out where it takes six times as long as its tests do otherwise, and 15 seconds or 5 of the
+  processor: it waits for what never comes, or is in a loop that does not end. That counts as noticed.
+- What survives needs a reason in `tests/mutants/accepted.toml`, which names it by function and words, not by
+  line. The run fails where a reason is missing, where one is no longer needed, and below 95 % of all.
+- The verdicts so far are kept in `build/mutants`. They hold while the module is the same; what survived is
+  tried again when its tests have changed.
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import resource
 import select
@@ -14,10 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MEMORY_BYTES = 4 << 30
+_TIMES_AS_LONG = 6.0
 # What a child that cannot take its mutant in ends with.
 CANNOT = 77
 # The child's exit code, or None where it ran into its limit; and the folder, which is removed after that.
 Done = Callable[[int | None, Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How long a child may take: seconds by the clock, for one that waits for ever, and of the processor."""
+
+    wait_s: float
+    work_s: float
+
+    def with_tests(self, seconds: float) -> Limit:
+        """Add what tests may take that took so long without a fault."""
+        return Limit(self.wait_s + _TIMES_AS_LONG * seconds, self.work_s + _TIMES_AS_LONG * seconds)
 
 
 @dataclass(slots=True)
@@ -36,7 +51,7 @@ class Pool:
         self._jobs = jobs
         self._children: list[_Child] = []
 
-    def fork(self, limit_s: float, done: Done) -> Path | None:
+    def fork(self, limit: Limit, done: Done) -> Path | None:
         """Fork once there is room; return the child's folder in the child, None in the parent.
 
         The child leads a process group, which is killed with it. ``done`` is called in the parent, later.
@@ -46,9 +61,9 @@ class Pool:
         folder = Path(tempfile.mkdtemp(prefix="mutant-"))
         pid = os.fork()
         if pid == 0:
-            _settle_in(folder, limit_s)
+            _settle_in(folder, limit)
             return folder
-        until = time.monotonic() + limit_s
+        until = time.monotonic() + limit.wait_s
         self._children.append(_Child(pid, os.pidfd_open(pid), until, folder, done))
         return None
 
@@ -69,28 +84,32 @@ class Pool:
             self._end(child, in_time=child.fd in ready)
 
     def _end(self, child: _Child, *, in_time: bool) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         status = os.waitpid(child.pid, 0)[1]
         os.close(child.fd)
         code: int | None = os.waitstatus_to_exitcode(status)
-        # Its processor time has a limit, too, lest it fills the memory meanwhile.
         if not in_time or code == -signal.SIGXCPU:
             code = None
         child.done(code, child.folder)
         shutil.rmtree(child.folder, ignore_errors=True)
 
 
-def _settle_in(folder: Path, limit_s: float) -> None:
+def end_with_parent() -> None:
+    """Let this process be killed once the one that forked it is gone."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _settle_in(folder: Path, limit: Limit) -> None:
     os.setsid()
+    end_with_parent()
     nowhere = os.open(os.devnull, os.O_RDWR)
     output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
     os.dup2(nowhere, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    seconds = int(limit_s) + 1
+    seconds = max(1, round(limit.work_s))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(folder)

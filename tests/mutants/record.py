@@ -74,7 +74,7 @@ class Progress:
         for row in rows:
             verdict = Verdict(row["key"], row["verdict"], row["by"])
             same = row["source"] == self._source
-            if same and (verdict.verdict == "killed" or row["tests"] == self._tests):
+            if same and (verdict.verdict != "survived" or row["tests"] == self._tests):
                 self.verdicts[verdict.key] = verdict
 
     def add(self, verdict: Verdict) -> None:
@@ -134,5 +134,7 @@ def faults_of(sums: Sequence[Sum], accepted: Mapping[str, Mapping[str, str]]) ->
         found += [f"{each.file}: no survivor any more: {key}" for key in why if key not in keys]
     total, survived = sum(each.mutants for each in sums), sum(len(each.survivors) for each in sums)
     if total and 1 - survived / total < WANTED:
-        found.append(f"{1 - survived / total:.1%} of {total} mutants were noticed, and {WANTED:.0%} are wanted")
+        found.append(
+            f"{1 - survived / total:.1%} of {total} mutants were noticed, and {WANTED:.0%} are wanted"
+        )
     return found

@@ -1,12 +1,10 @@
-"""The trial of one module: its tests collected once, then a child for each mutant, which runs them until one fails."""
+"""The trial of one module: its tests collected once, then a child for each mutant that runs them."""
 
 from __future__ import annotations
 
 import ast
 import gc
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -20,12 +18,16 @@ from typing import Any
 
 import pytest
 
+from tests.mutants import finder
 from tests.mutants.faults import Mutant, with_fault
-from tests.mutants.pool import CANNOT, Pool
+from tests.mutants.pool import CANNOT, Limit, Pool, end_with_parent
 
 _OPTIONS = ("-qq", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--no-summary")
-_AT_LEAST_S, _TIMES_AS_LONG = 15.0, 6.0
-_BASELINE_S = 900.0
+_BASELINE = Limit(900.0, 900.0)
+# What a Python that a test starts does first.
+_SITE = """{finder}
+install({module!r}, Path({path!r}), (Path(__file__).parent / "fault.py").read_text())
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class NotGreen(Exception):
 
 @dataclass(slots=True)
 class _Measures:
-    """What the tests did without a fault: their seconds, the lines each ran, and what was imported for them."""
+    """What the tests did without a fault: their seconds, the lines each ran, what they imported."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, list[int]] = field(default_factory=dict)
@@ -65,8 +67,8 @@ class _Measures:
     imported: list[str] = field(default_factory=list)
 
 
-def verdicts(target: Target, mutants: Sequence[Mutant], *, jobs: int) -> Iterator[Verdict]:
-    """Try each mutant; yield the verdicts as they come.
+def verdicts(target: Target, mutants: Sequence[Mutant], *, jobs: int, least: Limit) -> Iterator[Verdict]:
+    """Try each mutant; yield the verdicts as they come. None is timed out before ``least``.
 
     Raises:
         NotGreen: the tests fail as it is, or there are none.
@@ -75,7 +77,9 @@ def verdicts(target: Target, mutants: Sequence[Mutant], *, jobs: int) -> Iterato
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _serve(target, mutants, jobs, os.fdopen(writer, "w"))
+        end_with_parent()
+        server = _Server(target, mutants, Pool(jobs), os.fdopen(writer, "w"), least)
+        server.serve()
     os.close(writer)
     measures, left = None, list(mutants)
     with os.fdopen(reader) as lines:
@@ -89,46 +93,45 @@ def verdicts(target: Target, mutants: Sequence[Mutant], *, jobs: int) -> Iterato
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if measures is None or code:
         raise NotGreen(f"{target.file}: its tests are not green without a fault (exit code {code})")
-    yield from _anew(target, left, measures, jobs)
-
-
-def _serve(target: Target, mutants: Sequence[Mutant], jobs: int, out: Any) -> None:
-    """Collect the tests once and try what can be put into the running module; never returns."""
-    server = _Server(target, mutants, Pool(jobs), out)
-    code = pytest.main([*_OPTIONS, *target.tests], plugins=[server])
-    out.flush()
-    os._exit(int(code) if server.is_child or not server.is_done else 0)
+    yield from _anew(target, left, measures, jobs, least)
 
 
 class _Server:
     """The plugin that tries mutants where pytest would run the tests."""
 
-    def __init__(self, target: Target, mutants: Sequence[Mutant], pool: Pool, out: Any) -> None:
+    def __init__(self, target: Target, mutants: Sequence[Mutant], pool: Pool, out: Any, least: Limit) -> None:
         self._target = target
         self._source = Path(target.file).read_text()
         self._path = str(Path(target.file).resolve())
         self._mutants = [mutant for mutant in mutants if mutant.function is not None]
         self._pool = pool
+        self._least = least
         self._out = out
         self._killers: dict[tuple[str, int] | None, list[str]] = {}
         self._measured = _Measures()
         self._now: set[int] = set()
         self._is_measuring = False
         self._folder: Path | None = None
-        self.is_child = False
-        self.is_done = False
+        self._is_child = False
+        self._is_green = False
+
+    def serve(self) -> None:
+        """Collect the tests once and try what can be put into the running module; ends the process."""
+        code = pytest.main([*_OPTIONS, *self._target.tests], plugins=[self])
+        self._out.flush()
+        os._exit(int(code) if self._is_child or not self._is_green else 0)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Try each mutant in a child, which then goes on from here as pytest would."""
         if session.testsfailed:
             return None
-        self._folder = self._pool.fork(_BASELINE_S, self._take_measures)
+        self._folder = self._pool.fork(_BASELINE, self._take_measures)
         if self._folder is not None:
             self._measure()
             return None
         self._pool.finish()
-        if not self.is_done:
+        if not self._is_green:
             return True
         self._tell(asdict(self._measured))
         functions = _functions_of(self._path)
@@ -137,14 +140,16 @@ class _Server:
             chosen = self._chosen(mutant)
             seconds = sum(self._measured.seconds.get(nodeid, 0.0) for nodeid in chosen)
             self._folder = self._pool.fork(
-                _AT_LEAST_S + _TIMES_AS_LONG * seconds,
+                self._least.with_tests(seconds),
                 lambda code, folder, mutant=mutant: self._take(mutant, code, folder),
             )
             if self._folder is not None:
-                self.is_child = True
+                self._is_child = True
                 session.items[:] = [items[nodeid] for nodeid in chosen]
                 session.config.option.maxfail = 1
-                _put_in(with_fault(self._source, mutant), self._path, functions)
+                tree = with_fault(self._source, mutant)
+                _tell_processes(tree, self._target, self._folder)
+                _put_in(tree, self._path, functions)
                 return None
         self._pool.finish()
         return True
@@ -180,7 +185,7 @@ class _Server:
             (self._folder / "measures").write_text(json.dumps(asdict(self._measured)))
 
     def _measure(self) -> None:
-        self.is_child = self._is_measuring = True
+        self._is_child = self._is_measuring = True
         path = self._path
 
         def look(frame: types.FrameType, event: str, _arg: object) -> Any:
@@ -196,7 +201,7 @@ class _Server:
         measures = folder / "measures"
         if code == 0 and measures.exists():
             self._measured = _Measures(**json.loads(measures.read_text()))
-            self.is_done = True
+            self._is_green = True
         else:
             told = (folder / "output").read_text(errors="replace")
             print(f"{told[-4000:]}\n{self._target.file}: not green without a fault: {code}", file=sys.stderr)
@@ -268,7 +273,7 @@ def _put_in(tree: ast.Module, path: str, functions: dict[tuple[str, int], list[t
 
 
 def _anew(
-    target: Target, mutants: Sequence[Mutant], measures: _Measures, jobs: int
+    target: Target, mutants: Sequence[Mutant], measures: _Measures, jobs: int, least: Limit
 ) -> Iterator[Verdict]:
     """Try what acts at the import: each child imports everything of ours itself."""
     ours = {path.name for path in Path.cwd().iterdir()}
@@ -276,16 +281,18 @@ def _anew(
         if name.partition(".")[0] not in ours and not name.startswith(("_", "tests")):
             try:
                 importlib.import_module(name)
-            except Exception:
+            except ImportError:
                 continue
-    pool, found = Pool(jobs), []
-    limit_s = _AT_LEAST_S + _TIMES_AS_LONG * (5.0 + sum(measures.seconds.values()))
+    pool, found, source = Pool(jobs), [], Path(target.file).read_text()
+    limit = least.with_tests(1.0 + sum(measures.seconds.values()))
     for mutant in mutants:
         folder = pool.fork(
-            limit_s, lambda code, folder, mutant=mutant: found.append(_verdict(mutant, code, folder))
+            limit, lambda code, folder, mutant=mutant: found.append(_verdict(mutant, code, folder))
         )
         if folder is not None:
-            _import_with(mutant, target)
+            tree = with_fault(source, mutant)
+            _tell_processes(tree, target, folder)
+            finder.install(target.module, Path(target.file).resolve(), tree)
             code = pytest.main([*_OPTIONS, "-x", *target.tests], plugins=[_Child(folder, measures)])
             os._exit(int(code))
         while found:
@@ -294,31 +301,18 @@ def _anew(
     yield from found
 
 
-def _import_with(mutant: Mutant, target: Target) -> None:
-    tree = with_fault(Path(target.file).read_text(), mutant)
-    sys.meta_path.insert(0, _Finder(target, tree))
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the module with its fault."""
-
-    def __init__(self, target: Target, tree: ast.Module) -> None:
-        self._target = target
-        self._tree = tree
-        self._path = str(Path(target.file).resolve())
-
-    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """Find that module alone."""
-        if name != self._target.module:
-            return None
-        return importlib.util.spec_from_file_location(name, self._path, loader=self)
-
-    def create_module(self, spec: object) -> None:
-        """Leave it to Python."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Run it with its fault."""
-        exec(compile(self._tree, self._path, "exec", dont_inherit=True), vars(module))
+def _tell_processes(tree: ast.Module, target: Target, folder: Path) -> None:
+    """Let the Pythons that a test starts import the module with its fault, too."""
+    (folder / "fault.py").write_text(ast.unparse(tree))
+    (folder / "sitecustomize.py").write_text(
+        _SITE.format(
+            finder=Path(finder.__file__).read_text(),
+            module=target.module,
+            path=str(Path(target.file).resolve()),
+        )
+    )
+    above = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{above}" if above else str(folder)
 
 
 class _Child:
