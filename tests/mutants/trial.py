@@ -13,6 +13,7 @@ import time
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class _Server:
             seconds = sum(self._measured.seconds.get(nodeid, 0.0) for nodeid in chosen)
             self._folder = self._pool.fork(
                 self._least.with_tests(seconds),
-                lambda code, folder, mutant=mutant: self._take(mutant, code, folder),
+                partial(self._take, mutant),
             )
             if self._folder is not None:
                 self._is_child = True
@@ -246,6 +247,10 @@ def _verdict(mutant: Mutant, code: int | None, folder: Path) -> Verdict:
     return Verdict(mutant.key, "killed" if code else "survived", by)
 
 
+def _note(found: list[Verdict], mutant: Mutant, code: int | None, folder: Path) -> None:
+    found.append(_verdict(mutant, code, folder))
+
+
 def _functions_of(path: str) -> dict[tuple[str, int], list[types.FunctionType]]:
     found: dict[tuple[str, int], list[types.FunctionType]] = {}
     for each in gc.get_objects():
@@ -276,19 +281,18 @@ def _anew(
     target: Target, mutants: Sequence[Mutant], measures: _Measures, jobs: int, least: Limit
 ) -> Iterator[Verdict]:
     """Try what acts at the import: each child imports everything of ours itself."""
-    ours = {path.name for path in Path.cwd().iterdir()}
+    ours = {path.stem for path in Path.cwd().iterdir()}
     for name in measures.imported:
         if name.partition(".")[0] not in ours and not name.startswith(("_", "tests")):
             try:
                 importlib.import_module(name)
             except ImportError:
                 continue
-    pool, found, source = Pool(jobs), [], Path(target.file).read_text()
+    pool, source = Pool(jobs), Path(target.file).read_text()
+    found: list[Verdict] = []
     limit = least.with_tests(1.0 + sum(measures.seconds.values()))
     for mutant in mutants:
-        folder = pool.fork(
-            limit, lambda code, folder, mutant=mutant: found.append(_verdict(mutant, code, folder))
-        )
+        folder = pool.fork(limit, partial(_note, found, mutant))
         if folder is not None:
             tree = with_fault(source, mutant)
             _tell_processes(tree, target, folder)

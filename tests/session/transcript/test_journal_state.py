@@ -133,6 +133,12 @@ def test_a_session_goes_on_counting_where_the_one_before_it_ended() -> None:
     assert state.seq(SessionPlace("three", 0)) == 5
 
 
+def test_a_session_begins_where_the_one_before_it_ended_whatever_was_told_elsewhere() -> None:
+    state = state_of(ended("one", "two", {}, seq=3), entry("notice", "n", seq=9, session="three"))
+
+    assert state.seq(SessionPlace("two", 1)) == 4
+
+
 def test_what_a_crash_in_an_ending_left_goes_on_by_the_count_that_was_noted_first() -> None:
     """Its lines still stand in the transcript, so they are counted from where they were."""
     state = state_of(ended("one", "two", {}, seq=2), ended("one", "two", {}, seq=2))
