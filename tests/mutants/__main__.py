@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--module", default="", help="those whose path holds this")
     parser.add_argument("--jobs", type=int, default=2, help="so many mutants side by side")
     parser.add_argument("--again", action="store_true", help="believe nothing of an earlier run")
-    parser.add_argument("--wait-s", type=float, default=15.0, help="so long each may take, besides its tests")
+    parser.add_argument(
+        "--wait-s", type=float, default=10.0, help="so long a test may take, besides what it takes"
+    )
     parser.add_argument("--work-s", type=float, default=5.0, help="and so much of the processor's time")
     parser.add_argument("--folder", type=Path, default=HERE, help="of table.toml and accepted.toml")
     parser.add_argument("--build", type=Path, default=Path("build/mutants"), help="where verdicts are kept")

@@ -37,7 +37,7 @@ make mutants JOBS=1                   # one at a time instead of two
 - The tests of a module are collected once; each mutant is put into a forked copy of that process, which runs
   the tests that run its lines, the quick ones first, until one fails. A Python that a test starts has the
   fault, too. A mutant that acts at the import is imported anew.
-- A mutant is timed out where it takes six times as long as its tests do otherwise, and 15 seconds or 5 of the
+- A mutant is timed out where a test takes six times as long as it does otherwise, and 10 seconds, or 5 of the
   processor: it waits for what never comes, or is in a loop that does not end. That counts as noticed.
 - What survives needs a reason in `tests/mutants/accepted.toml`, which names it by function and words, not by
   line. The run fails where a reason is missing, where one is no longer needed, and below 95 % of all.

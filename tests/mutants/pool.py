@@ -10,8 +10,9 @@ import select
 import shutil
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ _MEMORY_BYTES = 4 << 30
 _TIMES_AS_LONG = 6.0
 # What a child that cannot take its mutant in ends with.
 CANNOT = 77
+# … and one whose test took too long.
+TOO_LONG = 78
 # The child's exit code, or None where it ran into its limit; and the folder, which is removed after that.
 Done = Callable[[int | None, Path], None]
 
@@ -29,6 +32,17 @@ class Limit:
 
     wait_s: float
     work_s: float
+
+    @contextlib.contextmanager
+    def over_test(self, seconds: float) -> Iterator[None]:
+        """End this process where a test takes too long that took so many seconds without a fault."""
+        timer = threading.Timer(self.wait_s + _TIMES_AS_LONG * seconds, os._exit, [TOO_LONG])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def with_tests(self, seconds: float) -> Limit:
         """Add what tests may take that took so long without a fault."""
@@ -89,7 +103,7 @@ class Pool:
         status = os.waitpid(child.pid, 0)[1]
         os.close(child.fd)
         code: int | None = os.waitstatus_to_exitcode(status)
-        if not in_time or code == -signal.SIGXCPU:
+        if not in_time or code in (TOO_LONG, -signal.SIGXCPU):
             code = None
         child.done(code, child.folder)
         shutil.rmtree(child.folder, ignore_errors=True)

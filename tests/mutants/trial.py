@@ -157,7 +157,10 @@ class _Server:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Measure what a test costs and which lines it runs, or leave the word who killed."""
+        """Measure what a test costs and which lines it runs, or see that it ends."""
+        if not self._is_measuring:
+            with self._least.over_test(self._measured.seconds.get(item.nodeid, 0.0)):
+                return (yield)
         self._now = set()
         began = time.monotonic()
         result = yield
@@ -297,7 +300,7 @@ def _anew(
             tree = with_fault(source, mutant)
             _tell_processes(tree, target, folder)
             finder.install(target.module, Path(target.file).resolve(), tree)
-            code = pytest.main([*_OPTIONS, "-x", *target.tests], plugins=[_Child(folder, measures)])
+            code = pytest.main([*_OPTIONS, "-x", *target.tests], plugins=[_Child(folder, measures, least)])
             os._exit(int(code))
         while found:
             yield found.pop()
@@ -322,14 +325,21 @@ def _tell_processes(tree: ast.Module, target: Target, folder: Path) -> None:
 class _Child:
     """The plugin of a child that collects for itself: quick tests first, and the word who failed."""
 
-    def __init__(self, folder: Path, measures: _Measures) -> None:
+    def __init__(self, folder: Path, measures: _Measures, least: Limit) -> None:
         self._folder = folder
         self._seconds = measures.seconds
+        self._least = least
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Begin with the quick ones."""
         items.sort(key=lambda item: self._seconds.get(item.nodeid, 0.0))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """See that a test ends."""
+        with self._least.over_test(self._seconds.get(item.nodeid, 0.0)):
+            return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Leave the word who failed."""

@@ -220,9 +220,11 @@ async def test_what_comes_after_a_cancel_is_not_begun() -> None:
         await work.begun.get()
         await lanes.cancel()
         put(lanes, "cli:b", "2")
+        for _ in range(10):
+            await asyncio.sleep(0)
 
-        assert await lanes.drain(10)
         assert work.running == {}
+        assert await lanes.drain(10)
         assert work.begun.empty()
 
 
@@ -233,3 +235,32 @@ async def test_a_pause_ends_by_its_time_and_the_lane_is_asked_again() -> None:
 
         assert await work.end() is entry
         await until(lambda: lanes.get("cli:a") is None)
+
+
+async def test_who_waits_behind_a_pause_that_is_over_has_not_begun() -> None:
+    async with opened(concurrent=1) as (work, lanes):
+        put(lanes, "cli:a", "1")
+        put(lanes, "cli:a", "2")
+        await work.end(RetryAfter(0.001))
+        await work.begun.get()
+        put(lanes, "cli:b", "x")
+        await asyncio.sleep(0)
+        end(work, "cli:a|1")
+
+        assert (await work.begun.get()).inbound.id == "x"
+        assert lanes.begun("cli:a") is None
+        assert lanes.stop("cli:a") is None
+
+
+async def test_a_copy_of_a_letter_that_is_lost_while_it_waits_has_its_own_turn() -> None:
+    async with opened() as (work, lanes):
+        put(lanes, "cli:a", "1")
+        gone, copy = HandedLetter("2"), HandedLetter("2")
+        lanes.add(inbound("cli:a", "2"), gone)
+        lanes.add(inbound("cli:a", "2"), copy)
+        gone.lost = True
+
+        await work.end()
+        assert (await work.end()).letter is copy
+        await until(lambda: lanes.get("cli:a") is None)
+        assert work.ended == ["1", "2"]
