@@ -2,68 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from session.disk.layout import Layout, OpenFiles
 from session.errors import Fenced, NewerFormat, StoreError
-from session.store.fence import Busy, Fence, Wait, temp_mark
-from session.store.lock_record import LockRecord, write_record
+from session.store.fence import Busy, Fence, temp_mark
+from session.store.lock_record import LockRecord
+from tests.session.store.fence_place import KEY, STEM, claim, fence, is_free, layout, leave, opened_below
 
-STEM, KEY = "telegram_1", "telegram:1"
-
-
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    layout = Layout(tmp_path)
-    layout.transcript(STEM).parent.mkdir(parents=True)
-    return layout
-
-
-def fence(layout: Layout, owner: str = "one", *, freeze_s: float = 30.0, kept: bool = False) -> Fence:
-    return Fence(layout, STEM, owner=owner, freeze_s=freeze_s, kept=OpenFiles() if kept else None)
-
-
-def claim(each: Fence, key: str = KEY, *, anew: bool = False) -> int:
-    with each.hold(None) as held:
-        return held.claim(key, anew=anew)
-
-
-def leave(layout: Layout, record: LockRecord) -> None:
-    """Leave a lock file as a process that is gone."""
-    layout.lock(STEM).parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(layout.lock(STEM), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    write_record(fd, record)
-    os.close(fd)
-
-
-def is_free(layout: Layout) -> bool:
-    with layout.lock(STEM).open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
-class Looks(threading.Event):
-    """A wait of which the test says what happens at each look."""
-
-    def __init__(self, at: Callable[[int], None]) -> None:
-        super().__init__()
-        self._at = at
-        self.count = 0
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.count += 1
-        self._at(self.count)
-        return super().wait(timeout)
+__all__ = ["layout"]
 
 
 # -- claims ----------------------------------------------------------------------------------------------
@@ -130,6 +81,13 @@ def test_a_look_sees_who_owns_it_now(layout: Layout) -> None:
     assert one.peek() == LockRecord("telegram:longer", "two", 3)
     layout.lock(STEM).unlink()
     assert one.peek() is None
+    assert opened_below(layout) == 0
+
+
+def test_who_owns_a_key_goes_on_with_its_epoch(layout: Layout) -> None:
+    """Unless it asks for a new one."""
+    with fence(layout).hold(None) as held:
+        assert (held.claim(KEY), held.claim(KEY), held.claim(KEY, anew=True)) == (1, 1, 2)
 
 
 def test_a_claim_takes_away_what_the_one_before_left_half_done(layout: Layout) -> None:
@@ -229,27 +187,16 @@ def test_one_holds_it_at_a_time(layout: Layout, kept: bool) -> None:
     assert not list(layout.keys.glob(".*.tmp"))
 
 
-def opened_locks() -> int:
-    """Count the lock files that this process has open."""
-    found = 0
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            found += str(fd.readlink()).endswith(f"{STEM}.lock")
-        except FileNotFoundError:
-            continue
-    return found
-
-
 def test_the_file_is_kept_open_where_that_is_wanted(layout: Layout) -> None:
     files = OpenFiles()
     one, two = Fence(layout, STEM, owner="one", kept=files), fence(layout, "two")
     for each, open_after in ((two, 0), (one, 1), (one, 1), (two, 1)):
         claim(each)
-        assert opened_locks() == open_after
+        assert opened_below(layout) == open_after
     with one.hold(None), pytest.raises(Busy):
         two.hold(None)
     files.close()
-    assert opened_locks() == 0
+    assert opened_below(layout) == 0
 
 
 def test_a_lock_that_was_replaced_is_not_the_one_that_is_kept(layout: Layout) -> None:
@@ -272,7 +219,7 @@ def test_a_lock_that_cannot_be_read_is_let_go_of(layout: Layout) -> None:
         fence(layout).hold(None)
 
     assert is_free(layout)
-    assert opened_locks() == 0
+    assert opened_below(layout) == 0
 
 
 def test_a_folder_that_is_none_is_one_clear_error(layout: Layout) -> None:
@@ -282,110 +229,6 @@ def test_a_folder_that_is_none_is_one_clear_error(layout: Layout) -> None:
     with pytest.raises(StoreError, match="cannot be opened") as caught:
         fence(layout).hold(None)
     assert str(layout.lock(STEM)) in caught.value.hint
-
-
-# -- waiting, and holders that do not move ---------------------------------------------------------------
-
-
-def test_who_waits_gets_it_when_it_is_free(layout: Layout) -> None:
-    one, two = fence(layout), fence(layout, "two")
-    held = one.hold(None)
-    epoch = held.claim(KEY)
-
-    def free(count: int) -> None:
-        if count == 3:
-            one.let_go(held.file)
-
-    looks = Looks(free)
-    with two.hold(Wait(looks)) as ours:
-        assert (ours.record.owner, ours.record.epoch) == ("one", epoch)
-    assert looks.count == 3
-    assert opened_locks() == 0
-
-
-def test_who_waits_may_give_up(layout: Layout) -> None:
-    with fence(layout).hold(None) as held:
-        held.claim(KEY)
-        wait = Wait()
-        wait.abort.set()
-        with pytest.raises(StoreError, match="gave up"):
-            fence(layout, "two").hold(wait)
-        assert opened_locks() == 1
-
-
-@pytest.mark.parametrize("what", ["transcript", "journal", "lock", "temp"])
-def test_who_writes_anything_is_not_frozen(layout: Layout, what: str) -> None:
-    """However long it holds the lock; each change is seen, in temporary files too."""
-    one, two = fence(layout), fence(layout, "two", freeze_s=0.03)
-    held = one.hold(None)
-    epoch = held.claim(KEY)
-    path = {
-        "transcript": layout.transcript(STEM),
-        "journal": layout.journal(STEM),
-        "lock": layout.lock(STEM),
-        "temp": held.temp(layout.sessions),
-    }[what]
-
-    def move(count: int) -> None:
-        if count <= 30:
-            with path.open("ab") as file:
-                file.write(b" ")
-        elif count == 31:
-            one.let_go(held.file)
-
-    looks = Looks(move)
-    with two.hold(Wait(looks)) as ours:
-        assert ours.record.epoch == epoch
-    assert looks.count == 31
-
-
-def test_who_does_not_move_is_overtaken(layout: Layout) -> None:
-    """Its lock and files are no longer those that anybody reads, and its temporary ones are gone."""
-    one, two = fence(layout), fence(layout, "two", freeze_s=0.03)
-    held = one.hold(None)
-    epoch = held.claim(KEY)
-    paths = [layout.transcript(STEM), layout.journal(STEM)]
-    for path in paths:
-        path.write_bytes(b"before\n")
-    late = [path.open("ab") for path in paths]
-    held.temp(layout.sessions).write_bytes(b"half")
-    looks = Looks(lambda _: None)
-
-    with two.hold(Wait(looks)) as ours:
-        assert ours.record == LockRecord(KEY, "two", epoch + 1)
-        with pytest.raises(Busy):
-            fence(layout, "three").hold(None)
-    assert looks.count >= 4
-    assert two.proves(epoch + 1)
-
-    with pytest.raises(Fenced):
-        held.check()
-    for file in late:
-        file.write(b"late\n")
-        file.close()
-    assert [path.read_bytes() for path in paths] == [b"before\n"] * 2
-    assert not list(layout.sessions.glob(".*.tmp"))
-    assert not list(layout.keys.glob(".*.tmp"))
-    one.let_go(held.file)
-    assert claim(fence(layout, "three")) == epoch + 2
-    assert opened_locks() == 0
-
-
-def test_whom_another_overtakes_at_the_same_time_is_waited_for(layout: Layout) -> None:
-    """One process at a time replaces locks of a workspace."""
-    one, two = fence(layout), fence(layout, "two", freeze_s=0.02)
-    held = one.hold(None)
-    epoch = held.claim(KEY)
-    guard = os.open(layout.keys, os.O_RDONLY)
-    fcntl.flock(guard, fcntl.LOCK_EX)
-
-    def free(count: int) -> None:
-        if count == 30:
-            one.let_go(held.file)
-
-    with two.hold(Wait(Looks(free))) as ours:
-        assert ours.record.epoch == epoch
-    os.close(guard)
 
 
 def test_the_names_of_temporary_files_are_those_of_the_stem() -> None:
