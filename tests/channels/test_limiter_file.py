@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,8 @@ async def test_what_was_told_once_counts_once(tmp_path: Path) -> None:
 async def test_who_finds_the_file_held_waits_for_what_its_holder_writes(tmp_path: Path) -> None:
     time = Ticking()
     each = Limiter(tmp_path, "telegram", TOKEN, TELEGRAM, clock=time, sleep=time.sleep, frozen_s=600.0)
-    await each.pause("6", 1.0)
     [file] = tmp_path.iterdir()
+    await limiter(tmp_path, time).pause("6", 1.0)
     held = content(tmp_path) | {"sent": {"5": [1_000.0] * 3, "": [1_000.0] * 3}}
     fd = os.open(file, os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -181,4 +182,90 @@ async def test_a_file_of_another_machine_is_rewritten_in_its_own_time(tmp_path: 
     assert now["boot"] == mine["boot"]
     assert now["clock"] == time.now
     assert 1_095.0 < now["until"]["5"] <= 1_100.0
-    assert 995.0 < now["sent"]["6"][0] <= 1_000.0
+    assert [995.0 < at <= 1_000.0 for at in now["sent"]["6"]] == [True, True]
+    assert now["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+async def test_a_look_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    """Who waits for its chat, or for all, looks again and again."""
+    time = Ticking()
+    await limiter(tmp_path, time).pause("5", 10.0)
+    written = content(tmp_path)
+    looked = asyncio.Event()
+
+    async def asleep(_: float) -> None:
+        looked.set()
+        await asyncio.Event().wait()
+
+    for paused in ("5", None):
+        if paused is None:
+            await limiter(tmp_path, time).pause(None, 10.0)
+            written = content(tmp_path)
+        each = Limiter(tmp_path, "telegram", TOKEN, TELEGRAM, clock=time, sleep=asleep)
+        time.now += 1.0
+        looked.clear()
+        waiting = asyncio.ensure_future(each.wait(paused or "6", group=False))
+        async with asyncio.timeout(10):
+            await looked.wait()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert content(tmp_path) == written
+
+
+async def test_who_is_paused_meanwhile_gives_up_its_place_among_all(tmp_path: Path) -> None:
+    time = Ticking()
+    rates = Rates(overall=Rate(1, 1.0), chat=Rate(5, 1.0))
+    each = limiter(tmp_path, time, rates)
+    await each.wait("1", group=False)
+
+    async def pause() -> list[float]:
+        await time.sleep(0.5)
+        await each.pause("5", 10.0)
+        return []
+
+    async def later() -> list[float]:
+        await time.sleep(1.5)
+        return await sends(each, time, "6", 1)
+
+    _, five, six = await time.together(pause(), sends(each, time, "5", 1), later())
+    assert (five, six) == ([1_010.5], [1_001.5])
+
+
+async def test_who_was_held_up_once_waits_again_the_next_time(tmp_path: Path) -> None:
+    """One holder that did not move says nothing of the next one."""
+    time = Ticking()
+    each = Limiter(tmp_path, "telegram", TOKEN, TELEGRAM, clock=time, sleep=time.sleep, frozen_s=0.3)
+    [file] = tmp_path.iterdir()
+    fd = os.open(file, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    await each.wait("5", group=False)
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    await each.wait("6", group=False)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+    sending = asyncio.ensure_future(each.wait("7", group=False))
+    done, _ = await asyncio.wait([sending], timeout=0.05)
+    os.close(fd)
+    await sending
+
+    assert not done
+
+
+async def test_its_folder_is_made_and_its_file_closed_with_it(tmp_path: Path) -> None:
+    state = tmp_path / "not" / "there"
+    each = limiter(state, Ticking())
+    await each.wait("5", group=False)
+    [file] = state.iterdir()
+
+    def is_open() -> bool:
+        links = [
+            str(link.readlink())
+            for link in Path("/proc/self/fd").iterdir()
+            if link.is_symlink() and link.exists()
+        ]
+        return str(file) in links
+
+    assert is_open()
+    del each
+    gc.collect()
+    assert not is_open()

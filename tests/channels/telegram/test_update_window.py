@@ -92,6 +92,15 @@ async def test_it_is_settled_while_nothing_is_under_way() -> None:
     assert await came_true(window.settle(10))
 
 
+async def test_who_waits_hears_of_it_when_it_happens() -> None:
+    window = opened(7)
+    waiting = [asyncio.ensure_future(each) for each in (window.settle(10), window.move(10))]
+    await asyncio.sleep(0)
+    window.confirm(7)
+
+    assert await asyncio.gather(*waiting) == [True, True]
+
+
 async def test_it_moves_when_the_oldest_is_confirmed_or_nothing_is_left() -> None:
     """What was confirmed before the offset was taken is over; the next move is that of another one."""
     window = opened(7, 8)

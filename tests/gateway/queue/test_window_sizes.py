@@ -34,6 +34,7 @@ def test_a_short_letter_costs_what_its_objects_take() -> None:
         (1_000, 1_000, BYTES_MAX - 300 * 1024, 1_300),
         (0, 5_000 * 1024, 0, 0),
         (1, 2**17, 0, 4),
+        (1, 2**17, BYTES_MAX - 200 * 2**17, 1),
     ],
 )
 def test_the_window_after_a_full_one(window: int, cost: int, all_cost: int, following: int) -> None:
