@@ -53,6 +53,17 @@ async def test_what_is_young_is_looked_at_again(server: DiscordServer, general: 
         assert rigged.read() == [general.id]
 
 
+async def test_a_channel_of_unknown_shape_costs_itself(server: DiscordServer, state: Path) -> None:
+    guild = server.guild("home")
+    odd, sound = server.channel(guild, "odd"), server.channel(guild, "sound")
+    for place in (odd, sound):
+        old(server, place)
+    odd.id = "no number"
+    async with rig(server, state) as rigged:
+        assert not await rigged.sweep()
+        assert rigged.read() == [sound.id]
+
+
 @pytest.mark.parametrize(("status", "soon"), [(403, False), (503, True)])
 @pytest.mark.parametrize("route", ["/guilds/*/channels", "/guilds/*/threads/active"])
 async def test_a_list_that_cannot_be_had_leaves_the_sweep_open(
@@ -119,7 +130,7 @@ async def test_a_whole_sweep_looks_for_what_no_list_shows(
     async with rig(server, state) as rigged:
         await rigged.cursors.remember(ada.id, server.user("ada").id)
         for name, thread in threads.items():
-            days = 8 if name == "ancient" else 6
+            days = 7.1 if name == "ancient" else 6.9
             at = snowflake_at(datetime.now(UTC) - timedelta(days=days))
             await rigged.cursors.advance(
                 thread.id, int(thread.last_message_id or 0) if name == "none" else at
@@ -170,8 +181,11 @@ async def test_of_many_people_the_newest_are_heard_each_time_and_all_in_turn(
         assert rigged.read() == sorted([*ids[:50], *ids[80:120], *ids[50:60]])
         await rigged.sweep(whole=True)
         assert rigged.read() == sorted(ids)
-        for place in places[100:]:
+        for place in places[101:]:
             rigged.cursors.forget(place.id)
+        await rigged.sweep()
+        assert len(rigged.read()) == 100
+        rigged.cursors.forget(ids[100])
         await rigged.sweep()
         assert rigged.read() == sorted(ids[:100])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,17 @@ def opened_below(layout: Layout) -> int:
         except FileNotFoundError:
             continue
     return found
+
+
+class Looks(threading.Event):
+    """A wait of which the test says what happens at each look."""
+
+    def __init__(self, at: Callable[[int], None]) -> None:
+        super().__init__()
+        self._at = at
+        self.count = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.count += 1
+        self._at(self.count)
+        return super().wait(timeout)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -14,23 +12,9 @@ from session.errors import Fenced, StoreError
 from session.store.fence import Busy, Wait
 from session.store.lock_record import LockRecord
 from tests.gateway.embedded_place import files_at_most
-from tests.session.store.fence_place import KEY, STEM, claim, fence, is_free, layout, opened_below
+from tests.session.store.fence_place import KEY, STEM, Looks, claim, fence, is_free, layout, opened_below
 
 __all__ = ["layout"]
-
-
-class Looks(threading.Event):
-    """A wait of which the test says what happens at each look."""
-
-    def __init__(self, at: Callable[[int], None]) -> None:
-        super().__init__()
-        self._at = at
-        self.count = 0
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.count += 1
-        self._at(self.count)
-        return super().wait(timeout)
 
 
 def test_who_waits_gets_it_when_it_is_free(layout: Layout) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from session.disk.layout import Layout
 from session.errors import Fenced, StoreError
-from session.store.fence import Fence
+from session.store.fence import Fence, Wait
 from session.store.journal_file import JournalFile
 from session.transcript.journal import REWRITE_BYTES, SessionPlace
 from session.transcript.journal_lines import Entry
 from tests.gateway.embedded_place import files_at_most
-from tests.session.store.fence_place import KEY, STEM, claim, layout, opened_below
+from tests.session.store.fence_place import KEY, STEM, Looks, claim, layout, opened_below
 
 __all__ = ["layout"]
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -63,6 +63,7 @@ def test_it_is_current_while_nobody_else_wrote_it(one: Writer) -> None:
     """An entry of our own leaves it so; before it was read it is not."""
     assert not one.file.is_read
     assert not one.file.current()
+    assert one.file.state.known("a", AT) is None
     one.file.refresh()
     assert one.file.is_read
     assert one.file.current()
@@ -172,6 +173,48 @@ def test_whose_lock_is_replaced_while_it_writes_is_told(one: Writer, layout: Lay
         one.file.record(one.epoch, disturbed(replace), lambda: SessionPlace("s", 0), None)
     if not exists:
         assert not one.file.path.exists()
+
+
+def test_who_was_overtaken_is_told_that_and_not_what_the_disk_says(one: Writer, layout: Layout) -> None:
+    """Whatever error it meets first in a file that is no longer its own."""
+    one.end("a")
+    with contextlib.ExitStack() as stack:
+
+        def replace() -> None:
+            layout.lock(STEM).unlink()
+            claim(Fence(layout, STEM, owner="two"))
+            stack.enter_context(files_at_most(50))
+
+        with pytest.raises(Fenced):
+            one.file.record(one.epoch, disturbed(replace), lambda: SessionPlace("s", 0), None)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_is_made_or_replaced_while_one_waits_for_the_lock_is_added_to(
+    one: Writer, layout: Layout, exists: bool
+) -> None:
+    """The file that it had opened by then is not the journal any more."""
+    other = Writer(layout)
+    if exists:
+        one.end("first")
+    held = other.fence.hold(None)
+
+    def write(count: int) -> None:
+        if count != 1:
+            return
+        if exists:
+            copy = one.file.path.with_suffix(".copy")
+            copy.write_bytes(one.file.path.read_bytes())
+            copy.rename(one.file.path)
+        else:
+            other.file.write(held, None, {"at": AT.isoformat(), "do": "end", "id": "first", "kind": "parked"})
+        other.fence.let_go(held.file)
+
+    entry: Entry = {"at": AT.isoformat(), "do": "end", "id": "second", "kind": "parked"}
+    one.file.record(one.epoch, lambda *_: entry, lambda: SessionPlace("s", 0), Wait(Looks(write)))
+
+    assert ids(one.file.path) == ["first", "second"]
+    assert one.file.state.known("first", AT) is not None
 
 
 def test_what_the_disk_refuses_is_known_to_nobody(one: Writer, layout: Layout) -> None:
