@@ -8,7 +8,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-disk fuzz screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-disk fuzz mutants screenshots deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -83,6 +83,11 @@ chaos: $(VENV)/.dev ## new examples for the properties, broken lines, a node of 
 SECONDS_EACH = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),600)
 fuzz: $(VENV)/.dev ## searches for input that crashes or hangs: make fuzz TARGET=markdown SECONDS=60 SEED=7 INPUT=file
 	$(BIN)/python -m tests.fuzz $(if $(TARGET),--target $(TARGET)) --seconds $(SECONDS_EACH) $(if $(SEED),--seed $(SEED)) $(if $(INPUT),--input $(INPUT))
+
+JOBS ?= 2
+mutants: $(VENV)/.dev ## puts a fault at a time into the modules that decide; docs/mutants.md says which no test noticed: MODULE=journal AGAIN=1
+	@deploy/system-packages.sh rabbitmq-server
+	nice -n 10 $(BIN)/python -m tests.mutants --jobs $(JOBS) $(if $(MODULE),--module $(MODULE)) $(if $(AGAIN),--again)
 
 CUTS ?= 70
 chaos-disk: $(VENV)/.dev ## cuts the power of a disk that forgets, then takes out each sync in turn: needs root and /dev/fuse; CUTS=200

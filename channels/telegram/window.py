@@ -67,7 +67,6 @@ class UpdateWindow:
             self._head_done.set()
         if not self._left:
             self._idle.set()
-            self._head_done.set()
 
     async def settle(self, within_s: float) -> bool:
         """Wait until nothing is under way, at most ``within_s`` seconds; say whether that came true."""

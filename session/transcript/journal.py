@@ -72,8 +72,8 @@ class Reopening:
 class _Base:
     """What the counter was when the session had that many final lines."""
 
-    seq: int = 0
-    finals: int = 0
+    seq: int
+    finals: int
 
 
 class JournalState:

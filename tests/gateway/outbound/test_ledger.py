@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gateway.outbound.ledger import DeliveryLedger, Progress
 from gateway.outbound.ledger_file import forget, rows_of
 from gateway.outbound.ledger_rows import PUT
 from tests.gateway.embedded_place import files_at_most
+from tests.support.until import until
 
 KEY, OUT = "fake:ada", "fake:1#reply"
 
@@ -125,6 +127,8 @@ async def test_a_newer_file_is_left_alone(path: Path) -> None:
         async with DeliveryLedger(path):
             pass
 
+    with pytest.raises(NewerState, match="version 2"):
+        rows_of(path, "fake:1")
     assert path.read_bytes() == before
 
 
@@ -137,6 +141,10 @@ async def test_a_file_that_is_no_ledger_is_one_clear_error(path: Path) -> None:
         async with DeliveryLedger(path):
             pass
     assert "moved away" in caught.value.hint
+    with pytest.raises(LedgerDown, match=r"delivery-fake\.db"):
+        rows_of(path, "fake:1")
+    with pytest.raises(LedgerDown, match=r"delivery-fake\.db"):
+        forget(path, [KEY], before=None)
 
 
 async def test_a_full_disk_stores_nothing_and_says_so(path: Path) -> None:
@@ -191,10 +199,29 @@ async def test_its_files_are_private(path: Path) -> None:
 
 async def test_a_closed_ledger_says_so(path: Path) -> None:
     """What is asked after the end is refused and never waits for ever."""
-    async with DeliveryLedger(path) as ledger:
-        pass
+    ledger = DeliveryLedger(path)
+    for _ in range(2):
+        with pytest.raises(LedgerDown, match="is not open"):
+            await ledger.done(KEY, OUT)
+        async with ledger:
+            await ledger.done(KEY, "before")
+
+
+def has_thread() -> bool:
+    return any(each.name.startswith("ledger delivery-fake") for each in threading.enumerate())
+
+
+async def test_no_thread_outlives_a_ledger(path: Path) -> None:
+    """Neither one that was closed nor one that could not be opened."""
+    async with DeliveryLedger(path):
+        assert has_thread()
+    await until(lambda: not has_thread())
+
+    path.write_bytes(b"not a database at all" * 1_000)
     with pytest.raises(LedgerDown):
-        await ledger.done(KEY, OUT)
+        async with DeliveryLedger(path):
+            pass
+    await until(lambda: not has_thread())
 
 
 async def test_the_pieces_of_a_letter_that_is_done_are_known_as_long_as_it_is(path: Path) -> None:

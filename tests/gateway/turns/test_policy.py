@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.turns.policy import MAX_CAUSE_CHARS, park_verdict
+from gateway.turns.policy import (
+    FENCED_TRIES,
+    MAX_CAUSE_CHARS,
+    UNANSWERED,
+    Outage,
+    broken,
+    cause_of,
+    fenced_off_s,
+    park_verdict,
+    wait_words,
+)
 from session.errors import (
     BadAnswer,
+    ContextTooLong,
+    ModelAway,
     ModelError,
     ModelRefused,
     RoundsExhausted,
@@ -56,3 +68,62 @@ def test_too_many_tool_rounds_have_a_sentence_of_their_own() -> None:
     assert tools.reason == useless.reason == "bad_answer"
     assert "used its tools" in tools.said
     assert "no usable answer" in useless.said
+
+
+def test_who_is_fenced_waits_twice_as_long_each_time_up_to_a_minute() -> None:
+    """Over a minute and a half in all: a daemon that lost its letters hears of it before."""
+    assert [fenced_off_s(tries) for tries in (0, 1, 2, 3, 11)] == [0.05, 0.05, 0.1, 0.2, 51.2]
+    assert [fenced_off_s(tries) for tries in (12, 13, 10_000)] == [60.0] * 3
+    assert 90 < sum(fenced_off_s(tries) for tries in range(1, FENCED_TRIES)) < 110
+
+
+@pytest.mark.parametrize(("length", "cut"), [(200, "x" * 200), (201, "x" * 199 + "…")])
+def test_a_cause_has_200_characters_at_most(length: int, cut: str) -> None:
+    assert cause_of(BadAnswer("x" * length)) == cut
+
+
+def test_a_context_that_is_too_long_has_its_own_class() -> None:
+    assert park_verdict(ContextTooLong("too long")).reason == ContextTooLong.reason
+
+
+def test_the_chat_is_told_the_error_s_own_sentence_where_it_has_one() -> None:
+    """Of all that is no fault of the model it hears that there is no answer."""
+    assert park_verdict(StoreError("the disk")).said.startswith(UNANSWERED)
+    for error in (TurnTimeout("5 s"), BadAnswer("nothing")):
+        assert park_verdict(error).said.startswith(error.said)
+        assert error.said != UNANSWERED
+
+
+def test_why_a_letter_cannot_be_read_names_no_word_of_it() -> None:
+    assert str(broken(KeyError("my message"))) == "reading it failed: KeyError"
+
+
+def test_who_waits_is_told_for_what() -> None:
+    """The cause is for those alone who may hear it."""
+    away = ModelAway("no route to host", cause="quota")
+
+    assert wait_words(away) == ("model_away", away.said)
+    assert wait_words(away, named=True) == ("model_away", away.said_with_cause)
+    assert away.said != away.said_with_cause
+    name, said = wait_words(StoreError("full"))
+    assert (name, "the disk" in said) == ("storage", True)
+
+
+async def test_an_outage_begins_with_its_first_failure_and_wakes_all_when_it_ends() -> None:
+    """What failed last is shown; a call that succeeds without an outage wakes nobody."""
+    outage = Outage()
+    first = ModelAway("one", cause="unreachable", hint="a cure")
+    second = ModelAway("two", cause="quota", hint="another")
+    waiting = outage.over
+    outage.ended()
+    assert outage.over is waiting
+
+    assert outage.met(first, 5.0)
+    assert not outage.met(second, 7.0)
+    assert (outage.since, outage.error, outage.hint, outage.cause) == (5.0, "two", "another", "quota")
+    assert not waiting.is_set()
+    outage.ended()
+    assert waiting.is_set()
+    assert not outage.over.is_set()
+    assert (outage.since, outage.error, outage.hint, outage.cause) == (None, "", "", "")
+    assert outage.met(first, 9.0)

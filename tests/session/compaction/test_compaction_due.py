@@ -99,11 +99,11 @@ def test_the_weight_of_a_history() -> None:
     """Messages since the newest overlay's first kept one; no records, nothing withdrawn."""
     lines = [user(filled("old", 500)), said("old"), user("kept"), said("kept too")]
     lines += [record("overlay", "summary", first_kept=2), user("secret"), said("secret")]
-    lines += [record("undo", **{"from": 5}), user("new"), said("newer")]
+    lines += [record("undo", **{"from": 5}), user("new"), said("newer"), said("and more")]
 
     load = measure(lines, start=0, history_start=0, rules=CompactionRules(), now=NOW)
 
-    assert load == Load(tokens=1 + 2 + 1 + 2, messages=4, chars=4 + 8 + 3 + 5, turns=2, since_s=120.0)
+    assert load == Load(tokens=8, messages=5, chars=4 + 8 + 3 + 5 + 8, turns=2, since_s=120.0)
     assert measure(lines[2:], start=2, history_start=0, rules=CompactionRules(), now=NOW) == load
 
 

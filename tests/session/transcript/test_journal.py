@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from session.errors import NewerFormat
 from session.store.store import Session, Store
 from session.transcript import journal, journal_lines
-from session.transcript.journal import REWRITE_BYTES, JournalState
+from session.transcript.journal import REWRITE_BYTES, JournalState, Reopening
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.support.examples import drawn
@@ -129,6 +129,46 @@ async def test_outcomes_are_known_for_48_hours(make: Make, clock: Clock) -> None
         assert session.journal.known("b") is None
         clock.later(seconds=1)
         assert session.journal.known("a") is None
+
+
+async def test_who_only_makes_sure_of_an_end_changes_none(make: Make) -> None:
+    """``once`` records an outcome where there is none, and leaves the one that there is."""
+    async with make().open(ADA) as session:
+        first = await session.journal.conclude("a", "notice", text="sorry", reason="refused", once=True)
+        assert first.seq == 1
+
+        assert await session.journal.conclude("a", "parked", reason="attempts", once=True) == first
+        assert session.journal.known("a") == first
+
+
+async def test_when_a_chat_was_told_of_what_is_known(make: Make, clock: Clock) -> None:
+    """Of a limit that held several messages up, once for each subject; and whom it ended without a word."""
+    async with make().open(ADA) as session:
+        await session.journal.conclude("a", "notice", text="later", reason="quota", about="turns")
+        await session.journal.silence(["b", "c"], text="later", reason="quota")
+        assert session.seq == 1
+
+    async with make().open(ADA) as session:
+        assert session.journal.said("quota", "turns") == clock()
+        assert session.journal.said("quota", "money") is None
+        ends = [session.journal.known(id_) for id_ in "bc"]
+        assert [(each.kind, each.reason) for each in ends if each] == [("silent", "quota")] * 2
+
+
+async def test_which_session_a_command_opens_again_is_known_to_the_next_try(
+    make: Make, tmp_path: Path
+) -> None:
+    async with make().open(ADA) as session:
+        await session.journal.conclude("a", "parked")
+    with path_of(tmp_path).open("ab") as file:
+        at = "2026-03-01T12:00:00+00:00"
+        file.write(
+            journal_lines.write({"at": at, "do": "reopen", "id": "b", "session": "new", "left": "old"})
+        )
+
+    async with make().open(ADA) as session:
+        assert session.journal.reopening("b") == Reopening("new", "old")
+        assert session.journal.reopening("a") is None
 
 
 async def test_what_was_chosen_holds_for_good(make: Make, clock: Clock, tmp_path: Path) -> None:

@@ -1,0 +1,267 @@
+"""What one sweep reads and asks for, and what counts as a whole one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import structlog
+
+from channels.discord.messages import snowflake_at
+from channels.errors import CredentialsRefused
+from channels.pairing import Pairing
+from tests.channels.discord.discord_place import book
+from tests.channels.discord.sweep_place import old, rig
+from tests.support.discord_server import DiscordServer
+from tests.support.discord_world import Channel as Place
+
+
+async def test_it_reads_what_has_messages_and_news(server: DiscordServer, state: Path) -> None:
+    """Text, voice, announcements, stages and threads, and each once; what is read has no news any more."""
+    guild = server.guild("home")
+    places = [server.channel(guild, f"k{kind}", kind=kind) for kind in (0, 2, 5, 13, 1, 3, 4, 6, 12, 14, 15)]
+    empty = server.channel(guild, "empty")
+    places.append(server.thread(places[0]))
+    for place in places:
+        old(server, place, place.name)
+    async with rig(server, state) as rigged:
+        assert not await rigged.sweep()
+        read = [places[at].id for at in (0, 1, 2, 3, -1)]
+        assert rigged.read() == sorted(read)
+        assert empty.id not in rigged.cursors.known
+        assert len(rigged.beats) == 1
+        assert book(state, server)["swept_at"] is not None
+
+        assert not await rigged.sweep()
+        assert rigged.read() == []
+        old(server, places[0], "more", seconds=60)
+        assert not await rigged.sweep()
+        assert rigged.read() == [places[0].id]
+    assert len(rigged.beats) == 3
+
+
+async def test_what_is_young_is_looked_at_again(server: DiscordServer, general: Place, state: Path) -> None:
+    """Ids are made on many machines: what came ten seconds before the last sweep may have a neighbour."""
+    other = server.channel(general.guild, "other")  # type: ignore[arg-type]
+    async with rig(server, state) as rigged:
+        server.write(general, "now", live=False)
+        old(server, other, seconds=30)
+        await rigged.sweep()
+        assert rigged.read() == sorted([general.id, other.id])
+        await rigged.sweep()
+        assert rigged.read() == [general.id]
+
+
+async def test_a_channel_of_unknown_shape_costs_itself(server: DiscordServer, state: Path) -> None:
+    guild = server.guild("home")
+    odd, sound = server.channel(guild, "odd"), server.channel(guild, "sound")
+    for place in (odd, sound):
+        old(server, place)
+    odd.id = "no number"
+    async with rig(server, state) as rigged:
+        assert not await rigged.sweep()
+        assert rigged.read() == [sound.id]
+
+
+@pytest.mark.parametrize(("status", "soon"), [(403, False), (503, True)])
+@pytest.mark.parametrize("route", ["/guilds/*/channels", "/guilds/*/threads/active"])
+async def test_a_list_that_cannot_be_had_leaves_the_sweep_open(
+    server: DiscordServer, general: Place, state: Path, route: str, status: int, soon: bool
+) -> None:
+    """What could be read is read; it is tried again soon where that may help."""
+    ada = server.dm("ada")
+    old(server, ada)
+    server.fail("GET", route, status=status, html=True, times=None)
+    async with rig(server, state, request_timeout_s=1.0) as rigged:
+        await rigged.cursors.remember(ada.id, server.user("ada").id)
+
+        assert await rigged.sweep() is soon
+
+        assert rigged.read() == [ada.id]
+        assert rigged.beats == []
+    assert book(state, server)["swept_at"] is None
+
+
+async def test_a_channel_that_does_not_answer_leaves_the_sweep_open(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    old(server, general)
+    fault = server.fail("GET", "/channels/*/messages", status=503, html=True, times=None)
+    async with rig(server, state, request_timeout_s=0.5) as rigged:
+        assert await rigged.sweep()
+        assert rigged.beats == []
+        fault.times = 0
+        assert not await rigged.sweep()
+        assert len(rigged.beats) == 1
+
+
+async def test_before_the_gateway_told_of_servers_only_people_are_heard(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """That is no complete sweep, and nothing to try again for; without groups it is all that there is."""
+    ada = server.dm("ada")
+    old(server, general)
+    old(server, ada)
+    async with rig(server, state) as rigged:
+        await rigged.cursors.remember(ada.id, server.user("ada").id)
+        rigged.view.guilds = None
+        assert not await rigged.sweep(whole=True)
+        assert (rigged.read(), rigged.beats) == ([ada.id], [])
+
+    async with rig(server, state, groups="off") as rigged:
+        assert not await rigged.sweep()
+        assert (rigged.read(), rigged.beats) == ([ada.id], [1])
+        assert rigged.asked("GET", "/guilds/*/channels") == []
+
+
+async def test_a_whole_sweep_looks_for_what_no_list_shows(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """Archived threads, for a week; those that are gone are forgotten, those that are shut are not."""
+    ada = server.dm("ada")
+    threads = {
+        name: server.thread(general, name) for name in ("open", "news", "none", "shut", "gone", "ancient")
+    }
+    for name, thread in threads.items():
+        old(server, thread, "first", hours=1)
+        # Whoever writes into one opens it again.
+        thread.archived = name != "open"
+    async with rig(server, state) as rigged:
+        await rigged.cursors.remember(ada.id, server.user("ada").id)
+        for name, thread in threads.items():
+            days = 7.1 if name == "ancient" else 6.9
+            at = snowflake_at(datetime.now(UTC) - timedelta(days=days))
+            await rigged.cursors.advance(
+                thread.id, int(thread.last_message_id or 0) if name == "none" else at
+            )
+        await rigged.cursors.advance("12345", snowflake_at(datetime.now(UTC)))
+        server.fail("GET", f"/channels/{threads['shut'].id}", status=403, times=None)
+        server.fail("GET", f"/channels/{threads['gone'].id}", status=404, times=None)
+
+        assert not await rigged.sweep()
+        assert rigged.asked("GET", "/channels/*") == []
+        assert not await rigged.sweep(whole=True)
+
+        looked_up = [threads[name].id for name in ("news", "none", "shut", "gone")]
+        assert rigged.asked("GET", "/channels/*") == sorted([*looked_up, "12345"])
+        assert rigged.read() == sorted([threads["news"].id, ada.id])
+        assert threads["gone"].id not in rigged.cursors.known
+        assert threads["shut"].id in rigged.cursors.known
+
+
+async def test_a_thread_that_cannot_be_looked_up_leaves_the_sweep_open(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    server.fail("GET", "/channels/12345", status=503, html=True, times=None)
+    async with rig(server, state, request_timeout_s=0.5) as rigged:
+        await rigged.cursors.advance("12345", snowflake_at(datetime.now(UTC)))
+        assert await rigged.sweep(whole=True)
+        assert rigged.beats == []
+        assert not await rigged.sweep()
+        assert len(rigged.beats) == 1
+
+
+async def test_of_many_people_the_newest_are_heard_each_time_and_all_in_turn(
+    server: DiscordServer, state: Path
+) -> None:
+    """A hundred in one sweep; all of them in a whole one."""
+    places = [server.dm(f"p{number}") for number in range(120)]
+    ids = [place.id for place in places]
+    async with rig(server, state) as rigged:
+        for number, place in enumerate(places):
+            await rigged.cursors.remember(place.id, server.user(f"p{number}").id)
+            at = datetime.now(UTC) - timedelta(hours=number + 1)
+            await rigged.cursors.advance(place.id, snowflake_at(at))
+        await rigged.sweep()
+        assert rigged.read() == sorted(ids[:100])
+        await rigged.sweep()
+        assert rigged.read() == sorted([*ids[:50], *ids[100:], *ids[50:80]])
+        await rigged.sweep()
+        assert rigged.read() == sorted([*ids[:50], *ids[80:120], *ids[50:60]])
+        await rigged.sweep(whole=True)
+        assert rigged.read() == sorted(ids)
+        for place in places[101:]:
+            rigged.cursors.forget(place.id)
+        await rigged.sweep()
+        assert len(rigged.read()) == 100
+        rigged.cursors.forget(ids[100])
+        await rigged.sweep()
+        assert rigged.read() == sorted(ids[:100])
+
+
+async def test_who_may_write_is_asked_for_once(server: DiscordServer, state: Path) -> None:
+    """Who is listed by number, and who was let in; who is refused is not asked for again."""
+    ada, bob, eve = (server.user(name).id for name in ("ada", "bob", "eve"))
+    pairing = Pairing(state)
+    code = pairing.ask("discord", bob, kind="person", name="bob", message_id="discord:1")
+    assert code is not None
+    pairing.approve(code)
+    async with rig(server, state, allow_from=(ada, "telegram-name", "٣")) as rigged:
+        assert not await rigged.sweep()
+        assert len(rigged.asked("POST", "/users/@me/channels")) == 2
+        assert set(rigged.cursors.direct.values()) == {ada, bob}
+        assert set(book(state, server)["direct"].values()) == {ada, bob}
+        assert rigged.read() == sorted(server.dm(name).id for name in ("ada", "bob"))
+        assert not await rigged.sweep()
+        assert rigged.asked("POST", "/users/@me/channels") == []
+
+    fault = server.fail("POST", "/users/@me/channels", status=403, times=None)
+    async with rig(server, state, allow_from=(ada, eve)) as rigged:
+        assert not await rigged.sweep()
+        assert len(rigged.asked("POST", "/users/@me/channels")) == 1
+        assert len(rigged.beats) == 1
+        fault.times = 0
+        assert not await rigged.sweep()
+        assert rigged.asked("POST", "/users/@me/channels") == []
+
+
+async def test_a_person_who_cannot_be_asked_for_leaves_the_sweep_open(
+    server: DiscordServer, state: Path
+) -> None:
+    ada = server.user("ada").id
+    fault = server.fail("POST", "/users/@me/channels", status=503, html=True, times=None)
+    async with rig(server, state, allow_from=(ada,), request_timeout_s=0.5) as rigged:
+        assert await rigged.sweep()
+        assert rigged.beats == []
+        fault.times = 0
+        assert not await rigged.sweep()
+        assert len(rigged.beats) == 1
+
+
+async def test_who_is_listed_waits_for_no_damaged_file(server: DiscordServer, state: Path) -> None:
+    ada = server.user("ada").id
+    state.mkdir()
+    (state / "pairing.json").write_text("damaged")
+    async with rig(server, state, allow_from=(ada,)) as rigged:
+        assert not await rigged.sweep()
+        assert rigged.read() == [server.dm("ada").id]
+
+
+@pytest.mark.parametrize(
+    ("method", "route"),
+    [("GET", "/guilds/*/channels"), ("POST", "/users/@me/channels"), ("GET", "/channels/12345")],
+)
+async def test_a_refused_token_ends_the_sweep(
+    server: DiscordServer, general: Place, state: Path, method: str, route: str
+) -> None:
+    """It concerns the whole adapter, wherever it is met."""
+    server.fail(method, route, status=401, times=None)
+    async with rig(server, state, allow_from=(server.user("ada").id,)) as rigged:
+        await rigged.cursors.advance("12345", snowflake_at(datetime.now(UTC)))
+        with pytest.raises(ExceptionGroup) as caught:
+            await rigged.sweep(whole=True)
+    assert caught.value.subgroup(CredentialsRefused) is not None
+
+
+async def test_where_nothing_may_be_read_back_is_said_once(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    old(server, general)
+    with structlog.testing.capture_logs() as logs:
+        async with rig(server, state) as rigged:
+            rigged.view.closed.add(general.id)
+            for _ in range(2):
+                await rigged.sweep()
+                rigged.cursors.forget(general.id)
+    assert [each["channel"] for each in logs if each["event"] == "history.forbidden"] == [general.id]

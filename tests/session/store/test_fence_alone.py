@@ -1,0 +1,238 @@
+"""The fence of one key by itself: who owns it, what an owner may write, and how a frozen one is overtaken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from session.disk.layout import Layout, OpenFiles
+from session.errors import Fenced, NewerFormat, StoreError
+from session.store.fence import Busy, Fence, temp_mark
+from session.store.lock_record import LockRecord
+from tests.session.store.fence_place import KEY, STEM, claim, fence, is_free, layout, leave, opened_below
+
+__all__ = ["layout"]
+
+
+# -- claims ----------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_raised_where_the_key_was_anothers(layout: Layout) -> None:
+    """Or where it is asked for; who owns it goes on with its own."""
+    one, two = fence(layout), fence(layout, "two")
+
+    assert (claim(one), claim(one), claim(one, anew=True)) == (1, 1, 2)
+    assert (claim(two), claim(two), claim(one)) == (3, 3, 4)
+    # Another key under this name is another owner.
+    assert claim(one, "telegram:other") == 5
+    assert one.peek() == LockRecord("telegram:other", "one", 5)
+
+
+def test_who_was_overtaken_proves_nothing(layout: Layout) -> None:
+    one, two = fence(layout), fence(layout, "two")
+    epoch = claim(one)
+    with one.hold(None) as held:
+        held.prove(epoch)
+        for other in (epoch - 1, epoch + 1):
+            with pytest.raises(Fenced):
+                held.prove(other)
+    assert one.proves(epoch)
+    assert not one.proves(epoch + 1)
+    assert not two.proves(epoch)
+
+    claim(two)
+    assert not one.proves(epoch)
+    with one.hold(None) as held, pytest.raises(Fenced):
+        held.prove(epoch)
+    with two.hold(None) as held, pytest.raises(Fenced):
+        held.prove(epoch)
+
+
+def test_whose_files_are_still_to_be_renewed_owns_nothing(layout: Layout) -> None:
+    leave(layout, LockRecord(KEY, "one", 3, (2,)))
+    one = fence(layout)
+
+    assert not one.proves(3)
+    assert one.epoch_of(LockRecord(KEY, "one", 3, (2,)), KEY) is None
+    assert one.epoch_of(LockRecord(KEY, "one", 3), KEY) == 3
+    with one.hold(None) as held, pytest.raises(Fenced):
+        held.prove(3)
+
+
+def test_who_cannot_read_the_lock_proves_nothing(layout: Layout) -> None:
+    one = fence(layout)
+    assert not one.proves(0)
+    epoch = claim(one)
+    layout.lock(STEM).unlink()
+    assert not one.proves(epoch)
+
+
+def test_a_look_sees_who_owns_it_now(layout: Layout) -> None:
+    one, two = fence(layout), fence(layout, "two")
+    assert one.peek() is None
+
+    claim(two)
+    assert one.peek() == one.peek() == LockRecord(KEY, "two", 1)
+    claim(two, anew=True)
+    claim(two, "telegram:longer")
+    assert one.peek() == LockRecord("telegram:longer", "two", 3)
+    layout.lock(STEM).unlink()
+    assert one.peek() is None
+    assert opened_below(layout) == 0
+
+
+def test_who_owns_a_key_goes_on_with_its_epoch(layout: Layout) -> None:
+    """Unless it asks for a new one."""
+    with fence(layout).hold(None) as held:
+        assert (held.claim(KEY), held.claim(KEY), held.claim(KEY, anew=True)) == (1, 1, 2)
+
+
+def test_a_claim_takes_away_what_the_one_before_left_half_done(layout: Layout) -> None:
+    """Its temporary files alone, in each folder of the key."""
+    one, two = fence(layout), fence(layout, "two")
+    epoch = claim(one)
+    folders = (layout.sessions, layout.keys, layout.archive(STEM))
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        one.temp(folder, epoch).write_bytes(b"half")
+        one.temp(folder, epoch + 7).write_bytes(b"another's")
+
+    claim(two)
+
+    assert [one.temp(folder, epoch).exists() for folder in folders] == [False] * 3
+    assert [one.temp(folder, epoch + 7).exists() for folder in folders] == [True] * 3
+
+
+def test_what_an_overtaken_one_may_still_write_to_is_renewed_by_the_next_claim(layout: Layout) -> None:
+    """Who overtook it died before that: the files get new inodes, the same bytes, and that is noted."""
+    leave(layout, LockRecord(KEY, "two", 5, (3, 4)))
+    paths = [layout.transcript(STEM), layout.journal(STEM)]
+    for path in paths:
+        path.write_bytes(b"x" * 70_000)
+    frozen = [path.open("rb+") for path in paths]
+    half = fence(layout).temp(layout.sessions, 3)
+    half.write_bytes(b"half")
+
+    assert claim(fence(layout)) == 6
+
+    assert fence(layout).peek() == LockRecord(KEY, "one", 6)
+    assert not half.exists()
+    for file, path in zip(frozen, paths, strict=True):
+        file.write(b"late")
+        file.close()
+        assert path.read_bytes() == b"x" * 70_000
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def test_a_file_stands_there_when_its_block_ends(layout: Layout, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with fence(layout).hold(None) as held:
+        held.claim(KEY)
+        with held.replacing(path, new=True) as fd:
+            os.write(fd, b"one")
+            assert not path.exists()
+        with pytest.raises(FileExistsError), held.replacing(path, new=True) as fd:
+            os.write(fd, b"two")
+        assert path.read_bytes() == b"one"
+        with held.replacing(path) as fd:
+            os.write(fd, b"two")
+        assert path.read_bytes() == b"two"
+
+        folder = held.temp(tmp_path)
+        folder.mkdir()
+        (folder / "left by a killed writer").touch()
+        held.remove(path)
+        assert not path.exists()
+        assert not folder.exists()
+        held.remove(path)
+
+
+def test_whose_lock_was_replaced_gets_no_name_and_takes_none_away(layout: Layout, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"theirs")
+    with fence(layout).hold(None) as held:
+        held.claim(KEY)
+        held.check()
+        layout.lock(STEM).unlink()
+        leave(layout, LockRecord(KEY, "two", 2))
+
+        with pytest.raises(Fenced):
+            held.check()
+        with pytest.raises(Fenced):
+            held.remove(path)
+        with pytest.raises(Fenced), held.replacing(path) as fd:
+            os.write(fd, b"ours")
+        with pytest.raises(Fenced):
+            held.claim(KEY, anew=True)
+    assert path.read_bytes() == b"theirs"
+
+
+# -- holding ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_one_holds_it_at_a_time(layout: Layout, kept: bool) -> None:
+    one, two = fence(layout, kept=kept), fence(layout, "two")
+    for _ in range(2):
+        with one.hold(None), pytest.raises(Busy):
+            two.hold(None)
+        assert is_free(layout)
+        with two.hold(None), pytest.raises(Busy):
+            one.hold(None)
+    assert not list(layout.keys.glob(".*.tmp"))
+
+
+def test_the_file_is_kept_open_where_that_is_wanted(layout: Layout) -> None:
+    files = OpenFiles()
+    one, two = Fence(layout, STEM, owner="one", kept=files), fence(layout, "two")
+    for each, open_after in ((two, 0), (one, 1), (one, 1), (two, 1)):
+        claim(each)
+        assert opened_below(layout) == open_after
+    with one.hold(None), pytest.raises(Busy):
+        two.hold(None)
+    files.close()
+    assert opened_below(layout) == 0
+
+
+def test_a_lock_that_was_replaced_is_not_the_one_that_is_kept(layout: Layout) -> None:
+    files = OpenFiles()
+    one = Fence(layout, STEM, owner="one", kept=files)
+    claim(one)
+    layout.lock(STEM).unlink()
+    leave(layout, LockRecord(KEY, "two", 9))
+
+    assert claim(one) == 10
+    assert json.loads(layout.lock(STEM).read_bytes())["epoch"] == 10
+    files.close()
+
+
+def test_a_lock_that_cannot_be_read_is_let_go_of(layout: Layout) -> None:
+    leave(layout, LockRecord(KEY, "two", 9))
+    layout.lock(STEM).write_text('{"v": 2, "epoch": 1}')
+
+    with pytest.raises(NewerFormat):
+        fence(layout).hold(None)
+
+    assert is_free(layout)
+    assert opened_below(layout) == 0
+
+
+def test_a_folder_that_is_none_is_one_clear_error(layout: Layout) -> None:
+    layout.keys.parent.mkdir(exist_ok=True)
+    layout.keys.write_text("no folder")
+
+    with pytest.raises(StoreError, match="cannot be opened") as caught:
+        fence(layout).hold(None)
+    assert str(layout.lock(STEM)) in caught.value.hint
+
+
+def test_the_names_of_temporary_files_are_those_of_the_stem() -> None:
+    marks = {temp_mark(stem) for stem in (STEM, "telegram_2", "\ud800")}
+
+    assert {len(mark) for mark in marks} == {16}
+    assert len(marks) == 3

@@ -1,0 +1,293 @@
+"""Where a history begins and ends, what is left out of it, and how much of it fits: each at its edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from session.models.tokens import estimate_messages
+from session.transcript.history import (
+    HistoryWindow,
+    before_turn,
+    deleted,
+    is_deletion,
+    is_message,
+    is_record,
+    kept_from,
+    newest_overlay,
+    sendable,
+    start_of,
+    summary_message,
+    visible,
+)
+from tests.session.transcript.test_history import exchange, line, seen, texts, tool_round
+
+NOTE = line("system", "", kind="note")
+
+
+def overlay(first_kept: object, text: object = "the gist") -> dict[str, Any]:
+    return line("system", text, kind="overlay", first_kept=first_kept)
+
+
+def windowed(lines: list[dict[str, Any]], window: HistoryWindow, running: str | None = None) -> list[Any]:
+    return texts(visible(lines, last_consolidated=0, running_id=running, window=window))
+
+
+def test_what_is_a_message_and_what_is_a_record_of_ours() -> None:
+    assert all(is_message({"role": role}) for role in ("user", "assistant", "tool", "system"))
+    assert not any(is_message(each) for each in ({"role": "odd"}, {}, {"role": ["user"]}))
+    assert not is_message({"role": "user", "_type": "metadata"})
+    assert is_record(NOTE)
+    assert not is_record(line("user", "", kind="note"))
+    assert not is_record(line("system", "", kind=3))
+
+
+@pytest.mark.parametrize(
+    ("first_kept", "at", "kept"),
+    [
+        (0, 5, 0),
+        (4, 5, 4),
+        (5, 5, 5),
+        (6, 5, 5),
+        (7, 5, None),
+        (-1, 5, None),
+        (True, 5, None),
+        (None, 5, None),
+    ],
+)
+def test_an_overlay_keeps_from_a_place_before_it(first_kept: object, at: int, kept: int | None) -> None:
+    """At most from itself; an import once wrote the line behind it."""
+    assert kept_from(overlay(first_kept), at) == kept
+
+
+def test_only_an_overlay_of_ours_keeps() -> None:
+    assert kept_from(overlay(1) | {"kind": "note"}, 5) is None
+    assert kept_from(overlay(1) | {"role": "user"}, 5) is None
+
+
+def test_the_newest_overlay_that_points_at_a_message() -> None:
+    """Found in a part of the session as in the whole of it."""
+    lines = [
+        overlay(0, "first"),
+        *exchange(1),
+        overlay(2, "second"),
+        overlay(99, "broken"),
+        line("user", "q"),
+    ]
+
+    found = newest_overlay(lines)
+    assert found is not None
+    assert (found["content"], found["first_kept"]) == ("second", 2)
+    part = newest_overlay(lines[2:], start=2)
+    assert part == found
+    assert newest_overlay(lines[:1]) is not None
+    assert newest_overlay([line("user", "q", kind="overlay", first_kept=0)]) is None
+
+
+def test_the_history_begins_behind_records_and_with_the_question() -> None:
+    lines = [*exchange(0), NOTE, NOTE, *exchange(1), NOTE]
+
+    assert [start_of(lines, at) for at in range(8)] == [0, 0, 4, 4, 4, 4, 7, 7]
+    assert start_of(lines, 8) == 0
+    assert start_of([], 0) == 0
+    assert start_of([NOTE, *exchange(0)], 0) == 1
+
+
+def test_where_no_question_stands_before_a_result_goes_back_to_its_call() -> None:
+    call, result = tool_round("a", "r")
+
+    assert start_of([line("assistant", "x"), call, result, result, line("assistant", "y")], 3) == 1
+    assert start_of([result, result], 1) == 0
+    assert start_of([line("assistant", "x"), line("assistant", "y"), result], 1) == 1
+    assert start_of([line("user", "q"), result], 1) == 0
+
+
+def test_a_summary_is_told_to_the_model_or_said_by_it() -> None:
+    lines = [*exchange(0), overlay(1), *exchange(1)]
+
+    [summary, *rest] = visible(lines, last_consolidated=0, running_id=None, summary_role="assistant")
+
+    assert summary == {"role": "assistant", "content": "<summary>\nthe gist\n</summary>"}
+    assert summary == summary_message("the gist", "assistant")
+    assert texts(rest) == ["a0", "q1", "a1"]
+
+
+def test_what_the_model_said_before_any_person_is_left_out_without_a_summary() -> None:
+    lines = [line("assistant", "hello"), line("system", "foreign"), line("user", "q"), line("assistant", "a")]
+
+    assert seen(lines) == ["foreign", "q", "a"]
+    assert seen(lines[:2]) == ["foreign"]
+
+
+def test_what_was_withdrawn_and_what_was_deleted_is_not_sent() -> None:
+    """In a part of the session as in the whole of it; what points behind itself withdraws nothing."""
+    lines = [
+        *exchange(0),
+        *exchange(1, message_id="m1"),
+        line("system", "", kind="undo", **{"from": 1}),
+        *exchange(2),
+        line("system", "", kind="undo", **{"from": 99}),
+        line("system", "", kind="note", **{"from": 0}),
+        line("system", "foreign"),
+    ]
+
+    assert list(sendable(lines)) == [0, 5, 6, 9]
+    assert list(sendable(lines[3:], start=3)) == [5, 6, 9]
+    undo = line("system", "", kind="undo", **{"from": 1})
+    assert list(sendable([*exchange(0), undo])) == [0]
+    assert list(sendable([undo])) == []
+
+
+def test_a_deletion_takes_its_exchange_and_nothing_that_came_later() -> None:
+    """Of a turn that served other messages too, the message's own line alone."""
+    gone = line("system", "", kind="note", edits="m1", deleted=True)
+    lines = [
+        *exchange(0, message_id="m0"),
+        *exchange(1, message_id="m1"),
+        gone,
+        *exchange(2, message_id="m1"),
+    ]
+
+    assert is_deletion(gone)
+    for other in (gone | {"deleted": 1}, gone | {"kind": "undo"}, gone | {"role": "user"}):
+        assert not is_deletion(other)
+        assert deleted([*exchange(1, message_id="m1"), other]) == set()
+    assert deleted(lines) == {2, 3}
+    assert deleted(lines[3:], start=3) == {3}
+    assert deleted(lines[:4]) == set()
+
+    shared = [*exchange(1, message_id="m1"), gone]
+    shared[1] = shared[1] | {"answers": ["m1", "m2"]}
+    assert deleted(shared) == {0}
+    entered = [*exchange(1, message_id="m1"), line("user", "more", message_id="m3", part_of="m1"), gone]
+    assert deleted(entered) == {0}
+    assert deleted([line("user", "q"), line("assistant", "a", answers="m1"), gone | {"edits": "x"}]) == set()
+
+
+def test_so_many_messages_before_the_running_turn_are_sent() -> None:
+    lines = [*exchange(0), *exchange(1), line("user", "now", message_id="m")]
+
+    assert windowed(lines, HistoryWindow(2), "m") == ["q1", "a1", "now"]
+    assert windowed(lines, HistoryWindow(3), "m") == ["q1", "a1", "now"]
+    assert windowed(lines, HistoryWindow(4), "m") == ["q0", "a0", "q1", "a1", "now"]
+    assert windowed(lines, HistoryWindow(0), "m") == ["now"]
+    many = [each for number in range(60) for each in exchange(number)]
+    assert len(windowed(many, HistoryWindow())) == 50
+
+
+def test_so_many_tokens_are_sent_to_the_last_one() -> None:
+    """From the first question on from which all fits; the running turn always."""
+    lines = [line("user", "q" * 40), line("assistant", "a" * 40), *exchange(1)]
+    lines += [line("user", "now", message_id="m")]
+    whole = estimate_messages(visible(lines, last_consolidated=0, running_id="m"))
+
+    def sent(tokens: int) -> int:
+        return len(windowed(lines, HistoryWindow(50, tokens), "m"))
+
+    assert sent(whole) == 5
+    assert sent(whole - 1) == 3
+    assert [sent(tokens) for tokens in (3, 2, 0)] == [3, 1, 1]
+    words = [line("user", "x" * 199_996), line("user", "y", message_id="m")]
+    assert len(windowed(words, HistoryWindow(), "m")) == 2
+    words[0]["content"] += "x"
+    assert len(windowed(words, HistoryWindow(), "m")) == 1
+
+
+def test_behind_a_summary_that_fits_any_message_may_come_first() -> None:
+    """Where something had to go, the rest begins with a question again."""
+    lines = [*exchange(0), overlay(1), *exchange(1), line("user", "now", message_id="m")]
+    whole = estimate_messages(visible(lines, last_consolidated=0, running_id="m"))
+
+    def sent(window: HistoryWindow) -> list[Any]:
+        return windowed(lines, window, "m")[1:]
+
+    assert sent(HistoryWindow(50, whole)) == ["a0", "q1", "a1", "now"]
+    assert sent(HistoryWindow(50, whole - 1)) == ["q1", "a1", "now"]
+    assert sent(HistoryWindow(3, whole)) == ["a0", "q1", "a1", "now"]
+    assert sent(HistoryWindow(2, whole)) == ["q1", "a1", "now"]
+    assert sent(HistoryWindow(1, whole)) == ["now"]
+
+
+def test_who_selects_sees_what_was_before_the_turn() -> None:
+    """And chooses by place among that; the turn goes along whole."""
+    lines = [NOTE, *exchange(0), *exchange(1), line("user", "now", message_id="m"), NOTE]
+    before = before_turn(lines, last_consolidated=0, running_id="m")
+    assert texts(before) == ["q0", "a0", "q1", "a1"]
+    assert texts(before_turn(lines, last_consolidated=0, running_id=None))[-1] == "now"
+    given: list[Any] = []
+
+    def select(messages: Any) -> list[int]:
+        given.extend(messages)
+        return [2, 3]
+
+    sent = visible(lines, last_consolidated=0, running_id="m", select=select)
+    assert given == before
+    assert texts(sent) == ["q1", "a1", "now"]
+
+
+def test_the_running_turn_begins_with_its_newest_message() -> None:
+    """Not with an answer under its id; without an id nothing runs."""
+    call, result = tool_round("a", "y" * 500, message_id="m", reasoning_content="hm")
+    first = line("user", "try", message_id="m")
+    lines = [
+        first,
+        call,
+        result,
+        line("user", "again", message_id="m"),
+        line("assistant", "a", message_id="m"),
+    ]
+
+    sent = visible(lines, last_consolidated=0, running_id="m", keep_results=0)
+    assert "reasoning_content" not in sent[1]
+    assert sent[2]["content"].startswith("[ls: truncated")
+    sent = visible(lines[:3], last_consolidated=0, running_id="m", keep_results=0)
+    assert sent[1]["reasoning_content"] == "hm"
+    assert sent[2]["content"] == "y" * 500
+    nobody = [line("user", "q", message_id=None), line("assistant", "a", reasoning_content="hm")]
+    assert "reasoning_content" not in visible(nobody, last_consolidated=0, running_id=None)[1]
+
+
+def test_an_id_that_was_used_before_the_turn_is_another_one_in_it() -> None:
+    old = [line("user", "q"), *tool_round("a", "r")]
+    new = [line("user", "now", message_id="m"), *tool_round("a", "s")]
+
+    sent = visible([*old, *new], last_consolidated=0, running_id="m")
+
+    assert [each["tool_call_id"] for each in sent if each["role"] == "tool"] == ["a", "a_2"]
+
+
+def test_a_silent_message_stays_where_nothing_follows() -> None:
+    silent = line("user", "", message_id="m")
+
+    assert seen([*exchange(0), silent], running="m") == ["q0", "a0", ""]
+    assert seen([*exchange(0), line("user", ""), line("user", "now", message_id="m")], running="m") == [
+        "q0",
+        "a0",
+        "now",
+    ]
+    assert seen([*exchange(0), line("user", "")]) == ["q0", "a0", ""]
+
+
+def test_the_files_of_a_message_are_named_or_shown_the_newest_first() -> None:
+    """Those of its own message alone; who shows them hears which are of the running turn."""
+    file = {"name": "a.txt", "path": "media/a.txt", "mime": "text/plain", "size": 3}
+    lines = [
+        line("user", "old", attachments=[file]),
+        line("assistant", "a", attachments=[file]),
+        line("user", "now", message_id="m", attachments=[file]),
+    ]
+    named = seen(lines, running="m")
+    assert named[1] == "a"
+    assert all("a.txt" in named[at] for at in (0, 2))
+
+    asked: list[tuple[str, bool]] = []
+
+    class Showing:
+        def content(self, text: str, line: Any, *, newest: bool) -> str:
+            asked.append((text, newest))
+            return f"shown {text}"
+
+    sent = visible(lines, last_consolidated=0, running_id="m", show=Showing())  # type: ignore[arg-type]
+    assert texts(sent) == ["shown old", "a", "shown now"]
+    assert asked == [("now", True), ("old", False)]
