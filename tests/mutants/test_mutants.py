@@ -78,7 +78,7 @@ def test_what_no_test_notices_is_told_until_a_test_or_a_reason_comes(tmp_path: P
     # It goes on with what survived alone: the missing test has come, and a reason is left over.
     make_toy(
         tmp_path,
-        f'["toy.py"]\n{json.dumps(YEARS, ensure_ascii=False)} = "nobody is as exact"\n',
+        f'["toy.py".left]\n{json.dumps(YEARS, ensure_ascii=False)} = "nobody is as exact"\n',
         TESTS.replace("is_grown(3)", "is_grown(1)"),
     )
     second = run(tmp_path, "--module", "toy")
