@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.record import HERE, Sum, read_sums, reasons
+from tests.mutants.record import HERE, Accepted, Count, Reasons, Sum, count, read_sums, reasons
 
 ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
@@ -15,8 +15,8 @@ _HEAD = """# Mutants
 them: a fault that no test notices is a test that is missing, or code that nobody needs. This page is written
 by the run; [how it is done](#how-it-is-done) stands below.
 
-| module | mutants | killed | timed out | survived | noticed |
-|---|---:|---:|---:|---:|---:|
+| module | mutants | killed | timed out | left | the same program | noticed |
+|---|---:|---:|---:|---:|---:|---:|
 """
 _HOW = """
 ## How it is done
@@ -40,36 +40,38 @@ make mutants JOBS=1                   # one at a time instead of two
 - A mutant is timed out where a test takes six times as long as it does otherwise, and 10 seconds, or 5 of the
   processor: it waits for what never comes, or is in a loop that does not end. That counts as noticed.
 - What survives needs a reason in `tests/mutants/accepted.toml`, which names it by function and words, not by
-  line. The run fails where a reason is missing, where one is no longer needed, and below 95 % of all.
+  line. One that is the same program for whoever uses it does not count. The run fails where a reason is
+  missing, where one is no longer needed, and below 95 % of all.
 - The verdicts so far are kept in `build/mutants`. They hold while the module is the same; what survived is
   tried again when its tests have changed.
 """
 
 
-def page(sums: Sequence[Sum], accepted: Mapping[str, Mapping[str, str]]) -> str:
+def page(sums: Sequence[Sum], accepted: Reasons) -> str:
     """Write the page."""
-    rows = [_row(f"`{each.file}`", [each]) for each in sums]
-    parts = [_HEAD, "\n".join([*rows, _row("all", sums)]), "\n"]
+    rows = [_row(f"`{each.file}`", count([each], accepted)) for each in sums]
+    parts = [_HEAD, "\n".join([*rows, _row("all", count(sums, accepted))]), "\n"]
     if any(each.survivors for each in sums):
         parts.append("\n## What survived, and why it stays\n")
     for each in sums:
         if each.survivors:
-            parts += [f"\n`{each.file}`\n\n", *_survivors(each, accepted.get(each.file, {}))]
+            parts += [f"\n`{each.file}`\n\n", *_survivors(each, accepted.get(each.file, Accepted()))]
     return "".join(parts) + _HOW
 
 
-def _row(name: str, sums: Sequence[Sum]) -> str:
-    mutants, survived = sum(each.mutants for each in sums), sum(len(each.survivors) for each in sums)
-    timed_out = sum(len(each.timed_out) for each in sums)
-    share = 1 - survived / mutants if mutants else 1.0
-    killed = sum(each.killed for each in sums)
-    return f"| {name} | {mutants} | {killed} | {timed_out} | {survived} | {share:.1%} |"
+def _row(name: str, found: Count) -> str:
+    numbers = (found.mutants, found.killed, found.timed_out, found.left, found.same)
+    return f"| {name} | {' | '.join(map(str, numbers))} | {found.share:.1%} |"
 
 
-def _survivors(each: Sum, why: Mapping[str, str]) -> list[str]:
-    return [
-        f"- line {survivor.line}, ``{survivor.key}``: {why.get(survivor.key, '**no reason yet**')}\n"
+def _survivors(each: Sum, why: Accepted) -> list[str]:
+    said = [
+        (survivor, "the same program: " if survivor.key in why.same else "", why.of(survivor))
         for survivor in each.survivors
+    ]
+    return [
+        f"- line {survivor.line}, ``{survivor.key}``: {kind}{reason or '**no reason yet**'}\n"
+        for survivor, kind, reason in said
     ]
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,55 @@ class Sum:
     timed_out: tuple[str, ...]
     survivors: tuple[Survivor, ...]
 
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Why survivors of a module stay, by their keys.
+
+    ``same``: it is the same program for whoever uses it. ``left``: it is not, and nobody would miss a test.
+    """
+
+    same: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, survivor: Survivor) -> str:
+        """Return the reason; empty where there is none."""
+        return self.same.get(survivor.key) or self.left.get(survivor.key, "")
+
+
+Reasons = Mapping[str, Accepted]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The mutants of some modules; those that are the same program count as none."""
+
+    mutants: int
+    killed: int
+    timed_out: int
+    left: int
+    same: int
+
     @property
     def share(self) -> float:
         """How many of them were noticed, from 0 to 1."""
-        return 1 - len(self.survivors) / self.mutants if self.mutants else 1.0
+        return 1 - self.left / (self.mutants - self.same) if self.mutants > self.same else 1.0
+
+
+def count(sums: Sequence[Sum], accepted: Reasons) -> Count:
+    """Add modules up."""
+    same = sum(
+        survivor.key in accepted.get(each.file, Accepted()).same
+        for each in sums
+        for survivor in each.survivors
+    )
+    return Count(
+        sum(each.mutants for each in sums),
+        sum(each.killed for each in sums),
+        sum(len(each.timed_out) for each in sums),
+        sum(len(each.survivors) for each in sums) - same,
+        same,
+    )
 
 
 def targets(table: Path) -> list[Target]:
@@ -48,9 +93,9 @@ def targets(table: Path) -> list[Target]:
     return [Target(row["file"], tuple(row["tests"])) for row in rows]
 
 
-def reasons(file: Path) -> dict[str, dict[str, str]]:
-    """Read why survivors stay: by the module's file, by the survivor's key."""
-    return tomllib.loads(file.read_text())
+def reasons(file: Path) -> dict[str, Accepted]:
+    """Read why survivors stay, by the module's file."""
+    return {name: Accepted(**kinds) for name, kinds in tomllib.loads(file.read_text()).items()}
 
 
 class Progress:
@@ -120,21 +165,21 @@ def write_sums(file: Path, sums: Sequence[Sum]) -> None:
     file.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 
-def faults_of(sums: Sequence[Sum], accepted: Mapping[str, Mapping[str, str]]) -> list[str]:
+def faults_of(sums: Sequence[Sum], accepted: Reasons) -> list[str]:
     """Say what is wrong with a result: survivors without a reason, reasons without a survivor, the share."""
     found = []
     for each in sums:
-        why = accepted.get(each.file, {})
+        why = accepted.get(each.file, Accepted())
         keys = {survivor.key for survivor in each.survivors}
         found += [
             f"{each.file}:{survivor.line} survived without a reason: {survivor.key}"
             for survivor in each.survivors
-            if survivor.key not in why
+            if not why.of(survivor)
         ]
-        found += [f"{each.file}: no survivor any more: {key}" for key in why if key not in keys]
-    total, survived = sum(each.mutants for each in sums), sum(len(each.survivors) for each in sums)
-    if total and 1 - survived / total < WANTED:
-        found.append(
-            f"{1 - survived / total:.1%} of {total} mutants were noticed, and {WANTED:.0%} are wanted"
-        )
+        found += [
+            f"{each.file}: no survivor any more: {key}" for key in (*why.same, *why.left) if key not in keys
+        ]
+    all_ = count(sums, accepted)
+    if all_.share < WANTED:
+        found.append(f"{all_.share:.1%} of {all_.mutants} mutants were noticed, and {WANTED:.0%} are wanted")
     return found

@@ -55,13 +55,23 @@ async def test_what_is_young_is_looked_at_again(server: DiscordServer, general: 
 
 async def test_a_channel_of_unknown_shape_costs_itself(server: DiscordServer, state: Path) -> None:
     guild = server.guild("home")
-    odd, sound = server.channel(guild, "odd"), server.channel(guild, "sound")
-    for place in (odd, sound):
+    first, odd, last = (server.channel(guild, name) for name in ("first", "odd", "last"))
+    for place in (first, odd, last):
         old(server, place)
-    odd.id = "no number"
+    odd.last_message_id = "no number"
     async with rig(server, state) as rigged:
         assert not await rigged.sweep()
-        assert rigged.read() == [sound.id]
+        assert rigged.read() == [first.id, last.id]
+
+
+async def test_what_was_read_before_a_restart_is_not_read_again(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    old(server, general)
+    for read in ([general.id], []):
+        async with rig(server, state) as rigged:
+            assert not await rigged.sweep()
+            assert rigged.read() == read
 
 
 @pytest.mark.parametrize(("status", "soon"), [(403, False), (503, True)])

@@ -82,6 +82,7 @@ def test_the_newest_overlay_that_points_at_a_message() -> None:
     part = newest_overlay(lines[2:], start=2)
     assert part == found
     assert newest_overlay(lines[:1]) is not None
+    assert newest_overlay([*exchange(0), overlay(4)]) is None
     assert newest_overlay([line("user", "q", kind="overlay", first_kept=0)]) is None
 
 
@@ -99,6 +100,7 @@ def test_where_no_question_stands_before_a_result_goes_back_to_its_call() -> Non
 
     assert start_of([line("assistant", "x"), call, result, result, line("assistant", "y")], 3) == 1
     assert start_of([result, result], 1) == 0
+    assert start_of([line("assistant", "x"), line("assistant", "y"), line("user", "q")], 1) == 1
     assert start_of([line("assistant", "x"), line("assistant", "y"), result], 1) == 1
     assert start_of([line("user", "q"), result], 1) == 0
 
@@ -174,6 +176,7 @@ def test_so_many_messages_before_the_running_turn_are_sent() -> None:
     assert windowed(lines, HistoryWindow(0), "m") == ["now"]
     many = [each for number in range(60) for each in exchange(number)]
     assert len(windowed(many, HistoryWindow())) == 50
+    assert len(windowed([*many, line("user", "q")], HistoryWindow())) == 49
 
 
 def test_so_many_tokens_are_sent_to_the_last_one() -> None:

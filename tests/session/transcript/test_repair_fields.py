@@ -154,6 +154,12 @@ def test_results_stand_behind_their_call_in_the_order_of_the_calls_that_are_lost
     history = [asked("a", "b", "c"), result("c"), result("a"), said()]
 
     assert repair(history) == [asked("a", "b", "c"), result("c"), result("a"), lost("b"), said()]
+    assert repair([asked("a", "b", "c"), result("a"), result("c")]) == [
+        asked("a", "b", "c"),
+        result("a"),
+        lost("b"),
+        result("c"),
+    ]
     assert repair([asked("a", "b"), said()]) == [asked("a", "b"), lost("a"), lost("b"), said()]
 
 
