@@ -18,7 +18,7 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.shares import owners
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.queue.rabbitmq.wire import Sending
-from gateway.testing import ADA, post
+from gateway.testing_posts import ADA, post
 from session.transcript.key import slot_of
 from tests.support import forked
 

@@ -25,6 +25,7 @@ ALONE = (
     "CONTRIBUTING.md",
     "chaos.md",
     "fuzzing.md",
+    "mutants.md",
     "install.md",
     "systemd.md",
     "docker.md",
@@ -43,7 +44,6 @@ PACKAGES = "installs a package on the machine, or from a registry"
 DOCKER = "needs a Docker that runs; tests/deploy/test_images.py reads what it would be given"
 CLUSTER = "needs a cluster; tests/deploy/test_images.py reads what it would be given"
 USERS = "makes, asks for or removes users and folders of the machine; tests/deploy/test_deb.py types it"
-DOWNGRADES = "tests/system/test_earlier_workspaces.py"
 TESTS = "is how these tests are run"
 STOPPED = "needs all daemons to be stopped; tests/system/test_earlier_workspaces.py types it"
 # The beginnings of commands that are not typed here, and why.
@@ -67,6 +67,7 @@ NOT_HERE = {
     "make test": TESTS,
     "make check": TESTS,
     "make fuzz": "takes minutes; tests/fuzz/test_corpora.py reads what it found",
+    "make mutants": "takes minutes; tests/mutants/test_mutants.py runs it over a module of its own",
     "chat-gateway downgrade": STOPPED,
     "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
 }
@@ -79,6 +80,7 @@ ELSEWHERE = {
     "chat-gateway run --role session": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --workers 4": "needs RabbitMQ; tests/system/test_workers.py runs such",
     "chat-gateway onboard": "is typed from nothing",
+    "chat-gateway downgrade": STOPPED,
     "chat-gateway memory erase --person ada": "asks first; tests/system/test_erasing.py types it",
     "chat-gateway completion fish | source": "is for fish; tests/system/test_completion.py types it there",
 }

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox
 from gateway.queue.rabbitmq.topology import partition_of
-from gateway.testing import BOB, collect, post
+from gateway.testing_posts import BOB, collect, post
 from session.transcript.key import slot_of
 from tests.gateway.on_rabbit import by_key, fill, held_by_a_victim, opened
 from tests.support.broker import Broker

@@ -12,7 +12,7 @@ import pytest
 from gateway.queue.mailbox import INBOUND, ParkedAs
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending
-from gateway.testing import ADA, collect, post
+from gateway.testing_posts import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
 from tests.support.foreign import slot

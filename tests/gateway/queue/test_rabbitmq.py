@@ -15,7 +15,8 @@ from gateway.errors import LetterLost, MailboxDown, TopologyMismatch
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.topology import partition_of
-from gateway.testing import ADA, BOB, WEB, MailboxContract, collect, ids, park_one, post, put_all
+from gateway.testing import MailboxContract
+from gateway.testing_posts import ADA, BOB, WEB, collect, ids, park_one, post, put_all
 from session.transcript.key import slot_of
 from tests.gateway.on_rabbit import (
     foreign,

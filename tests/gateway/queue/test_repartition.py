@@ -18,7 +18,7 @@ from gateway.queue.rabbitmq.declare import Topology
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.repartition import Moved, StillServed, repartition
 from gateway.queue.rabbitmq.topology import Names
-from gateway.testing import ADA, collect, post
+from gateway.testing_posts import ADA, collect, post
 from tests.gateway.on_rabbit import ROOT, first_seen, opened, put_surely, send_bare, serving, until_ready
 from tests.support.broker import Broker
 from tests.support.foreign import foreign, inbound

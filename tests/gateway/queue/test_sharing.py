@@ -12,7 +12,7 @@ from gateway.errors import LetterLost, MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.topology import Names, partition_of
-from gateway.testing import ADA, collect, ids, post, put_all
+from gateway.testing_posts import ADA, collect, ids, post, put_all
 from session.transcript.key import slot_of
 from tests.gateway.on_rabbit import first_seen, foreign, opened, put_surely, serving, sharers
 from tests.support.broker import Broker

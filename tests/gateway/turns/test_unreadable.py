@@ -13,7 +13,7 @@ from channels.errors import Unreadable
 from channels.message import read_inbound
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
-from gateway.testing import collect
+from gateway.testing_posts import collect
 from gateway.turns import unreadable
 from gateway.turns.events import Events
 from gateway.turns.notices import Notices

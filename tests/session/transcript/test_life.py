@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import orjson
-
 from session.transcript.life import Step, in_order, of_journal, of_lines
 from session.transcript.line import make_line
 
@@ -18,7 +16,8 @@ def at(second: int) -> str:
 
 
 def line(role: str, second: int, **fields: Any) -> bytes:
-    return orjson.dumps(make_line(role, "words", at(second), **fields))
+    # The standard library writes numbers of any length.
+    return json.dumps(make_line(role, "words", at(second), **fields), separators=(",", ":")).encode()
 
 
 def told(steps: list[Step]) -> list[str]:
@@ -59,7 +58,7 @@ def test_what_comes_after_a_turn_is_part_of_its_life() -> None:
 
 def test_a_price_that_no_number_holds_is_told_as_none() -> None:
     usage = {"prompt": 10**400, "completion": True, "cost_usd": 10**400}
-    (model,) = of(line("assistant", 2, message_id=ME, tool_calls=[], usage=usage))[:1]
+    (model,) = of(line("assistant", 2, message_id=ME, final=True, usage=usage))[:1]
 
     assert json.loads(json.dumps(model.as_dict())) == model.as_dict()
     assert (model.fields["prompt"], model.fields["cost_usd"]) == (0, 0.0)
