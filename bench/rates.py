@@ -2,7 +2,8 @@
 
 The peers: a bare aio-pika relay and the same written with FastStream, both as durable as ours on the queue
 but without transcripts; nanobot 0.1.4.post3 and 0.3.5, whole, with transcripts that are not synced and a
-queue in memory. Ours and the relays work off a backlog in RabbitMQ; nanobot its own bus.
+queue in memory. Ours and the relays work off a backlog in RabbitMQ; of nanobot's chats each writes again once
+it is answered, since 0.3.5 answers together what waits in a chat.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ def _nanobot(peer: peers.Peer, keys: int, turns: int, *, api_base: str | None = 
             "turns": turns,
             "chats": keys,
             "size": len(TEXT),
+            "in_turn": True,
         }
         if api_base is not None:
             words["api_base"] = api_base

@@ -13,6 +13,7 @@ Only the standard library and nanobot are imported here.
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -139,8 +140,10 @@ def provider_at(api_base):
     return LiteLLMProvider(api_key="none", api_base=api_base, default_model="openai/stub")
 
 
-def loop(workspace, turns, chats=1, api_base=None, reached=None, size=0):
+def loop(workspace, turns, chats=1, api_base=None, reached=None, size=0, in_turn=False):
     """Seconds of each of ``turns`` turns of ``chats`` sessions through its whole loop; all messages wait.
+
+    ``in_turn``: a chat writes again once it is answered; newer ones answer together what waits in one chat.
 
     ``api_base`` names a server for the model; without one a stub in the process answers. ``reached`` is a
     file to which a line goes with each answer. ``size`` is the length of a message, about.
@@ -160,9 +163,15 @@ def loop(workspace, turns, chats=1, api_base=None, reached=None, size=0):
         agent = AgentLoop(bus, provider_at(api_base) if api_base else stub_provider(), Path(workspace))
         task = asyncio.create_task(agent.run())
         took = []
-        for number in range(turns):
-            text = f"message {number}".ljust(size, ".")
-            await bus.publish_inbound(InboundMessage("cli", "ada", f"direct{number % chats}", text))
+        waiting = iter(range(turns))
+
+        async def write(chat_id):
+            for number in itertools.islice(waiting, 1):
+                text = f"message {number}".ljust(size, ".")
+                await bus.publish_inbound(InboundMessage("cli", "ada", chat_id, text))
+
+        for number in range(min(chats, turns) if in_turn else turns):
+            await write(f"direct{number % chats}")
         before = time.perf_counter()
         while len(took) < turns:
             answer = await bus.consume_outbound()
@@ -175,6 +184,8 @@ def loop(workspace, turns, chats=1, api_base=None, reached=None, size=0):
             if reached:
                 with Path(reached).open("a") as file:
                     file.write(f"{answer.chat_id}\n")
+            if in_turn:
+                await write(answer.chat_id)
         agent.stop()
         task.cancel()
         await asyncio.wait([task], timeout=10)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -76,6 +77,13 @@ NANOBOT_014_LOOP = Peer(
 # Its own start brings hundreds of packages: they are what it is.
 NANOBOT_035_LOOP = Peer("nanobot-0.3.5-loop", (), ("nanobot-ai==0.3.5",))
 FASTSTREAM = Peer("faststream-0.7.8", (), ("aio-pika==10.2.1", "faststream[rabbit]==0.7.8", "uvloop==0.23.0"))
+
+
+def _tokenizers() -> Path:
+    """The tables of tiktoken that LiteLLM brings, found without importing it."""
+    found = importlib.util.find_spec("litellm")
+    assert found is not None and found.submodule_search_locations
+    return Path(found.submodule_search_locations[0]) / "litellm_core_utils" / "tokenizers"
 
 
 def python(peer: Peer) -> Path:
@@ -162,4 +170,6 @@ def _environment(home: Path) -> dict[str, str]:
         "TZ": "UTC",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+        # Newer ones count tokens, and would fetch the table for it again and again where no network is.
+        "TIKTOKEN_CACHE_DIR": str(_tokenizers()),
     }
