@@ -203,6 +203,8 @@ async def _firsts() -> Samples:
     """Return the seconds to the first word, through the gateway and by LiteLLM alone."""
     waits: Samples = {"ours": [], "peer": []}
     os.environ.setdefault("OPENAI_API_KEY", "none")
+    # It would fetch its prices from the network meanwhile.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     async with model_process(Path(os.devnull)) as (model, _):
         config = {"model.name": MODEL, "model.api_base": model, "model.api_key": "none"}
         with folder() as workspace, process(workspace, config, role="all") as daemon:
