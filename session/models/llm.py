@@ -318,6 +318,9 @@ async def _read(arguments: Mapping[str, Any], answer: Assembly, written: Written
         async for chunk in _pieces(stream):
             if text := answer.add(chunk):
                 written(text)
+                if written.shown:
+                    # Of pieces that came together the first would else be seen when the last was read.
+                    await asyncio.sleep(0)
         answer.check_ended(ended=_ended(stream, answer))
 
 
