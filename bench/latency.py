@@ -210,6 +210,8 @@ async def _firsts() -> Samples:
         config = {"model.name": MODEL, "model.api_base": model, "model.api_key": "none"}
         with folder() as workspace, process(workspace, config, role="all") as daemon:
             _, url = daemon.ready()
+            # It imports LiteLLM here, which takes longer than a connection may rest.
+            await _alone(model, 0)
             async with _Client.open(url) as client:
                 for number in range(FIRST + FIRST_WARM):
                     for who, first in (

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from session.models import library
-from session.models.llm import LiteLLM
+from session.models.llm import FIRST_ROUNDS, LiteLLM
 from session.testing import prompt
 from tests.support.model_server import ModelServer
 
@@ -19,6 +19,8 @@ async def test_the_first_piece_is_seen_before_the_last_is_read(llm: LiteLLM, ser
 
     async def seen() -> int:
         await came.wait()
+        for _ in range(FIRST_ROUNDS - 1):
+            await asyncio.sleep(0)
         return len(read)
 
     looking = asyncio.create_task(seen())
