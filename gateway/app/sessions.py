@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from session.mcp.servers import McpServers
 
 
+# Between an answer and the next message of somebody who hardly reads it.
+QUIET_S = 0.5
+
+
 class SessionServices:
     """The session side of an application; ``spawning`` starts subagents where there are turns."""
 
@@ -80,7 +84,9 @@ class SessionServices:
         )
         self.former = FormerMemory(self.memory, self.facts.known, store=self.store)
         files = JobFiles(settings.workspace / "state")
-        self.jobs = Background(self.memory, store=self.store, files=files, facts=self.facts.extraction)
+        self.jobs = Background(
+            self.memory, store=self.store, files=files, facts=self.facts.extraction, quiet_s=QUIET_S
+        )
         self.mcp = _servers(settings, self.scopes)
         shared = self._shared(settings, embeddings, status, clock, observer)
         self.agents = {

@@ -22,7 +22,6 @@ from gateway.turns.event import Event
 
 log = structlog.get_logger("http")
 
-STILL_HERE_S: Final = 15.0
 # A person has to see it, since the answer waits for a word about it.
 _SHOWN_NOTICES: Final = frozenset({"approval"})
 
@@ -100,7 +99,7 @@ class CompletionStream(Response):
         yield self._chunk({"role": "assistant", "content": ""})
         written = Written()
         try:
-            async with aclosing(self._shown()) as shown:
+            async with aclosing(self._completion.events()) as shown:
                 async for each in shown:
                     if each is None:
                         yield b": still here\n\n"
@@ -119,27 +118,6 @@ class CompletionStream(Response):
         if self._usage:
             yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
         yield b"data: [DONE]\n\n"
-
-    async def _shown(self) -> AsyncGenerator[Event | Outcome | None]:
-        """Yield what the turn shows; None after each quiet time."""
-        async with aclosing(self._completion.events()) as events:
-            following: asyncio.Future[Event | Outcome] | None = None
-            try:
-                while True:
-                    following = following or asyncio.ensure_future(anext(events))
-                    await asyncio.wait((following,), timeout=STILL_HERE_S)
-                    if not following.done():
-                        yield None
-                        continue
-                    each, following = following, None
-                    try:
-                        yield each.result()
-                    except StopAsyncIteration:
-                        return
-            finally:
-                if following is not None:
-                    following.cancel()
-                    await asyncio.gather(following, return_exceptions=True)
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}

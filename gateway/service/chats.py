@@ -130,7 +130,8 @@ class ChatService:
     async def follow(self, message: Inbound, *, reads: bool = True) -> AsyncGenerator[Event | Outcome | None]:
         """Hand in a message; yield None once it is durable, what its turn shows, and at last how it ended.
 
-        Without ``reads`` the text of its answer is not wanted before its end.
+        None comes again after each ``heartbeat_s`` seconds in which nothing was shown. Without ``reads`` the
+        text of its answer is not wanted before its end.
 
         Raises:
             Conflict, MailboxDown, Closing: as ``ask``.
@@ -143,21 +144,31 @@ class ChatService:
                 return
             await self._put(message)
             yield None
-            shown: asyncio.Queue[Event] = asyncio.Queue()
+            # A client may be slow for longer than a listener may be behind: what is heard is kept here.
+            shown: asyncio.Queue[Event | None] = asyncio.Queue()
             async with aclosing(self._events(message.key, bodies, *LOOK_AFTER_S)) as events:
                 ending = asyncio.ensure_future(self._outcome(message, events, shown.put_nowait, reads=reads))
+                ending.add_done_callback(lambda _: shown.put_nowait(None))
                 try:
-                    while not ending.done() or not shown.empty():
-                        following = asyncio.ensure_future(shown.get())
-                        await asyncio.wait((following, ending), return_when=asyncio.FIRST_COMPLETED)
-                        if following.done():
-                            yield following.result()
-                        else:
-                            following.cancel()
+                    async for each in self._shown(shown):
+                        yield each
                     yield ending.result()
                 finally:
                     ending.cancel()
                     await asyncio.gather(ending, return_exceptions=True)
+
+    async def _shown(self, shown: asyncio.Queue[Event | None]) -> AsyncGenerator[Event | None]:
+        """Yield what is put there, up to the None at its end; None after each ``heartbeat_s`` seconds."""
+        while True:
+            try:
+                async with asyncio.timeout(self.heartbeat_s):
+                    each = await shown.get()
+            except TimeoutError:
+                yield None
+                continue
+            if each is None:
+                return
+            yield each
 
     async def _outcome(
         self,
@@ -270,31 +281,46 @@ class ChatService:
         self, key: str, bodies: AsyncIterator[bytes], *pauses_s: float
     ) -> AsyncGenerator[Event | None]:
         """Yield the events of ``key``; None after each pause without one. Ends when the daemon does."""
+        next_of = _Next(bodies)
         closing = asyncio.ensure_future(self.closing.wait())
-        following: asyncio.Future[bytes] | None = None
+        closing.add_done_callback(lambda _: next_of.end())
         quiet = 0
         try:
             while not self.closing.is_set():
-                if following is None:
-                    following = asyncio.ensure_future(anext(bodies))
-                pause_s = pauses_s[min(quiet, len(pauses_s) - 1)]
-                await asyncio.wait((following, closing), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
+                body = await next_of.within(pauses_s[min(quiet, len(pauses_s) - 1)])
+                if body is None:
                     quiet += 1
                     yield None
                     continue
-                body, following = following, None
-                try:
-                    event = read_event(body.result())
-                except StopAsyncIteration:
-                    return
+                event = read_event(body)
                 if event is not None and event.key == key:
                     yield event
         finally:
-            for waiting in (closing, following):
-                if waiting is not None:
-                    waiting.cancel()
-            await asyncio.gather(closing, *([following] if following else []), return_exceptions=True)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+
+
+class _Next:
+    """Waits for what is heard, in the task that asks: a task for each would come a few rounds later."""
+
+    def __init__(self, bodies: AsyncIterator[bytes]) -> None:
+        self._bodies = bodies
+        self._limit: asyncio.Timeout | None = None
+
+    async def within(self, pause_s: float) -> bytes | None:
+        """Return the next one; None where none came in time, or before ``end``."""
+        try:
+            async with asyncio.timeout(pause_s) as self._limit:
+                return await anext(self._bodies, None)
+        except TimeoutError:
+            return None
+        finally:
+            self._limit = None
+
+    def end(self) -> None:
+        """End the wait that is under way."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(0.0)
 
 
 class _Emitted:

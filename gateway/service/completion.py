@@ -32,15 +32,17 @@ class Completion:
         """Return once the message is durable. Raises as ``ChatService.accept``."""
         await anext(self._shown)
 
-    async def events(self) -> AsyncGenerator[Event | Outcome]:
-        """Yield what the turn shows, at last its outcome. Raises as ``ChatService.ask``."""
+    async def events(self) -> AsyncGenerator[Event | Outcome | None]:
+        """Yield what the turn shows, at last its outcome; None now and then where nothing is shown.
+
+        Raises as ``ChatService.ask``.
+        """
         async for shown in self._shown:
             if isinstance(shown, Outcome):
                 self._ended = True
             elif shown is not None:
                 self._begun = self._begun or shown.kind in ("started", "draft", "delta", "tool")
-            if shown is not None:
-                yield shown
+            yield shown
 
     async def outcome(self) -> Outcome:
         """Return how the message ended. Raises as ``ChatService.ask``."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import structlog
 
 from durable import BoundedDict, first_of
+from session.background.due import Calm, Due
 from session.background.fact_timers import FactTimers
 from session.background.job_files import BackgroundJob, JobFiles
 from session.background.report import Report, sizes
@@ -46,17 +46,6 @@ PLAIN_S = 3600.0
 NAMED_MAX = 10_000
 
 
-@dataclass(slots=True)
-class _Due:
-    at: datetime
-    tries: int = 0
-    reason: str = ""
-    # Its file was written while it was being done.
-    again: bool = False
-    # Where it writes, as far as that was looked up.
-    scope: str = ""
-
-
 class Background:
     """Does the jobs, each once over all processes, and keeps those that cannot be done yet.
 
@@ -67,6 +56,7 @@ class Background:
         clock: the time now, aware.
         sleep: waits that many seconds.
         facts: draws facts from sessions that are idle; None: none are drawn.
+        quiet_s: what a turn asks for begins when none has ended for so long, or five seconds later.
     """
 
     def __init__(
@@ -78,6 +68,7 @@ class Background:
         facts: FactExtraction | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
+        quiet_s: float = 0.0,
     ) -> None:
         self._memory = memory
         self._titles, self._store = SessionTitles(memory, store), store
@@ -87,7 +78,8 @@ class Background:
         self._facts = facts
         idle_s = facts.rules.idle_s if facts is not None else 0.0
         self._timers = FactTimers(files, idle_s=idle_s, clock=clock, sleep=sleep)
-        self._due: dict[BackgroundJob, _Due] = {}
+        self._calm = Calm(quiet_s, clock)
+        self._due: dict[BackgroundJob, Due] = {}
         self._running: set[BackgroundJob] = set()
         self._named: BoundedDict[str, None] = BoundedDict(NAMED_MAX)
         self._changed = asyncio.Event()
@@ -100,12 +92,13 @@ class Background:
 
     def turn_ended(self, session: View) -> None:
         """See whether enough messages wait, and whether a name is missing; what is due stays so."""
+        self._calm.disturb()
         rules = self._memory.of(agent_in(session.metadata)).rules
         if len(session) - session.last_consolidated >= rules.window:
-            self._put(BackgroundJob(session.key))
+            self._put(BackgroundJob(session.key), gives_way=True)
         unnamed = not session.metadata.get("name") and session.session_id not in self._named
         if unnamed and session.finals():
-            self._put(BackgroundJob(session.key, session.session_id, "name"))
+            self._put(BackgroundJob(session.key, session.session_id, "name"), gives_way=True)
         if self._facts is not None and self._facts.is_due(session):
             self._timers.begin(session.key, session.session_id)
 
@@ -246,9 +239,9 @@ class Background:
 
     # -- choosing ----------------------------------------------------------------------------------------
 
-    def _put(self, job: BackgroundJob) -> None:
+    def _put(self, job: BackgroundJob, *, gives_way: bool = False) -> None:
         if job not in self._due:
-            self._due[job] = _Due(self._clock())
+            self._due[job] = self._calm.due(gives_way=gives_way)
             self._changed.set()
 
     def _ready(self) -> list[BackgroundJob]:
@@ -263,7 +256,7 @@ class Background:
         for job, due in self._due.items():
             if len(ready) >= free:
                 break
-            if due.at <= now and job not in self._running and due.scope not in busy:
+            if self._calm.start_of(due) <= now and job not in self._running and due.scope not in busy:
                 ready.append(job)
                 busy |= {due.scope} - {""}
         return ready
@@ -273,7 +266,7 @@ class Background:
         running = (self._due[job].scope for job in self._running if job != but and job in self._due)
         return {scope for scope in running if scope}
 
-    async def _has_scope_alone(self, job: BackgroundJob, due: _Due) -> bool:
+    async def _has_scope_alone(self, job: BackgroundJob, due: Due) -> bool:
         """Say whether no other job writes where this one will; if one does, it gives up its place."""
         due.scope = ""
         scope = (await self._memory.scope_of(job.key, job.session_id)).name
@@ -284,7 +277,7 @@ class Background:
     async def _next_change(self) -> None:
         """Wait until something was put in or has ended, or the next one is due."""
         now = self._clock()
-        idle = [due.at for job, due in self._due.items() if job not in self._running]
+        idle = [self._calm.start_of(due) for job, due in self._due.items() if job not in self._running]
         times = [max(at, self._away_until or at) for at in idle]
         later = [at for at in times if at > now]
         waits: list[Coroutine[Any, Any, object]] = [self._changed.wait()]
@@ -380,7 +373,7 @@ class Background:
         if later is not None:
             self._timers.set(job, later)
 
-    def _put_off(self, job: BackgroundJob, due: _Due, until: datetime, reason: str, error: Exception) -> None:
+    def _put_off(self, job: BackgroundJob, due: Due, until: datetime, reason: str, error: Exception) -> None:
         due.at, due.tries = until, due.tries + 1
         known, due.reason = due.reason, reason
         if reason not in (known, ELSEWHERE):

@@ -61,6 +61,8 @@ def load() -> Any:
         library.num_retries = None
         # LiteLLM retries an embedding so often unless the call itself names a number.
         library.DEFAULT_MAX_RETRIES = 0
+        # It would price each answer, of a stream before its first word, for readers that it does not have.
+        library.response_cost_calculator = _nothing
         for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
             logger = logging.getLogger(name)
             # The library's own handler writes to stderr beside the log of the process.
@@ -69,6 +71,10 @@ def load() -> Any:
         asyncio.run(_rehearse(library))
         _library = library
         return library
+
+
+def _nothing(**_: Any) -> None:
+    """Say that a cost is not known: what an answer cost is counted by its usage (``prices``)."""
 
 
 async def _rehearse(library: Any) -> None:

@@ -26,6 +26,8 @@ from session.models.similarity import unit_vectors
 EMBEDDING_THREADS = 4
 # Something on the way that cuts connections on which nothing moves waits for no less than this.
 SILENCE_S = 20.0
+# In so many rounds of the loop a piece goes from here to whoever reads along; the first is waited for.
+FIRST_ROUNDS = 3
 
 _CUT_HINT = "an answer was cut off while nothing was written: from now on all are asked for as streams"
 
@@ -314,10 +316,15 @@ def _access(api_base: str, api_key: str) -> dict[str, str]:
 
 async def _read(arguments: Mapping[str, Any], answer: Assembly, written: Written) -> None:
     """Put an answer together from its stream."""
+    rounds = FIRST_ROUNDS if written.shown else 0
     async with _streamed(arguments) as stream:
         async for chunk in _pieces(stream):
             if text := answer.add(chunk):
                 written(text)
+                # Of pieces that came together the first would else be seen when the last was read.
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                rounds = min(rounds, 1)
         answer.check_ended(ended=_ended(stream, answer))
 
 

@@ -197,6 +197,7 @@ async def open_workspace(
     files: JobFiles | None = None,
     facts: FactRules | None = None,
     limit_s: float = 30.0,
+    quiet_s: float = 0.0,
     **rules: Any,
 ) -> AsyncIterator[Workspace]:
     """Open a workspace; ``run`` lets its background work."""
@@ -219,7 +220,8 @@ async def open_workspace(
         limit_s=limit_s,
     )
     drawn = extraction if facts is not None else None
-    jobs = Background(memory, store=store, files=files, clock=clock, sleep=clock.sleep, facts=drawn)
+    times: Any = {"clock": clock, "sleep": clock.sleep, "quiet_s": quiet_s}
+    jobs = Background(memory, store=store, files=files, facts=drawn, **times)
     task = asyncio.ensure_future(jobs.run()) if run else None
     try:
         yield Workspace(store, memory, jobs, model, clock, folder, known, extraction)

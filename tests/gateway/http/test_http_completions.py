@@ -179,3 +179,29 @@ async def test_the_log_names_the_request(place: Place) -> None:
         logging.captureWarnings(capture=False)
 
     assert "find-me-7" in lines.getvalue()
+
+
+async def test_a_quiet_stream_says_that_it_is_still_there(place: Place) -> None:
+    """A comment after each pause, then the answer; the end of the daemon ends one that still waits."""
+    model = place.gate()
+    place.server.chats.heartbeat_s = 0.05
+    quiet = 0
+    text = ""
+    body = asked("hello", stream=True, user="ada")
+    async with place.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        async for line in answer.aiter_lines():
+            quiet += line == ": still here"
+            text += line
+            if quiet == 3:
+                model.let.set()
+    model.let.clear()
+    model.begun.clear()
+    waiting = asyncio.create_task(place.http.post("/v1/chat/completions", json={**body, "user": "bob"}))
+    await model.begun.wait()
+    place.server.chats.closing.set()
+    ended = (await waiting).text
+
+    assert quiet >= 3
+    assert '"content":"hello"' in text
+    assert "data: [DONE]" in text
+    assert orjson.loads(ended.split("\n\n")[-2].removeprefix("data: "))["error"]["code"] == "server_error"
