@@ -32,7 +32,10 @@ def run() -> list[Row]:
             theirs_s = _theirs(here)
         roaming_s = run_loop(lambda: _append(here / "roaming"))
     peer, same = "nanobot 0.1.4.post3 save", f"the same at {SHORT}"
+    # In the order in which they are drawn.
+    shorter, longer = (_by_length(length, echo, full) for length in LENGTHS if length not in (SHORT, LONG))
     return [
+        shorter,
         times_slower(
             "turn at 10,000 messages",
             echo[LONG],
@@ -49,7 +52,7 @@ def run() -> list[Row]:
             what=f"a full model that answers at once; all but the newest {FRESH} messages consolidated",
             at_most=1.2,
         ),
-        *(_by_length(length, echo, full) for length in LENGTHS if length not in (SHORT, LONG)),
+        longer,
         Row(
             "bytes written by that turn",
             written / 1000,
