@@ -37,7 +37,7 @@ def run() -> list[Row]:
     return [
         shorter,
         times_slower(
-            "turn at 10,000 messages",
+            "turn, 10,000 messages",
             echo[LONG],
             echo[SHORT],
             same,
@@ -92,7 +92,7 @@ def run() -> list[Row]:
 def _by_length(length: int, echo: dict[int, float], full: dict[int, float]) -> Row:
     what = f"told only; with its history {full[length] * 1e3:.2f} ms, at {SHORT} {full[SHORT] * 1e3:.2f} ms"
     ratio = echo[length] / echo[SHORT]
-    name, ours, theirs = f"turn at {length:,} messages", echo[length] * 1e3, echo[SHORT] * 1e3
+    name, ours, theirs = f"turn, {length:,} messages", echo[length] * 1e3, echo[SHORT] * 1e3
     return Row(name, ours, theirs, "ms", f"the same at {SHORT}", ratio, notes={"what": what})
 
 

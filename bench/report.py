@@ -18,7 +18,7 @@ PAGE = DOCS / "benchmarks.md"
 PLOTS = DOCS / "benchmarks"
 # What a plot is drawn of: rows of one benchmark, by how their names begin.
 DRAWN = (
-    ("length", "turn at"),
+    ("length", "turn"),
     ("rates", "echo, 100 chats"),
     ("rates", "LiteLLM, 100 chats"),
     ("relay", "turns"),
