@@ -13,6 +13,7 @@ from bench.row import Row, machine, read, table, write
 
 NOUNS = {
     "startup": "help, ready, resident memory",
+    "workers": "memory and CPU of a gateway in several processes",
     "length": "one more turn by the length of its transcript",
     "context": "what a request is made of, and what of it changes",
     "load": "a cold load of 10,000 messages",

@@ -43,7 +43,7 @@ def run() -> list[Row]:
     ours, again = lost.pop("ours")
     return [
         Row(
-            "lost by kill -9",
+            "messages lost by kill -9",
             ours,
             theirs,
             f"of {TOTAL:,}",

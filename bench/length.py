@@ -32,9 +32,12 @@ def run() -> list[Row]:
             theirs_s = _theirs(here)
         roaming_s = run_loop(lambda: _append(here / "roaming"))
     peer, same = "nanobot 0.1.4.post3 save", f"the same at {SHORT}"
+    # In the order in which they are drawn.
+    shorter, longer = (_by_length(length, echo, full) for length in LENGTHS if length not in (SHORT, LONG))
     return [
+        shorter,
         times_slower(
-            "turn at 10,000 messages",
+            "turn, 10,000 messages",
             echo[LONG],
             echo[SHORT],
             same,
@@ -49,7 +52,7 @@ def run() -> list[Row]:
             what=f"a full model that answers at once; all but the newest {FRESH} messages consolidated",
             at_most=1.2,
         ),
-        *(_by_length(length, echo, full) for length in LENGTHS if length not in (SHORT, LONG)),
+        longer,
         Row(
             "bytes written by that turn",
             written / 1000,
@@ -89,7 +92,7 @@ def run() -> list[Row]:
 def _by_length(length: int, echo: dict[int, float], full: dict[int, float]) -> Row:
     what = f"told only; with its history {full[length] * 1e3:.2f} ms, at {SHORT} {full[SHORT] * 1e3:.2f} ms"
     ratio = echo[length] / echo[SHORT]
-    name, ours, theirs = f"turn at {length:,} messages", echo[length] * 1e3, echo[SHORT] * 1e3
+    name, ours, theirs = f"turn, {length:,} messages", echo[length] * 1e3, echo[SHORT] * 1e3
     return Row(name, ours, theirs, "ms", f"the same at {SHORT}", ratio, notes={"what": what})
 
 

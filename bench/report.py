@@ -17,7 +17,13 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
 PLOTS = DOCS / "benchmarks"
 # What a plot is drawn of: rows of one benchmark, by how their names begin.
-DRAWN = (("rates", "echo, 100 chats"), ("rates", "LiteLLM, 100 chats"), ("relay", "turns"))
+DRAWN = (
+    ("length", "turn"),
+    ("rates", "echo, 100 chats"),
+    ("rates", "LiteLLM, 100 chats"),
+    ("relay", "turns"),
+    ("killed", "messages lost by kill -9"),
+)
 HEAD = """\
 # Benchmarks
 
@@ -30,6 +36,7 @@ The peers are installed by the run itself, each into an environment of its own: 
 a bare relay with aio-pika, and one written with FastStream. Both relays are as durable on the queue as ours;
 they have no transcripts. The nanobots' queue is memory, and their transcripts are not synced.
 """
+OURS = "chat-gateway"
 # Height of a bar, width of the drawing, room for the names: all in pixels.
 BAR, WIDTH, NAMES = 26, 760, 250
 
@@ -44,9 +51,8 @@ def plots() -> dict[str, str]:
     """Return each plot's file name with its SVG."""
     drawn = {}
     for noun, begin in DRAWN:
-        rows = [row for row in _rows(noun) if row.name.startswith(begin)]
-        if rows:
-            drawn[_plot_name(noun, begin)] = _svg(begin, rows)
+        if rows := _drawn(noun, begin):
+            drawn[_plot_name(noun, begin)] = svg(begin, rows)
     return drawn
 
 
@@ -65,6 +71,12 @@ def _rows(noun: str) -> list[Row]:
     return read(noun) if (RESULTS / f"{noun}.json").exists() else []
 
 
+def _drawn(noun: str, begin: str) -> list[Row]:
+    """List the rows of a plot; a single one says no more as a bar than as a number."""
+    rows = [row for row in _rows(noun) if row.name.startswith(begin)]
+    return rows if len(rows) > 1 else []
+
+
 def _section(noun: str) -> Iterator[str]:
     data: dict[str, Any] = json.loads((RESULTS / f"{noun}.json").read_text())
     machine = data["machine"]
@@ -76,7 +88,7 @@ def _section(noun: str) -> Iterator[str]:
         f"load {machine['load'][0]:g} before.\n"
     )
     for number, (of, begin) in enumerate(DRAWN):
-        if of == noun and any(row.name.startswith(begin) for row in _rows(noun)):
+        if of == noun and _drawn(of, begin):
             yield f"![{begin}, as bars](benchmarks/{_plot_name(*DRAWN[number])})\n"
     yield "| figure | ours | against | | ratio | wanted | |"
     yield "|---|---|---|---|---|---|---|"
@@ -109,14 +121,15 @@ def _plot_name(noun: str, begin: str) -> str:
     return f"{noun}-{words}.svg"
 
 
-def _svg(title: str, rows: Sequence[Row]) -> str:
-    """Draw bars: ours by the rows' own names, each peer once."""
+def svg(title: str, rows: Sequence[Row]) -> str:
+    """Draw bars: ours by what the rows' names say beyond the title, each peer once."""
     bars: dict[str, tuple[float, bool]] = {}
     for row in rows:
-        bars.setdefault(row.name.removeprefix(title).strip(" ,") or row.name, (row.ours, True))
+        bars.setdefault(row.name.removeprefix(title).strip(" ,") or OURS, (row.ours, True))
     for row in rows:
         bars.setdefault(row.against, (row.peer, False))
-    most = max(value for value, _ in bars.values())
+    # Where nobody lost anything, no bar has a length.
+    most = max(value for value, _ in bars.values()) or 1
     height = BAR * (len(bars) + 2)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '

@@ -47,6 +47,18 @@ async def fill(mailbox: RabbitMailbox, names: dict[str, list[str]], count: int) 
             names[key].append(letter.id)
 
 
+async def move_dying(
+    broker: Broker, name: str, partitions: int, step: str, queue_type: str = "auto"
+) -> int | None:
+    """Have a process of its own move, and die at the step; return its exit code."""
+    victim = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.gateway.repartition_victim"),
+        *(broker.url, name, str(partitions), queue_type, step),
+        cwd=ROOT,
+    )
+    return await victim.wait()
+
+
 async def verb(workspace: Path, config: Mapping[str, Any]) -> tuple[int, str]:
     """Type ``queues repartition 5``; return the exit code and what it says."""
     words = [sys.executable, "-m", "gateway", "--workspace", str(workspace), "queues", "repartition", "5"]
@@ -107,12 +119,7 @@ async def test_a_kill_at_each_step_costs_only_another_call(broker: Broker, broke
         *("bind the new queues", "record the end", "forget the move", ""),
     ]
     for step in steps:
-        victim = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.gateway.repartition_victim"),
-            *(broker.url, broker_name, "3", step),
-            cwd=ROOT,
-        )
-        assert await victim.wait() == (-signal.SIGKILL if step else 0), step
+        assert await move_dying(broker, broker_name, 3, step) == (-signal.SIGKILL if step else 0), step
         if step == steps[4]:
             async with serving(broker.url, broker_name, partitions=2) as early:
                 with pytest.raises(TopologyMismatch, match="moved from 2 to 3") as refusal:
@@ -126,6 +133,31 @@ async def test_a_kill_at_each_step_costs_only_another_call(broker: Broker, broke
         while len({letter.id for letter in came}) < 12 * 6 + 1:
             came.append(await anext(letters))
     assert first_seen(came) == names | {ADA: [f"{ADA}#last"]}
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_a_kill_between_two_letters_keeps_their_order(
+    broker: Broker, broker_name: str, queue_type: str
+) -> None:
+    """To more partitions, then to fewer, each move killed while letters are on their way."""
+    names: dict[str, list[str]] = {key: [] for key in CHATS}
+    async with opened(broker.url, broker_name, partitions=2, queue_type=queue_type) as mailbox:
+        await fill(mailbox, names, 30)
+    for number in (5, 3):
+        # Of one queue hundreds are out at once: some are in both when it dies, others gone from the old one.
+        for step in ("put 100", "ack 40", "ack 7"):
+            code = await move_dying(broker, broker_name, number, step, queue_type)
+            assert code == -signal.SIGKILL, step
+        assert await move_dying(broker, broker_name, number, "", queue_type) == 0
+
+    options: dict[str, object] = {"partitions": 3, "queue_type": queue_type}
+    async with opened(broker.url, broker_name, **options) as mailbox, mailbox.take(INBOUND) as letters:
+        await fill(mailbox, names, 1)
+        came = []
+        while len({letter.id for letter in came}) < 12 * 31:
+            came.append(await anext(letters))
+    assert first_seen(came) == names
+    assert len(came) > len({letter.id for letter in came})
 
 
 async def test_verb_moves_what_waits(tmp_path: Path, broker: Broker, broker_name: str) -> None:

@@ -1,0 +1,51 @@
+"""What a run is told as: where a guarantee broke, one line runs that batch again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.chaos.batch import Result
+from gateway.chaos.records import Account, Guarantee
+from gateway.chaos.report import document, table
+from gateway.chaos.run import Outcome, Plan
+from gateway.cli.parser import parse
+
+LOST = "ann-00001 (plain) has no answer in the transcript"
+
+
+def batch(seed: int, kills: int, *broken: str) -> Result:
+    return Result(seed, kills, Account([Guarantee("G1", "no message is lost", 3, list(broken))]))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(450, rabbitmq=False, daemons=1, seed=30),
+        Plan(450, rabbitmq=True, daemons=3, seed=30),
+        Plan(450, rabbitmq=True, daemons=3, seed=30, url="amqp://ada:secret@127.0.0.1:5672/chaos"),
+    ],
+)
+def test_a_seed_that_fails_is_told_with_the_line_that_replays_it(plan: Plan) -> None:
+    """The batch that broke, alone: its own seed and kills, where it ran, by options that the verb takes."""
+    outcome = Outcome([batch(30, 200), batch(31, 200), batch(32, 50, LOST)], Path("/tmp/kept"))
+
+    told = table(plan, outcome).splitlines()
+
+    assert f"G1 {LOST}" in told
+    [line] = [each.removeprefix("replay: ") for each in told if each.startswith("replay: ")]
+    assert document(plan, outcome)["replay"] == line
+    program, *words = line.split()
+    args = parse(words)
+    assert program == "chat-gateway"
+    assert (args.seed, args.kills, args.keep) == (32, 50, True)
+    assert (args.daemons, args.url or "") == (plan.daemons, plan.url)
+    assert (args.broker == "rabbitmq" or bool(args.url)) == plan.rabbitmq
+
+
+def test_a_run_that_broke_nothing_has_nothing_to_replay() -> None:
+    plan, outcome = Plan(200, rabbitmq=False, daemons=1, seed=30), Outcome([batch(30, 200)], None)
+
+    assert "replay" not in table(plan, outcome)
+    assert document(plan, outcome)["replay"] is None
