@@ -90,9 +90,11 @@ mutants: $(VENV)/.dev ## puts a fault at a time into the modules that decide; do
 	nice -n 10 $(BIN)/python -m tests.mutants --jobs $(JOBS) $(if $(MODULE),--module $(MODULE)) $(if $(AGAIN),--again)
 
 CUTS ?= 70
+ROUNDS ?= 300
 chaos-disk: $(VENV)/.dev ## cuts the power of a disk that forgets, then takes out each sync in turn: needs root and /dev/fuse; CUTS=200
 	@deploy/system-packages.sh libfuse3-3
 	unshare --mount $(BIN)/python -m tests.disk.cuts --cuts $(CUTS)
+	unshare --mount $(BIN)/python -m tests.disk.lost_leases --rounds $(ROUNDS)
 	unshare --mount $(BIN)/python -m tests.disk.mutants
 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate

@@ -33,6 +33,14 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
+def is_free(fd: int) -> bool:
+    """Say whether nobody has the lock of an open file, by taking it for a moment."""
+    free = try_lock(fd)
+    if free:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    return free
+
+
 def unlock(fd: int) -> None:
     """Free the lock of an open file, also where a process that is just being started has its descriptor."""
     fcntl.flock(fd, fcntl.LOCK_UN)

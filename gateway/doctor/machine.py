@@ -17,8 +17,9 @@ from typing import Final
 
 from gateway.app import descriptors
 from gateway.doctor.finding import Finding, NamedFinding
-from gateway.doctor.networks import magic_of, may_be, network_of
+from gateway.doctor.networks import may_be, network_of
 from session.disk.derived import searches_texts
+from session.disk.file_system import magic_of
 
 FREE_FILES: Final = 10_000
 OPEN_FILES: Final = 1024

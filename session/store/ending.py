@@ -104,7 +104,7 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
             forget(writer.layout, writer.stem)
             files = media_of(writer) if what.everything else {}
             if what.everything:
-                _remove_the_rest(writer, journal_file)
+                _remove_the_rest(change)
             _journal_cleared(change, what)
             if change.fd is not None:
                 for copy in originals_of(writer.path):
@@ -137,12 +137,16 @@ def media_of(writer: TranscriptWriter) -> Named:
     return {name: max(part[name] for part in (ended, active) if name in part) for name in ended | active}
 
 
-def _remove_the_rest(writer: TranscriptWriter, journal_file: JournalFile) -> None:
+def _remove_the_rest(change: SessionChange) -> None:
     """Delete all else of a chat but its lines; who renews an ended session waits for our lock."""
+    writer, held = change.writer, change.held
     layout, stem = writer.layout, writer.stem
     scopes = places.with_agents(layout, [f"chats/{stem}"])
     own = chain(places.of_key(layout, writer.key, stem), *(places.of_scope(layout, each) for each in scopes))
+    # Who was overtaken must not take away what another one has ended since.
+    held.remove(layout.archive(stem), by=layout.sessions)
     places.remove(found for found in own if found.place.kind not in _REMOVED_APART)
     for scope in scopes:
+        held.check()
         places.remove_trees(layout, stem=stem, scope=scope)
-    journal_file.discard()
+    change.journal_file.discard(held)

@@ -16,24 +16,27 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from durable import (
     discard,
+    is_free,
     make_folder,
     make_private,
-    new_file,
     open_private,
     replacing,
     sync_folder,
     try_lock,
 )
-from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, copy_rest, opened, seen
+from session.disk.file_system import locks_are_leases
+from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, seen
 from session.errors import Fenced, StoreError
 from session.store.lock_record import LockRecord, read_record, write_record
-from session.store.settling import settle_files
+from session.store.settling import renew_files, settle_files
+from session.store.shared_lock import Taking, alone_in, is_still, look_anew, machine_of, take_over
 
 log = structlog.get_logger(__name__)
 # How long a process that does not move may hold a lock.
@@ -68,13 +71,17 @@ class Held:
         Raises:
             Fenced: somebody has; what was written since may lie in an orphaned file.
         """
-        if not self.file.is_at(self.fence.name):
+        fence = self.fence
+        if not (is_still(fence.path, self.record) if fence.leases else self.file.is_at(fence.name)):
             raise Fenced(
                 "the lock was replaced while it was held", hint="the process was stopped for too long"
             )
 
     def temp(self, folder: Path) -> Path:
         """Name the temporary file of this epoch in ``folder``."""
+        if self.fence.leases and self.record.owner != self.fence.owner:
+            # The owner of the epoch may believe that it has the lock as well: it has a name of its own.
+            return folder / f".{self.fence.mark}.{self.record.epoch}.{temp_mark(self.fence.owner)[:8]}.tmp"
         return self.fence.temp(folder, self.record.epoch)
 
     @contextlib.contextmanager
@@ -91,15 +98,15 @@ class Held:
         with replacing(path, temp=self.temp(path.parent), check=self.check, new=new) as fd:
             yield fd
 
-    def remove(self, path: Path) -> None:
-        """Delete a file for good.
+    def remove(self, path: Path, *, by: Path | None = None) -> None:
+        """Delete a file or folder for good, by way of the folder ``by`` of the key, or the one it lies in.
 
         Raises:
             Fenced: another writer overtook us; a file that it wrote still stands.
             OSError: the disk refused.
         """
         self.check()
-        bin_ = self.temp(path.parent)
+        bin_ = self.temp(by or path.parent)
         # A killed writer of this epoch may have left its own there.
         shutil.rmtree(bin_, ignore_errors=True)
         make_private(bin_)
@@ -121,6 +128,8 @@ class Held:
         record = self.record
         if record.owner != self.fence.owner or record.epoch != epoch or record.renew:
             raise Fenced(f"another process owns this key (epoch {record.epoch}, ours was {epoch})")
+        if self.fence.leases:
+            self.check()
 
     def claim(self, key: str, *, anew: bool = False) -> int:
         """Own the key, raising the epoch where another owner held it (or always, with ``anew``).
@@ -132,20 +141,43 @@ class Held:
         ours = self.fence.epoch_of(record, key)
         if ours is not None and not anew:
             return ours
-        for epoch in {*record.renew, record.epoch}:
-            self.fence.remove_temps(epoch)
+        if self.fence.leases:
+            self._replace(key)
+        self.fence.remove_temps(*record.renew, record.epoch)
         settle_files(self.fence.layout, self.fence.stem)
-        self._put_record(LockRecord(key, self.fence.owner, record.epoch + 1, record.renew))
-        if record.renew:
+        if not self.fence.leases:
+            self._put_record(LockRecord(key, self.fence.owner, record.epoch + 1, record.renew))
+        if self.record.renew:
             self.renew()
         self.check()
         return self.record.epoch
 
+    def _replace(self, key: str) -> None:
+        """Put a lock of our own in the place of another's, who may believe that it holds it as well.
+
+        From another machine it may write on, into the files that it has open: they are to be renewed.
+        """
+        old, known = self.file, self.record
+        foreign = machine_of(known.owner) != machine_of(self.fence.owner)
+        try:
+            self.file, self.record = take_over(
+                self.fence.taking, known, key=key, owner=self.fence.owner, foreign=foreign
+            )
+        except OSError as error:
+            raise StoreError(f"the lock could not be replaced: {error.strerror}") from error
+        os.close(old.fd)
+        if foreign:
+            log.info("lock.taken_from_afar", lock=self.fence.path.name, epoch=self.record.epoch)
+
     def renew(self) -> None:
         """Renew the files of overtaken writers, then call it done."""
-        for epoch in self.record.renew:
-            self.fence.remove_temps(epoch)
-        self.fence.renew_files(self)
+        self.fence.remove_temps(*self.record.renew)
+        try:
+            renew_files(self.fence.layout, self.fence.stem, self.replacing)
+        except StoreError:
+            # Who was overtaken in turn meets all kinds of errors; this tells the true one.
+            self.check()
+            raise
         self._put_record(replace(self.record, renew=()))
 
     def _put_record(self, record: LockRecord) -> None:
@@ -175,6 +207,7 @@ class Fence:
         """Touch nothing yet; with ``kept``, the key's lock and transcript stay open between two jobs."""
         self.path = layout.lock(stem)
         self.name = str(self.path)
+        self._folder = str(self.path.parent)
         self.owner = owner
         self.layout = layout
         self.stem = stem
@@ -182,11 +215,23 @@ class Fence:
         self.kept = kept
         self._read: tuple[bytes, LockRecord] = (b"", LockRecord())
         self._peeked: tuple[Seen | None, LockRecord] = (None, LockRecord())
-        self._mark = temp_mark(stem)
+        self.mark = temp_mark(stem)
 
     def temp(self, folder: Path, epoch: int) -> Path:
         """Name the temporary file that only a writer with this epoch uses."""
-        return folder / f".{self._mark}.{epoch}.tmp"
+        return folder / f".{self.mark}.{epoch}.tmp"
+
+    @property
+    def leases(self) -> bool:
+        """Whether another machine may hold the lock that we believe to hold."""
+        return locks_are_leases(self._folder)
+
+    @property
+    def taking(self) -> Taking:
+        """What is known of the lock by whoever puts another in its place."""
+        return Taking(
+            self.path, self.mark, temp=partial(self.temp, self.path.parent), remove_temps=self.remove_temps
+        )
 
     def hold(self, wait: Wait | None) -> Held:
         """Hold the lock for the ``with`` block that this opens.
@@ -302,7 +347,7 @@ class Fence:
         fd = file.fd
         signs, still_s, looked = self._signs(fd), 0.0, time.monotonic()
         while True:
-            if _is_free(fd) or not file.is_at(self.name):
+            if is_free(fd) or not file.is_at(self.name):
                 return False
             if wait.abort.wait(_POLL_S):
                 raise StoreError("gave up waiting for the lock of this conversation")
@@ -326,23 +371,14 @@ class Fence:
 
     def _overtake(self, frozen: OpenFile) -> OpenFile | None:
         """Replace the lock of a frozen holder and renew the key's files; None where another was quicker."""
-        with _guard(self.path.parent) as alone:
+        with alone_in(self.path.parent) as alone:
             # The holder may have woken, or another process been quicker, since it was found frozen.
-            if not alone or not frozen.is_at(self.name) or _is_free(frozen.fd):
+            if not alone or not frozen.is_at(self.name) or is_free(frozen.fd):
                 return None
             old = self._record_in(frozen.fd)
-            record = LockRecord(old.key, self.owner, old.epoch + 1, (*old.renew, old.epoch))
-            temp = self.temp(self.path.parent, record.epoch)
-            with new_file(temp) as fd:
-                # The new file is locked before it has its name, so that nobody else can take it in between.
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                write_record(fd, record)
-                temp.rename(self.path)
-                # A copy of the descriptor shares the open file, and with it the lock.
-                ours = opened(os.dup(fd))
+            ours, record = take_over(self.taking, old, key=old.key, owner=self.owner, foreign=True)
         log.warning("lock.overtaken", lock=self.path.name, epoch=record.epoch, frozen=old.owner)
         try:
-            sync_folder(self.path.parent)
             # The frozen writer may have both files open: it must wake on such as nobody reads any more.
             Held(self, ours, record).renew()
         except BaseException:
@@ -350,49 +386,15 @@ class Fence:
             raise
         return ours
 
-    def remove_temps(self, epoch: int) -> None:
-        """Take away the temporary files of a writer that is dead or overtaken."""
+    def remove_temps(self, *epochs: int) -> None:
+        """Take away the temporary files of writers that are dead or overtaken."""
         for folder in self._folders():
-            discard(self.temp(folder, epoch))
-
-    def renew_files(self, held: Held) -> None:
-        """Copy transcript and journal over themselves, so that an overtaken writer wakes on orphans.
-
-        Raises:
-            Fenced: we were overtaken in turn.
-            StoreError: the disk refused; the next claim tries again.
-        """
-        for path in (self.layout.transcript(self.stem), self.layout.journal(self.stem)):
-            try:
-                source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                with held.replacing(path) as fd:
-                    copy_rest(source, fd, 0)
-            except OSError as error:
-                raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
-            finally:
-                os.close(source)
+            if self.leases:
+                look_anew(folder, self.mark)
+            for epoch in set(epochs):
+                discard(self.temp(folder, epoch))
 
 
 def temp_mark(stem: str) -> str:
     """Return what the temporary files of a stem's writers are named by."""
     return hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _guard(folder: Path) -> Iterator[bool]:
-    """Let one process at a time replace locks in a workspace; yields whether it is this one."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield try_lock(fd)
-    finally:
-        os.close(fd)
-
-
-def _is_free(fd: int) -> bool:
-    if try_lock(fd):
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        return True
-    return False

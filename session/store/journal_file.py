@@ -134,13 +134,14 @@ class JournalFile:
         for entry, line in zip(entries, lines, strict=True):
             self.state.take(entry, len(line))
 
-    def discard(self) -> None:
+    def discard(self, held: Held) -> None:
         """Delete the journal while the lock is held; the next entry begins another.
 
         Raises:
+            Fenced: another writer overtook us; its journal still stands.
             OSError: the disk refused.
         """
-        self.path.unlink(missing_ok=True)
+        held.remove(self.path)
         self._unread = True
         self.refresh()
 

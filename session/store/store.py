@@ -9,6 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,8 +52,17 @@ def utc_now() -> datetime:
 
 
 def new_owner() -> str:
-    """Name this process as no other ever was."""
-    return f"{socket.gethostname()}:{os.getpid()}:{ULID()}"
+    """Name this process as no other ever was: up to the first colon the machine, and which start of it."""
+    return f"{socket.gethostname()}.{_boot()}:{os.getpid()}:{ULID()}"
+
+
+@cache
+def _boot() -> str:
+    # Containers and clones have one another's names; not to know is a machine like any that does not.
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    except OSError:
+        return ""
 
 
 class Store:

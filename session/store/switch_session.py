@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,6 @@ from typing import Any
 
 from ulid import ULID
 
-from durable import sync_folder
 from session.errors import NoSession
 from session.store.change import SessionChange, changing
 from session.store.ending import end
@@ -282,10 +282,5 @@ def _head(back: Transcript, now: datetime) -> Transcript:
 def _take_away(held: Held, path: Path, content: Transcript) -> None:
     """Remove the file of a session that is active again; one that holds more than its lines is kept aside."""
     if content.needs_copy:
-        # The rename cannot be undone: who was overtaken meanwhile must not take the new owner's file away.
-        held.check()
-        path.rename(path.with_name(f"{path.name}.corrupt-{ULID()}"))
-        # A power cut that brought the name back would show the session twice.
-        sync_folder(path.parent)
-    else:
-        held.remove(path)
+        os.link(path, path.with_name(f"{path.name}.corrupt-{ULID()}"))
+    held.remove(path)

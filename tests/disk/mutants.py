@@ -37,7 +37,6 @@ EXCUSED = {
         "session/store/original.py",
         "sync_folder(copy.parent)",
     ): "keeps an order: a cut between copy and rename",
-    ("session/store/switch_session.py", "sync_folder(path.parent)"): "a damaged session that is opened again",
 }
 
 

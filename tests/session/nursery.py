@@ -1,7 +1,8 @@
 """A process that runs store operations in children which stop or kill themselves at a chosen system call.
 
 Reads one JSON request a line and answers with one JSON line:
-``{"do": "run", "op", "at", "signal", "workspace"}`` → ``{"stopped": bool, "status": int, "steps": [...]}``;
+``{"do": "run", "op", "at", "signal", "workspace"}``, if wanted with ``owner`` and ``who``, is answered by
+``{"stopped": bool, "status": int, "steps": [...]}``;
 ``{"do": "wake"}`` lets the stopped child go on and answers the same.
 """
 
@@ -14,17 +15,22 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from session.errors import Fenced, StoreError
-from session.store.store import Store
+from session.store import switch_session
+from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 
 KEY = SessionKey("telegram:1")
 AT = "2026-03-01T10:00:00.000001+00:00"
+NOW, LONG_AGO = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 2, 1, 12, tzinfo=UTC)
+# So many long entries are more than a journal keeps of what is old.
+OVERGROWN = 8
 DONE, FENCED, REFUSED = 0, 3, 4
 STEPS = ("open", "write", "pwrite", "fdatasync", "fsync", "ftruncate", "rename", "link", "unlink", "mkdir")
 MORE_STEPS = ("rmdir", "sendfile", "close", "fchmod")
@@ -63,22 +69,85 @@ def lines(who: str) -> list[dict[str, Any]]:
     ]
 
 
-async def child(op: str, workspace: Path, trap: Trap) -> None:
-    store = Store(workspace, zone=UTC, clock=lambda: datetime(2026, 3, 1, 12, tzinfo=UTC))
+async def child(op: str, workspace: Path, trap: Trap, *, owner: str = "", who: str = "child") -> None:
+    now = LONG_AGO if op == "rewrite" else NOW
+
+    def clock() -> datetime:
+        return now
+
+    store = Store(workspace, zone=UTC, clock=clock, owner=owner)
+    # The claim itself is what may be struck.
+    trap.armed = op == "claim"
     async with store.open(KEY) as session:
-        trap.armed = True
-        if op in ("append", "create", "repair", "torn"):
-            await session.append(lines("child"))
-        elif op == "checkpoint":
-            await session.checkpoint(metadata={"name": "child"}, last_consolidated=1)
-        elif op == "end":
+        first = session.session_id
+        if op == "reopen":
             await session.end()
-        elif op == "journal":
-            await session.journal.conclude("child", "command", text="done by child")
-        elif op == "clear":
-            await store.clear(KEY)
+            await session.append(lines("middle"))
+        for number in range(OVERGROWN if op == "rewrite" else 0):
+            await session.journal.conclude(f"long-{number}", "command", text="x" * 20_000)
+        now, trap.armed = NOW, True
+        await OPS[op](store, session, who if OPS[op] in (_append, _journal) else first)
     trap.armed = False
     await store.aclose()
+
+
+async def _append(store: Store, session: Session, who: str) -> None:
+    await session.append(lines(who))
+
+
+async def _nothing(store: Store, session: Session, first: str) -> None:
+    pass
+
+
+async def _checkpoint(store: Store, session: Session, first: str) -> None:
+    await session.checkpoint(metadata={"name": "child"}, last_consolidated=1)
+
+
+async def _compact(store: Store, session: Session, first: str) -> None:
+    await session.append_if([make_line("system", "S", AT, kind="compact", kept=1)], lambda _: True)
+
+
+async def _end(store: Store, session: Session, first: str) -> None:
+    await session.end()
+
+
+async def _close(store: Store, session: Session, first: str) -> None:
+    await session.change(lambda *writers: switch_session.close(*writers, of=None))
+
+
+async def _reopen(store: Store, session: Session, first: str) -> None:
+    await session.change(lambda *writers: switch_session.reopen(*writers, session_id=first))
+
+
+async def _journal(store: Store, session: Session, who: str) -> None:
+    await session.journal.conclude(who, "command", text=f"done by {who}")
+
+
+async def _clear(store: Store, session: Session, first: str) -> None:
+    await store.clear(KEY)
+
+
+async def _everything(store: Store, session: Session, first: str) -> None:
+    await store.clear(KEY, everything=True)
+
+
+Op = Callable[[Store, Session, str], Awaitable[None]]
+OPS: dict[str, Op] = {
+    "append": _append,
+    "create": _append,
+    "repair": _append,
+    "torn": _append,
+    "claim": _nothing,
+    "checkpoint": _checkpoint,
+    "compact": _compact,
+    "end": _end,
+    "close": _close,
+    "reopen": _reopen,
+    "journal": _journal,
+    "rewrite": _journal,
+    "clear": _clear,
+    "everything": _everything,
+}
 
 
 def run_child(request: dict[str, Any], report: int) -> int:
@@ -88,7 +157,8 @@ def run_child(request: dict[str, Any], report: int) -> int:
     trap.install()
     code = DONE
     try:
-        asyncio.run(child(request["op"], Path(request["workspace"]), trap))
+        told = {name: request[name] for name in ("owner", "who") if name in request}
+        asyncio.run(child(request["op"], Path(request["workspace"]), trap, **told))
     except Fenced:
         code = FENCED
     except StoreError:

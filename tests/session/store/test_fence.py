@@ -53,9 +53,9 @@ class Nursery:
         return answer
 
     def run(
-        self, op: str, workspace: Path, *, at: int = NEVER, number: int = signal.SIGSTOP
+        self, op: str, workspace: Path, *, at: int = NEVER, number: int = signal.SIGSTOP, **more: str
     ) -> dict[str, Any]:
-        return self._ask(do="run", op=op, at=at, signal=int(number), workspace=str(workspace))
+        return self._ask(do="run", op=op, at=at, signal=int(number), workspace=str(workspace), **more)
 
     def wake(self) -> dict[str, Any]:
         return self._ask(do="wake")

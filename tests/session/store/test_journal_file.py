@@ -139,10 +139,10 @@ def test_half_an_entry_goes_before_the_next_one(one: Writer) -> None:
 
 
 def test_it_is_discarded_with_all_that_it_said(one: Writer) -> None:
-    one.file.discard()
     one.end("a")
 
-    one.file.discard()
+    with one.fence.hold(Wait()) as held:
+        one.file.discard(held)
 
     assert not one.file.path.exists()
     assert one.file.current()
