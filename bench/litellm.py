@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bench.application import application, letter, settings
@@ -21,7 +20,7 @@ from gateway.queue.mailbox import outbound
 from session.models.llm import LiteLLM
 from session.models.model import Prompt
 from tests.support.broker import Broker
-from tests.support.model_server import model_process
+from tests.support.lean_model import lean_model_process
 
 CHATS, EACH, ROUNDS = 20, 12, 3
 BACKLOG = Backlog(100, 6, 100, 600)
@@ -77,7 +76,7 @@ def run() -> list[Row]:
 async def _workers() -> tuple[list[float], list[float]]:
     """Return the turns a second of one worker and of two, in turn."""
     rates: tuple[list[float], list[float]] = ([], [])
-    async with model_process(Path(os.devnull)) as (url, _):
+    async with lean_model_process() as (url, _):
         config = {"model.name": MODEL, "model.api_base": url, "model.api_key": "none"}
         with Broker() as broker:
             for number in range(ROUNDS):
@@ -110,7 +109,7 @@ async def _measure() -> Samples:
     """Return turns per second and CPU milliseconds a turn, of each way."""
     samples: Samples = {}
     with folder() as workspace:
-        async with model_process(Path(os.devnull)) as (url, _):
+        async with lean_model_process() as (url, _):
             config = settings(workspace, model__name=MODEL, model__api_base=url, memory__window=100_000)
             async with application(config) as here:
                 await LiteLLM(name=MODEL, api_base=url).ask(Prompt([{"role": "user", "content": "warm"}]))

@@ -9,7 +9,6 @@ it is answered, since 0.3.5 answers together what waits in a chat.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from bench.place import TEXT, folder
 from bench.row import Row, median
 from tests.support import peers
 from tests.support.broker import Broker
-from tests.support.model_server import model_process
+from tests.support.lean_model import lean_model_process
 
 # Of 10,000 chats each writes twice, so that what counts is not what makes their files.
 ECHO = {
@@ -68,7 +67,7 @@ def _echo(broker: Broker, keys: int, backlog: Backlog) -> list[Row]:
 
 async def _litellm(broker: Broker) -> list[Row]:
     rows: list[Row] = []
-    async with model_process(Path(os.devnull)) as (model, _):
+    async with lean_model_process() as (model, _):
         for keys, backlog in LITELLM.items():
             rates = await asyncio.to_thread(_through, broker, keys, backlog, model)
             rows += _rows(f"LiteLLM, {_chats(keys)}", rates, tuple(NANOBOTS))

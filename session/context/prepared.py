@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from session.context.context import unmarked_message
+from session.context.context import unmarked, unmarked_message
 from session.models.model import Message
 from session.transcript.attachments import Show, with_references
 from session.transcript.history import (
@@ -26,7 +26,7 @@ from session.transcript.history import (
     stripped,
     summary_message,
 )
-from session.transcript.line import decode_all
+from session.transcript.line import decode, decode_all, decode_clean
 from session.transcript.repair import Repairing, is_clean, plain_text, shortened_result
 from session.transcript.transcript import Transcript
 
@@ -37,6 +37,8 @@ Basis = tuple[int, int, int, bool]
 _POINTERS = ("first_kept", "from")
 # A shorter history takes less time to prepare than its messages are worth in memory.
 KEPT_FROM = 200
+# So many lines are read at once: what is made of them in passing fits a cache of the processor.
+PIECE = 400
 # What a message takes beside its text: an object, its place, the objects of a call now and then.
 _MESSAGE_BYTES = 320
 
@@ -71,27 +73,51 @@ class Prepared:
     _whole: list[tuple[int, str]] = field(default_factory=list)
     _seen: int = 0
 
-    def take(self, lines: Iterable[Line]) -> None:
-        """Take in lines of turns that have ended; none of them is left out."""
-        repairing = self._repairing
-        begin, add = repairing.legal.append, repairing.add
+    def take(self, lines: Iterable[Line], *, clean: bool = False) -> None:
+        """Take in lines of turns that have ended; none of them is left out.
+
+        ``clean``: none of their texts holds half a character.
+        """
+        legal, escapes, waits = self._repairing.legal, self.escapes, self._repairing.waits
+        begin = legal.append
         for line in lines:
             role, content = line["role"], line.get("content")
-            if role == "tool" or "tool_calls" in line or "name" in line or "attachments" in line:
+            if "tool_calls" in line or role == "tool" or "name" in line or "attachments" in line:
                 self._take_other(line)
+                waits = self._repairing.waits
                 continue
             # The usual line takes the shortest way: it is left out where it says nothing.
-            text = content if type(content) is str and is_clean(content) else plain_text(content)
-            if text and not text.isspace():
-                (add if repairing.waits else begin)({"role": role, "content": text})
-        self._settle()
+            if type(content) is not str or not (clean or is_clean(content)):
+                content = plain_text(content)
+            if content and not content.isspace():
+                if escapes and "<" in content and role == "user":
+                    content = unmarked(content)
+                if waits:
+                    self._close()
+                    waits = False
+                begin({"role": role, "content": content})
+        self._seen = len(legal)
+        self._cut()
 
     def _take_other(self, line: Line) -> None:
-        text = plain_text(line.get("content"))
+        if line["role"] == "tool":
+            # It comes to stand among the messages with the one behind it.
+            self._repairing.take(line)
+            return
+        before = len(self._repairing.legal)
         if line["role"] == "user" and "attachments" in line:
-            self._take_files(line, text)
+            self._take_files(line, plain_text(line.get("content")))
+        elif "reasoning_content" in line or "thinking_blocks" in line:
+            # They are sent within a turn alone.
+            self._repairing.take(stripped(line, line.get("content")))
         else:
-            self._repairing.take(stripped(line, text))
+            self._repairing.take(line)
+        self._settle(before)
+
+    def _close(self) -> None:
+        before = len(self._repairing.legal)
+        self._repairing.close()
+        self._settle(before)
 
     def _take_files(self, line: Line, text: str) -> None:
         named = with_references(text, line)
@@ -102,18 +128,21 @@ class Prepared:
         kept = {name: line[name] for name in ("role", "name", "attachments") if name in line}
         self.files.append(_Files(len(self._repairing.legal) - 1, text, kept))
 
-    def _settle(self) -> None:
-        """Escape what came, and cut the tool results that are no longer among the last ones."""
-        legal, escapes = self._repairing.legal, self.escapes
-        for at in range(self._seen, len(legal)):
+    def _settle(self, before: int) -> None:
+        """Escape what came since there were so many messages, and note the tool results among it."""
+        legal = self._repairing.legal
+        for at in range(before, len(legal)):
             message = legal[at]
             role = message["role"]
             if role == "user":
-                if escapes and "<" in str(message["content"]):
+                if self.escapes and "<" in str(message["content"]):
                     legal[at] = unmarked_message(message)
             elif role == "tool":
-                self._whole.append((at, _name_of(legal, at)))
-        self._seen = len(legal)
+                self._whole.append((at, message.get("name") or _name_of(legal, at)))
+
+    def _cut(self) -> None:
+        """Cut the tool results that are no longer among the last ones."""
+        legal = self._repairing.legal
         over = max(len(self._whole) - self.keep_results, 0)
         for at, name in self._whole[:over]:
             legal[at] = shortened_result(legal[at], {legal[at]["tool_call_id"]: name})
@@ -190,6 +219,7 @@ def prepared(
     keep_results: int,
     escapes: bool,
     least: int = KEPT_FROM,
+    piece: int = PIECE,
 ) -> tuple[Prepared, list[Line]] | None:
     """Prepare a history as far as the running turn, going on with what the transcript keeps of it.
 
@@ -203,6 +233,7 @@ def prepared(
         keep_results: how many tool results before the running turn stay whole.
         escapes: marks in the texts of people are escaped, as ``request`` does.
         least: with fewer lines nothing is kept.
+        piece: so many lines are read at once.
 
     Returns:
         What is prepared, and the lines of the running turn; None where it has to be built as a whole.
@@ -216,7 +247,7 @@ def prepared(
         kept = None
     found = _gone_on(kept, transcript, first, pending, running_id) if kept is not None else None
     if found is None:
-        found = _begun(transcript, first, pending, running_id, basis)
+        found = _begun(transcript, first, pending, running_id, basis, piece)
     if found is not None and not isinstance(transcript.prepared, Prepared):
         transcript.prepared = found[0]
     return found
@@ -256,33 +287,64 @@ def _begun(
     first: int,
     pending: Line | None,
     running_id: str,
-    basis: tuple[int, int, int, bool],
+    basis: Basis,
+    piece: int,
 ) -> tuple[Prepared, list[Line]] | None:
     """Prepare from the beginning; None where the running turn is not the last."""
+    raws = transcript.messages[first:]
+    records = transcript.index.records
+    # Another thread may have stored a line that the index does not know yet: one, the last.
+    if (records and records[-1] >= first) or (raws and is_record(decode(raws[-1]))):
+        return _begun_with_records(transcript, first, pending, running_id, basis)
+    offset = transcript.history_start - first
+    running = _running_from(raws, pending, running_id, piece)
+    start = start_of(decode_all(raws[: offset + 1]), offset)
+    if running is None or start >= running:
+        # Nothing is sent before the turn, and what is stored next may still say where the history begins.
+        return None
+    kept = Prepared(basis, running, None, False, basis[2], basis[3], _weight(raws[:running]))
+    for at in range(start, running, piece):
+        lines, clean = decode_clean(raws[at : min(at + piece, running)])
+        kept.take(lines, clean=clean)
+    rest: list[Line] = [*decode_all(raws[running:])]
+    return kept, rest if pending is None else [*rest, pending]
+
+
+def _running_from(raws: Sequence[bytes], pending: Line | None, running_id: str, piece: int) -> int | None:
+    """Return the index of the newest user line of a turn, that of ``pending`` behind all; else None."""
+    if pending is not None and newest_of([pending], running_id) is not None:
+        return len(raws)
+    # It is mostly near the end.
+    for stop in range(len(raws), 0, -piece):
+        begin = max(stop - piece, 0)
+        found = newest_of(decode_all(raws[begin:stop]), running_id)
+        if found is not None:
+            return begin + found
+    return None
+
+
+def _begun_with_records(
+    transcript: Transcript, first: int, pending: Line | None, running_id: str, basis: Basis
+) -> tuple[Prepared, list[Line]] | None:
+    """Prepare as ``_begun`` does what our own records say something of."""
     lines = lines_from(transcript, first)
     if pending is not None:
         lines.append(pending)
     running = newest_of(lines, running_id)
     if running is None:
         return None
-    out, overlay, deletions = set[int](), None, False
-    own = [i for i, line in enumerate(lines) if line["role"] == "system" and is_record(line)]
-    if own:
-        out, overlay = left_out(lines), newest_overlay(lines)
-        deletions = any(is_deletion(lines[i]) for i in own)
+    out, overlay = left_out(lines), newest_overlay(lines)
     start = start_of(lines, transcript.history_start - first) if overlay is None else overlay["first_kept"]
     if start >= running:
-        # Nothing is sent before the turn, and what is stored next may still say where the history begins.
         return None
     kept = Prepared(
         basis=basis,
         taken=running,
         summary=None if overlay is None else plain_text(overlay.get("content")),
-        deletions=deletions,
+        deletions=any(map(is_deletion, lines)),
         keep_results=basis[2],
         escapes=basis[3],
         weight=_weight(transcript.messages[first : first + running]),
     )
-    older = lines[start:running]
-    kept.take([line for i, line in enumerate(older, start) if i not in out] if out else older)
+    kept.take([line for i, line in enumerate(lines[start:running], start) if i not in out])
     return kept, [line for i, line in enumerate(lines[running:], running) if i not in out]

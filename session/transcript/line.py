@@ -116,6 +116,14 @@ def decode(raw: bytes) -> dict[str, Any]:
 
 def decode_all(raws: Sequence[bytes]) -> list[dict[str, Any]]:
     """Read many message lines, each as ``decode`` does; in a third of the time."""
+    return decode_clean(raws)[0]
+
+
+def decode_clean(raws: Sequence[bytes]) -> tuple[list[dict[str, Any]], bool]:
+    """Read many message lines as ``decode_all`` does, and say whether no text holds half a character.
+
+    The reader of many at once refuses such a text; False where it did, whatever it did not like.
+    """
     joined = b",".join(raws)
     if _DIGITS not in joined.translate(_SHAPE):
         try:
@@ -124,8 +132,8 @@ def decode_all(raws: Sequence[bytes]) -> list[dict[str, Any]]:
             pass
         else:
             if len(lines) == len(raws):
-                return lines
-    return [decode(raw) for raw in raws]
+                return lines, True
+    return [decode(raw) for raw in raws], False
 
 
 def is_ulid(text: object) -> bool:
