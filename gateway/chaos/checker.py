@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from gateway.chaos.pieces import check_platform
 from gateway.chaos.records import NAME, Account, Guarantee, Message, Records, Reply
 from gateway.chaos.repeats import repeated_calls, repeated_replies
 
@@ -31,6 +32,7 @@ def check(records: Records) -> Account:
     told: dict[str, list[Reply]] = {}
     for reply in records.replies:
         told.setdefault(reply.message, []).append(reply)
+    unsent = {letter.id for letter in records.unsent}
     loss, order, effect, flight, fence, mix, poison = account.guarantees
     loss.broken += records.ended
     fence.broken += records.illegal
@@ -39,9 +41,9 @@ def check(records: Records) -> Account:
         sessions = records.lines.get(chat, [])
         finals = {str(line.get("message_id")): line for line in _flat(sessions) if line.get("final")}
         account.stopped += sum(bool(line.get("stopped")) for line in finals.values())
-        _loss(loss, messages, finals, told)
+        _loss(loss, messages, finals, told, unsent)
         _order(order, chat, messages, sessions)
-        if records.ordered:
+        if chat in records.ordered:
             _reply_order(order, chat, messages, records.replies)
         _effect(effect, messages, finals, told)
         _stored_once(fence, chat, sessions)
@@ -50,6 +52,7 @@ def check(records: Records) -> Account:
     _mixed_calls(mix, records)
     repeated_calls(records, account.repeats, effect, flight)
     repeated_replies(records, account.repeats, effect)
+    check_platform(records, account)
     _poison(poison, records, told)
     return account
 
@@ -67,16 +70,17 @@ def _loss(
     messages: Sequence[Message],
     finals: Mapping[str, Mapping[str, Any]],
     told: Mapping[str, list[Reply]],
+    unsent: Collection[str],
 ) -> None:
     for message in messages:
         loss.checked += 1
         final = finals.get(message.id)
         if message.kind == "poison" and not (final or {}).get("stopped"):
-            if not told.get(message.id):
+            if not told.get(message.id) and message.id not in unsent:
                 loss.broken.append(f"{message.id} was refused, and its chat not told")
         elif not message.command and final is None:
             loss.broken.append(f"{message.id} ({message.kind}) has no answer in the transcript")
-        elif not (final or {}).get("stopped") and not _replies(told, message.id):
+        elif not (final or {}).get("stopped") and not _replies(told, message.id) and message.id not in unsent:
             loss.broken.append(f"{message.id} ({message.kind}) has no reply")
 
 
