@@ -18,7 +18,8 @@ from gateway.chaos.records import Harm
 
 # By then the gateway has seen that one stands still, even on a busy machine, and has ended it.
 _REPLACED_WITHIN_S = 60.0
-_SHORTEST_S, _LONGEST_S = 0.01, 2.0
+# A worker that was just handed its chats has something to lose.
+_SHORTEST_S, _LONGEST_S = 0.02, 5.0
 
 
 How = Literal["kill", "freeze", "stuck", "cut"]
@@ -44,8 +45,11 @@ def draw_blow(dice: random.Random) -> Blow:
     of: Literal["gateway", "worker"] = "gateway" if dice.random() < 0.3 else "worker"
     hows: tuple[How, ...] = ("kill", "freeze", "stuck", "cut")
     how = dice.choices(hows, (70, 14, 6, 10))[0]
-    which, after = dice.randrange(2**16), dice.random()
-    after_s, fault_s = _SHORTEST_S * (_LONGEST_S / _SHORTEST_S) ** after, dice.uniform(0.05, 1.0)
+    which, after_s, fault_s = (
+        dice.randrange(2**16),
+        dice.uniform(_SHORTEST_S, _LONGEST_S),
+        dice.uniform(0.05, 1.0),
+    )
     return Blow(of, "freeze" if of == "gateway" and how == "stuck" else how, which, after_s, fault_s)
 
 
