@@ -152,7 +152,7 @@ class Batch:
             await removed(self._place)
         account = check(records)
         (self._folder / "records.json").write_text(json.dumps(_document(records, account), default=str))
-        faults = Counter(harm.kind for harm in records.harms if harm.kind not in ("kill", "fenced", "joined"))
+        faults = Counter(harm.kind for harm in records.harms if harm.kind not in ("kill", "fenced", "moved"))
         return Result(
             self._seed, self._kills.count, account, self._torment.deaths, faults, time.monotonic() - began
         )
@@ -248,7 +248,7 @@ class Batch:
                 self._torment.ended.append(f"{daemon.life} was told to end, and did so with {code}")
         records = await self._records(None, post, chats, parked=[*records.parked, *records.unsent])
         for daemon in daemons:
-            records.harms += [*daemon.fenced, *daemon.joined, *daemon.ended_workers]
+            records.harms += [*daemon.fenced, *daemon.moved, *daemon.ended_workers]
         records.calls = self._model.taken()
         _, verified = await command(self._forks, self._folder, "sessions", "verify", "--json")
         records.illegal += [str(row) for row in json.loads(verified)]

@@ -26,7 +26,7 @@ from gateway.chaos.workers import Crew
 # A file of a victim whose disk is full grows no further than this.
 FULL_AT_BYTES = 4096
 READY_WITHIN_S = 120.0
-_TELLING = (b'"turn.fenced"', b'"worker.started"', b'"worker.stuck"')
+_TELLING = (b'"turn.fenced"', b'"queue.moved"', b'"worker.started"', b'"worker.stuck"')
 RECEIVES_WITHIN_S = 4.0
 
 
@@ -68,8 +68,8 @@ class Daemon:
         self.up = asyncio.Event()
         # Turns of it that began again, since another process had raised the epoch of their key.
         self.fenced: list[Harm] = []
-        # When each life became ready: from then on it takes a share of the chats from the others.
-        self.joined: list[Harm] = []
+        # When it gave chats to another that had come up.
+        self.moved: list[Harm] = []
         self.ended_workers: list[Harm] = []
         self.switches = Switches(folder / f"{name}.switches")
         self._lives = 0
@@ -118,7 +118,6 @@ class Daemon:
                 log.write(line)
                 if line.startswith(b"ready"):
                     self.up.set()
-                    self.joined.append(Harm("joined", life, time.time(), time.time()))
                 elif line.startswith(b"{"):
                     self._note(life, line)
 
@@ -131,6 +130,8 @@ class Daemon:
         if event == b'"turn.fenced"':
             who = self.crew.by_number(life, row["worker"]) if "worker" in row else life
             self.fenced.append(Harm("fenced", who, now, now, row["id"]))
+        elif event == b'"queue.moved"':
+            self.moved.append(Harm("moved", life, now, now, row["queue"]))
         elif event == b'"worker.started"':
             self.crew.numbered(life, row["number"], row["pid"])
         else:

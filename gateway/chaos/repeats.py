@@ -66,13 +66,14 @@ def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee)
 
 
 def _handed_on(records: Records, message: str, earlier: Reply, later: Reply) -> str:
-    """Say whether another daemon had come up between two answers to a command, which overtake their letter.
+    """Say whether chats moved between two answers to a command, which overtake their letter.
 
-    Whoever is handed the letter by then cannot know whether its answer was put, and puts it again as it was.
+    Who has the letter then cannot know whether its answer was put, and puts it again as it was.
     """
     if message not in {each.id for each in records.messages if each.command} or records.daemons < 2:
         return ""
-    near = (harm for harm in records.harms if harm.kind == "joined" and harm.within(earlier.at, later.at))
+    since = earlier.at - SEEN_WITHIN_S
+    near = (harm for harm in records.harms if harm.kind == "moved" and harm.within(since, later.at))
     return "handed on" if next(near, None) is not None else ""
 
 

@@ -309,13 +309,13 @@ def test_a_message_that_was_put_twice_is_answered_twice() -> None:
 
 
 def test_an_answer_to_a_command_is_put_again_where_its_letter_is_handed_on() -> None:
-    """… to a daemon that came up meanwhile; no other reply is, and where nobody came up none."""
+    """… to a daemon that came up, as the other says; no other reply is, and where no chat moved none."""
     records = sound()
     records.replies.append(told("ann-00005", 0, 60.0))
     records.daemons = 3
 
     assert any("ann-00005 came again" in found for found in check(records).broken)
-    records.harms.append(Harm("joined", "d1.1", 30.0, 30.0))
+    records.harms.append(Harm("moved", "d1.1", 30.0, 30.0))
     assert check(records).broken == []
     assert [repeat.cause for repeat in check(records).repeats] == ["kill", "handed on"]
     records.replies.append(told("bob-00008", 7, 60.0))
