@@ -20,6 +20,7 @@ PROMISES = {
     "G6": "no chat is mixed with another",
     "G7": "poison is set aside and told, and nothing else is",
 }
+_SHOWN = 160
 _ROLES = {"user", "assistant", "tool", "system"}
 
 
@@ -45,7 +46,7 @@ def check(records: Records) -> Account:
         _order(order, chat, messages, sessions)
         if chat in records.ordered:
             _reply_order(order, chat, messages, records.replies)
-        _effect(effect, messages, finals, told)
+        _effect(effect, messages, finals, told, unsent)
         _stored_once(fence, chat, sessions)
         _tools(fence, chat, _flat(sessions))
         _mix(mix, chat, sessions, messages, told)
@@ -131,8 +132,9 @@ def _effect(
     messages: Sequence[Message],
     finals: Mapping[str, Mapping[str, Any]],
     told: Mapping[str, list[Reply]],
+    unsent: Collection[str],
 ) -> None:
-    """What was told is what was stored, in one wording."""
+    """What was told is what was stored, in one wording; its beginning where the rest was set aside."""
     for message in messages:
         effect.checked += 1
         texts = set(_replies(told, message.id))
@@ -141,8 +143,15 @@ def _effect(
             effect.broken.append(f"{message.id} was told {sorted(texts)}")
         elif final is not None and final.get("stopped") and texts:
             effect.broken.append(f"{message.id} was stopped and told {texts}")
+        elif message.id in unsent and final is not None and all(map(final["content"].startswith, texts)):
+            continue
         elif final is not None and texts and texts != {final["content"]}:
-            effect.broken.append(f"{message.id}: stored {final['content']!r}, told {texts}")
+            stored, kept = str(final["content"]), {_short(text) for text in texts}
+            effect.broken.append(f"{message.id}: stored {_short(stored)!r}, told {kept}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
 def _stored_once(fence: Guarantee, chat: str, sessions: Sequence[Sequence[Mapping[str, Any]]]) -> None:

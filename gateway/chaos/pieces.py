@@ -29,12 +29,27 @@ _TRIES = 2
 _BREAK = "\n\n"
 
 
-def answered_by(sent: Sequence[Sent]) -> list[tuple[Sent, str]]:
-    """Return each piece with the message that it answers: what it replies to, else what its text names."""
+def answered_by(sent: Sequence[Sent], messages: Mapping[str, Message]) -> list[tuple[Sent, str]]:
+    """Return each piece with the message that it answers: what it replies to, else what its text names.
+
+    A ``/stop`` that overtook its own letter is answered without either: it is the first of its chat that has
+    no answer otherwise.
+    """
+    replied = {each.answers for each in sent}
+    stops: dict[str, list[str]] = defaultdict(list)
+    for one in messages.values():
+        if one.kind == "stop" and one.id not in replied:
+            stops[one.chat].append(one.id)
+    newest: dict[str, str] = {}
     found = []
     for each in sent:
         named = NAME.search(each.text)
-        found.append((each, each.answers or (named[0] if named else "")))
+        message = each.answers or (named[0] if named else "")
+        if not message:
+            if stops[each.chat]:
+                newest[each.chat] = stops[each.chat].pop(0)
+            message = newest.get(each.chat, "")
+        found.append((each, message))
     return found
 
 
@@ -42,7 +57,7 @@ def told(sent: Sequence[Sent], messages: Mapping[str, Message]) -> list[Reply]:
     """Put pieces together: each wording of an answer once, as of its first piece."""
     wordings: dict[tuple[str, str], list[Sent]] = {}
     newest: dict[str, str] = {}
-    for each, message in answered_by(sent):
+    for each, message in answered_by(sent, messages):
         if message not in messages:
             continue
         if each.answers or message not in newest:
@@ -72,7 +87,7 @@ def check_platform(records: Records, account: Account) -> None:
             loss.broken.append(f"{update.message} is with the platform still")
     by_message: dict[str, list[Sent]] = defaultdict(list)
     known = {message.id: message for message in records.messages}
-    for each, message in answered_by(records.sent_pieces):
+    for each, message in answered_by(records.sent_pieces, known):
         mix.checked += 1
         if message not in known or known[message].chat != each.chat:
             mix.broken.append(

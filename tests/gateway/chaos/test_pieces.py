@@ -171,6 +171,32 @@ def test_a_promise_that_is_broken_once_is_found(name: str, broken: Callable[[Rec
     assert any(found.startswith(f"{name} ") for found in check(records).broken)
 
 
+def test_a_stop_that_overtook_its_letter_is_answered_without_its_number() -> None:
+    """It is the first of its chat that has no other answer; a further such answer is its repeat."""
+    records = sound()
+    for number, answers in ((5, ""), (6, "eve-00006")):
+        message = Message(f"eve-{number:05d}", "eve", "stop", "/stop")
+        records.sent["eve"].append(message)
+        records.updates.append(Update(message.id, 7.0, [("a0.2", 7.5)], 7.6))
+        records.sent_pieces.append(Sent("eve", answers, "a0.2", "Stopped.", 8.0))
+
+    assert check(put_together(records)).broken == []
+    assert [reply.message for reply in records.replies][-2:] == ["eve-00005", "eve-00006"]
+    records.sent_pieces.append(Sent("eve", "", "a0.2", "Stopped.", 9.0))
+    assert any("a piece for eve-00005 came again" in found for found in check(records).broken)
+
+
+def test_of_an_answer_whose_rest_was_set_aside_the_beginning_was_told() -> None:
+    records = sound()
+    del records.sent_pieces[4]
+    records.harms.append(Harm("platform cut", "a0.2", 8.0, 8.1))
+    records.unsent.append(Parked("eve-00001", "unknown", inbound=False))
+
+    assert check(put_together(records)).broken == []
+    records.sent_pieces[1] = replace(records.sent_pieces[1], text=LONG[2])
+    assert any(found.startswith("G3 eve-00001: stored") for found in check(put_together(records)).broken)
+
+
 def test_what_may_have_been_sent_is_set_aside_after_tries_without_an_outcome() -> None:
     """… each of which a fault explains; its chat has no answer then, and its operator the letter."""
     records = sound()
