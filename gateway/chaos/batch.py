@@ -290,6 +290,10 @@ class Batch:
                 answer = await client.get(
                     f"{daemon.url}/v1/parked", params={"cursor": where} if where else {}
                 )
+                if answer.status_code == 503:
+                    # Its broker has only just come up, or is busy.
+                    await asyncio.sleep(0.2)
+                    continue
                 page = answer.raise_for_status().json()
                 for row in page["parked"]:
                     message = post.named(row["id"].partition("#")[0])
