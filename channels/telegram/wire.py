@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -136,6 +135,22 @@ def _json(payload: bytes) -> object:
         return None
 
 
+class _Bot(Bot):
+    """Asks for methods by their names without a word that there are functions of these names.
+
+    A filter of warnings is the whole process's, and lost where a thread puts back those that it kept.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def _warn(
+        cls, message: str | PTBUserWarning, category: type[Warning] = PTBUserWarning, stacklevel: int = 0
+    ) -> None:
+        if not str(message).startswith("Please use 'Bot."):
+            super()._warn(message, category, stacklevel + 1)
+
+
 class Wire:
     """One bot at one address: polls apart from everything else, so that a poll that hangs starves no send.
 
@@ -144,7 +159,6 @@ class Wire:
     """
 
     def __init__(self, table: Table, *, grace_s: float) -> None:
-        warnings.filterwarnings("ignore", "Please use 'Bot", PTBUserWarning)
         self._timeout_s = table.request_timeout_s
         self._poll_s = table.poll_timeout_s
         self._grace_s = min(grace_s, table.request_timeout_s)
@@ -156,7 +170,7 @@ class Wire:
         self._polling = _request(2, table.request_timeout_s, trust)
         self._sending = _request(_SENDERS, table.request_timeout_s, trust)
         self._files = httpx.AsyncClient(timeout=table.request_timeout_s, verify=trust["verify"])
-        self._bot = Bot(
+        self._bot = _Bot(
             table.token.get_secret_value(),
             base_url=table.base_url,
             base_file_url=table.base_file_url,

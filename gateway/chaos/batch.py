@@ -18,15 +18,19 @@ from gateway.chaos.broker import Broker
 from gateway.chaos.chats import Chats
 from gateway.chaos.checker import check
 from gateway.chaos.daemon import Daemon, command
-from gateway.chaos.dice import draw_for_broker
+from gateway.chaos.dice import Part, draw_for_broker
 from gateway.chaos.feed import Feed, OverHttp, OverRabbit
 from gateway.chaos.foreign import Steady
 from gateway.chaos.forks import ForkServer
+from gateway.chaos.kills import Kills
+from gateway.chaos.over_telegram import OverTelegram
+from gateway.chaos.post import Post
 from gateway.chaos.proxy import Proxy
 from gateway.chaos.queues import Place, letters_left, removed
 from gateway.chaos.records import CHATS, Account, Parked, Records, rows
 from gateway.chaos.stub_model import StubModel
-from gateway.chaos.torment import Kills, Torment
+from gateway.chaos.stub_telegram import TOKEN, StubTelegram
+from gateway.chaos.torment import Torment
 from gateway.chaos.transcripts import read_chat, read_memory
 
 REST_S = 180.0
@@ -49,6 +53,31 @@ url = {url}
 name = {name}
 partitions = 4
 """
+# A worker that stands still is to be seen within a batch.
+_WORKERS = "worker_timeout_s = 3\n[log]"
+_PLATFORM = f"""\
+[channels.telegram]
+enabled = true
+token = "{TOKEN}"
+direct = "open"
+stream = false  # a draft is no piece
+poll_timeout_s = 5
+"""
+# They write over the platform, where there is one.
+_OVER_THE_PLATFORM = CHATS[-2:]
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Who runs: daemons side by side, adapters or none, and the workers of the one daemon."""
+
+    daemons: int
+    platform: bool
+    workers: int
+
+    def adapters(self, *, apart: bool) -> int:
+        """Return how many processes run adapters alone, where roles are apart."""
+        return min(self.daemons, 2) if self.platform and apart and not self.workers else 0
 
 
 @dataclass
@@ -69,7 +98,7 @@ class Batch:
     Args:
         seed: decides what is written, what is harmed, and when.
         kills: how many.
-        daemons: how many run side by side; more than one need a broker.
+        team: who runs; more than one daemon need a broker.
         place: where the queues lie; None: in each daemon's own, the embedded one.
         broker: the node at that place where it may be killed, too.
     """
@@ -80,14 +109,15 @@ class Batch:
         *,
         seed: int,
         kills: int,
-        daemons: int,
+        team: Team,
         forks: ForkServer,
         model: StubModel,
         place: Place | None,
         broker: Broker | None,
     ) -> None:
         self._folder, self._workspace = folder, folder / "workspace"
-        self._seed, self._count = seed, daemons
+        self._seed, self._team = seed, team
+        self._platform = StubTelegram() if team.platform else None
         self._forks, self._model = forks, model
         self._place, self._broker = place, broker
         self._dice = random.Random(seed)
@@ -102,22 +132,27 @@ class Batch:
         url, name = (self._place.url, self._place.name) if self._place else ("", "chat")
         words = {"workspace": str(self._workspace), "url": url or "embedded", "name": name}
         text = _CONFIG.format(**{key: json.dumps(value) for key, value in words.items()})
+        text = text.replace("[log]", _WORKERS) if self._team.workers else text
+        text += _PLATFORM if self._platform is not None else ""
         (self._folder / "chat-gateway.toml").write_text(text)
         async with AsyncExitStack() as stack:
-            victims = [await self._victim(number, stack) for number in range(self._count)]
-            feed = await self._feed(victims[0][0], stack)
-            chats = self._chats = Chats(feed, random.Random(self._dice.random()))
+            if self._platform is not None:
+                await stack.enter_async_context(self._platform)
+            victims = [await self._victim(name, part, stack) for name, part in self._parts()]
+            post = await self._post(victims[0][0], stack)
+            long = _OVER_THE_PLATFORM if self._platform is not None else ()
+            chats = self._chats = Chats(post, random.Random(self._dice.random()), long=long)
             chats.plan(_FIRST_MESSAGES)
             async with chats.writing():
                 await self._harmed(victims)
-                records = await self._rest([daemon for daemon, _ in victims], feed, chats)
+                records = await self._rest([daemon for daemon, _ in victims], post, chats)
         if self._place is not None:
             left = await letters_left(self._place)
             records.ended += [f"{count} letters stay in {queue}" for queue, count in left.items()]
             await removed(self._place)
         account = check(records)
         (self._folder / "records.json").write_text(json.dumps(_document(records, account), default=str))
-        faults = Counter(harm.kind for harm in records.harms if harm.kind not in ("kill", "fenced"))
+        faults = Counter(harm.kind for harm in records.harms if harm.kind not in ("kill", "fenced", "moved"))
         return Result(
             self._seed, self._kills.count, account, self._torment.deaths, faults, time.monotonic() - began
         )
@@ -126,7 +161,16 @@ class Batch:
         if self._chats is not None:
             self._chats.plan(self._dice.randint(*_MESSAGES_A_KILL))
 
-    async def _victim(self, number: int, stack: AsyncExitStack) -> tuple[Daemon, Proxy | None]:
+    def _parts(self) -> list[tuple[str, Part]]:
+        """Name the processes, and say what runs in each; the first serves HTTP."""
+        both: Part = (
+            "all" if self._platform is not None and (self._team.workers or not self._place) else "session"
+        )
+        found: list[tuple[str, Part]] = [(f"d{number}", both) for number in range(self._team.daemons)]
+        adapters = self._team.adapters(apart=self._place is not None)
+        return [*found, *((f"a{number}", "channels") for number in range(adapters))]
+
+    async def _victim(self, name: str, part: Part, stack: AsyncExitStack) -> tuple[Daemon, Proxy | None]:
         proxy = (
             await stack.enter_async_context(Proxy(self._place.port, host=self._place.host))
             if self._place
@@ -134,23 +178,40 @@ class Batch:
         )
         url = self._place.by_way_of(proxy.port) if self._place is not None and proxy is not None else ""
         daemon = Daemon(
-            f"d{number}", forks=self._forks, folder=self._folder, model=self._model, broker_url=url
+            name,
+            forks=self._forks,
+            folder=self._folder,
+            model=self._model,
+            broker_url=url,
+            part=part,
+            platform=None if part == "session" else self._platform,
+            workers=self._team.workers,
         )
         stack.push_async_callback(daemon.close)
+        self._model.who = daemon.crew.of_port if self._team.workers else lambda life, port: life
         return daemon, proxy
 
-    async def _feed(self, first: Daemon, stack: AsyncExitStack) -> Feed:
+    async def _post(self, first: Daemon, stack: AsyncExitStack) -> Post:
+        elsewhere = _OVER_THE_PLATFORM if self._platform is not None else ()
+        plain = [chat for chat in CHATS if chat not in elsewhere]
+        feeds: dict[str, Feed] = {}
+        if self._platform is not None:
+            feeds |= dict.fromkeys(elsewhere, OverTelegram(self._platform))
         if self._place is None:
             over = OverHttp(first)
-            await stack.enter_async_context(over.listening(CHATS))
-            return over
-        return OverRabbit(await stack.enter_async_context(Steady(self._place.url, name=self._place.name)))
+            await stack.enter_async_context(over.listening(plain))
+            return Post(feeds | dict.fromkeys(plain, over), frozenset(elsewhere))
+        steady = await stack.enter_async_context(Steady(self._place.url, name=self._place.name))
+        return Post(feeds | dict.fromkeys(plain, OverRabbit(steady)), frozenset(CHATS))
 
     async def _harmed(self, victims: list[tuple[Daemon, Proxy | None]]) -> None:
         async with asyncio.TaskGroup() as group:
-            others = len(victims) > 1
             for daemon, proxy in victims:
+                others = sum(other.part == daemon.part for other, _ in victims) > 1
                 dice = random.Random(self._dice.random())
+                if self._team.workers and proxy is not None:
+                    group.create_task(self._torment.crew(daemon, proxy, dice), name="torment the crew")
+                    continue
                 group.create_task(
                     self._torment.daemon(daemon, proxy, dice, others=others), name=f"torment {daemon.name}"
                 )
@@ -158,7 +219,7 @@ class Batch:
                 plan = draw_for_broker(random.Random(self._dice.random()), self._kills.left)
                 group.create_task(self._torment.broker(self._broker, plan), name="torment the broker")
 
-    async def _rest(self, daemons: list[Daemon], feed: Feed, chats: Chats) -> Records:
+    async def _rest(self, daemons: list[Daemon], post: Post, chats: Chats) -> Records:
         """Let everything be answered without further harm; return the records once nothing is missing.
 
         What is missing for REST_S stays missing.
@@ -175,43 +236,51 @@ class Batch:
             with_all.cancel()
             self._torment.ended.append("messages were not accepted at last")
         while True:
-            records = await self._records(daemons[0], feed, chats)
+            records = await self._records(daemons[0], post, chats)
             missing = _missing(check(records), records)
             if not missing or time.monotonic() > until:
                 break
             for message in [one for one in records.messages if one.id in missing]:
-                await feed.remind(message)
+                await post.remind(message)
             await asyncio.sleep(0.5)
         for daemon in daemons:
             if code := await daemon.stop():
                 self._torment.ended.append(f"{daemon.life} was told to end, and did so with {code}")
-        records = await self._records(None, feed, chats, parked=records.parked)
-        records.harms += [harm for daemon in daemons for harm in daemon.fenced]
+        records = await self._records(None, post, chats, parked=[*records.parked, *records.unsent])
+        for daemon in daemons:
+            records.harms += [*daemon.fenced, *daemon.moved, *daemon.ended_workers]
         records.calls = self._model.taken()
         _, verified = await command(self._forks, self._folder, "sessions", "verify", "--json")
         records.illegal += [str(row) for row in json.loads(verified)]
         return records
 
     async def _records(
-        self, daemon: Daemon | None, feed: Feed, chats: Chats, *, parked: list[Parked] | None = None
+        self, daemon: Daemon | None, post: Post, chats: Chats, *, parked: list[Parked] | None = None
     ) -> Records:
         """Write down what there is by now."""
         records = Records(
-            sent=chats.sent, replies=list(feed.replies), ordered=feed.ordered, daemons=self._count
+            sent=chats.sent,
+            replies=list(post.replies),
+            ordered=post.ordered,
+            daemons=self._team.workers or self._team.daemons,
         )
         records.harms, records.ended = list(self._torment.harms), self._torment.ended
         for chat in CHATS:
-            stem = f"{feed.channel}_{chat}"
             records.lines[chat] = await asyncio.to_thread(
-                read_chat, self._workspace, stem, feed.prefix, records.illegal
+                read_chat, self._workspace, post.stem(chat), post.named, records.illegal
             )
-        records.published = {one: times for one, times in feed.published.items() if times > 1}
+        records.published = {one: times for one, times in post.published.items() if times > 1}
+        if self._platform is not None:
+            records.updates = list(self._platform.updates.values())
+            records.sent_pieces = list(self._platform.sent)
         records.calls = list(self._model.calls)
         records.notes = read_memory(self._workspace)
-        records.parked = parked if parked is not None else await self._parked(daemon, feed.prefix)
+        parked = parked if parked is not None else await self._parked(daemon, post)
+        records.parked = [letter for letter in parked if letter.inbound]
+        records.unsent = [letter for letter in parked if not letter.inbound]
         return records
 
-    async def _parked(self, daemon: Daemon | None, prefix: str) -> list[Parked]:
+    async def _parked(self, daemon: Daemon | None, post: Post) -> list[Parked]:
         if daemon is None:
             return []
         found: list[Parked] = []
@@ -221,8 +290,14 @@ class Batch:
                 answer = await client.get(
                     f"{daemon.url}/v1/parked", params={"cursor": where} if where else {}
                 )
+                if answer.status_code == 503:
+                    # Its broker has only just come up, or is busy.
+                    await asyncio.sleep(0.2)
+                    continue
                 page = answer.raise_for_status().json()
-                found += [Parked(row["id"].removeprefix(prefix), row["reason"]) for row in page["parked"]]
+                for row in page["parked"]:
+                    message = post.named(row["id"].partition("#")[0])
+                    found.append(Parked(message, row["reason"], row["box"] == "inbound"))
                 if not (where := page["next"]):
                     return found
 
@@ -243,7 +318,9 @@ def _document(records: Records, account: Account) -> dict[str, object]:
         "calls": [{**row, "named": sorted(row["named"])} for row in rows(records.calls)],
         "replies": rows(records.replies),
         "published": records.published,
-        "parked": rows(records.parked),
+        "parked": rows([*records.parked, *records.unsent]),
+        "updates": rows(records.updates),
+        "pieces": rows(records.sent_pieces),
     }
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
-from gateway.chaos.feed import Feed
+from gateway.chaos.post import Post
 from gateway.chaos.records import CHATS, Message
 
+# Of people whose platform takes a long answer in pieces alone, one in twelve messages asks for such.
+_LONG = {"long": 4}
 _KINDS = {"plain": 24, "read": 6, "write": 6, "slow": 3, "stop": 3, "new": 2, "poison": 1}
 
 
 class Chats:
-    """Six of them; ``sent`` has the messages of each in the order in which they are put."""
+    """Six of them; ``sent`` has the messages of each in the order in which they are put.
 
-    def __init__(self, feed: Feed, dice: random.Random) -> None:
+    ``long`` are those who ask for long answers, too.
+    """
+
+    def __init__(self, feed: Post, dice: random.Random, *, long: Collection[str] = ()) -> None:
         self.sent: dict[str, list[Message]] = {chat: [] for chat in CHATS}
-        self._feed = feed
+        self._feed, self._long = feed, long
         self._dice = dice
         self._number = 0
         self._waiting: dict[str, asyncio.Queue[Message]] = {chat: asyncio.Queue() for chat in CHATS}
@@ -36,7 +41,8 @@ class Chats:
         """Let people write so many messages more."""
         for _ in range(count):
             chat = self._dice.choice(CHATS)
-            kind = self._dice.choices(list(_KINDS), list(_KINDS.values()))[0]
+            kinds = _KINDS | (_LONG if chat in self._long else {})
+            kind = self._dice.choices(list(kinds), list(kinds.values()))[0]
             for each in ("slow", "stop") if kind == "stop" else (kind,):
                 self._waiting[chat].put_nowait(self._message(chat, each))
 
@@ -61,6 +67,7 @@ class Chats:
             "plain": f"{name} hello {delay}",
             "read": f'{name} look [[tool:ls {{"path": "."}}]]{delay}',
             "write": f"{name} write {write}{delay}",
+            "long": f"{name} tell [[long:90]]",
             "slow": f"{name} slowly [[delay:0.7]]",
             "poison": f"{name} refused [[refuse]]",
             "stop": "/stop",

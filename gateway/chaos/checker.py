@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from gateway.chaos.pieces import check_platform
 from gateway.chaos.records import NAME, Account, Guarantee, Message, Records, Reply
 from gateway.chaos.repeats import repeated_calls, repeated_replies
 
@@ -19,6 +20,7 @@ PROMISES = {
     "G6": "no chat is mixed with another",
     "G7": "poison is set aside and told, and nothing else is",
 }
+_SHOWN = 160
 _ROLES = {"user", "assistant", "tool", "system"}
 
 
@@ -31,6 +33,7 @@ def check(records: Records) -> Account:
     told: dict[str, list[Reply]] = {}
     for reply in records.replies:
         told.setdefault(reply.message, []).append(reply)
+    unsent = {letter.id for letter in records.unsent}
     loss, order, effect, flight, fence, mix, poison = account.guarantees
     loss.broken += records.ended
     fence.broken += records.illegal
@@ -39,17 +42,18 @@ def check(records: Records) -> Account:
         sessions = records.lines.get(chat, [])
         finals = {str(line.get("message_id")): line for line in _flat(sessions) if line.get("final")}
         account.stopped += sum(bool(line.get("stopped")) for line in finals.values())
-        _loss(loss, messages, finals, told)
+        _loss(loss, messages, finals, told, unsent)
         _order(order, chat, messages, sessions)
-        if records.ordered:
+        if chat in records.ordered:
             _reply_order(order, chat, messages, records.replies)
-        _effect(effect, messages, finals, told)
+        _effect(effect, messages, finals, told, unsent)
         _stored_once(fence, chat, sessions)
         _tools(fence, chat, _flat(sessions))
         _mix(mix, chat, sessions, messages, told)
     _mixed_calls(mix, records)
     repeated_calls(records, account.repeats, effect, flight)
     repeated_replies(records, account.repeats, effect)
+    check_platform(records, account)
     _poison(poison, records, told)
     return account
 
@@ -67,16 +71,17 @@ def _loss(
     messages: Sequence[Message],
     finals: Mapping[str, Mapping[str, Any]],
     told: Mapping[str, list[Reply]],
+    unsent: Collection[str],
 ) -> None:
     for message in messages:
         loss.checked += 1
         final = finals.get(message.id)
         if message.kind == "poison" and not (final or {}).get("stopped"):
-            if not told.get(message.id):
+            if not told.get(message.id) and message.id not in unsent:
                 loss.broken.append(f"{message.id} was refused, and its chat not told")
         elif not message.command and final is None:
             loss.broken.append(f"{message.id} ({message.kind}) has no answer in the transcript")
-        elif not (final or {}).get("stopped") and not _replies(told, message.id):
+        elif not (final or {}).get("stopped") and not _replies(told, message.id) and message.id not in unsent:
             loss.broken.append(f"{message.id} ({message.kind}) has no reply")
 
 
@@ -127,8 +132,9 @@ def _effect(
     messages: Sequence[Message],
     finals: Mapping[str, Mapping[str, Any]],
     told: Mapping[str, list[Reply]],
+    unsent: Collection[str],
 ) -> None:
-    """What was told is what was stored, in one wording."""
+    """What was told is what was stored, in one wording; its beginning where the rest was set aside."""
     for message in messages:
         effect.checked += 1
         texts = set(_replies(told, message.id))
@@ -137,8 +143,15 @@ def _effect(
             effect.broken.append(f"{message.id} was told {sorted(texts)}")
         elif final is not None and final.get("stopped") and texts:
             effect.broken.append(f"{message.id} was stopped and told {texts}")
+        elif message.id in unsent and final is not None and all(map(final["content"].startswith, texts)):
+            continue
         elif final is not None and texts and texts != {final["content"]}:
-            effect.broken.append(f"{message.id}: stored {final['content']!r}, told {texts}")
+            stored, kept = str(final["content"]), {_short(text) for text in texts}
+            effect.broken.append(f"{message.id}: stored {_short(stored)!r}, told {kept}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
 def _stored_once(fence: Guarantee, chat: str, sessions: Sequence[Sequence[Mapping[str, Any]]]) -> None:

@@ -10,17 +10,24 @@ import resource
 import signal
 import subprocess
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
+from gateway.chaos.dice import Part
 from gateway.chaos.faults import Switches
 from gateway.chaos.forks import ForkServer, Process, spawn
 from gateway.chaos.ports import KeptPort
 from gateway.chaos.records import Harm
 from gateway.chaos.stub_model import StubModel
+from gateway.chaos.stub_telegram import StubTelegram
+from gateway.chaos.workers import Crew
 
 # A file of a victim whose disk is full grows no further than this.
 FULL_AT_BYTES = 4096
 READY_WITHIN_S = 120.0
+_TELLING = (b'"turn.fenced"', b'"queue.moved"', b'"worker.started"', b'"worker.stuck"')
+RECEIVES_WITHIN_S = 4.0
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -37,16 +44,33 @@ class Daemon:
         forks: what victims are forked from.
         folder: for its log and its switches; ``config`` and ``workspace`` are what it is started with.
         broker_url: its own way to the broker; empty for the embedded queue.
+        part: what runs in it: conversations, adapters, or both.
+        platform: whom its adapter talks to, where it has one.
+        workers: how many it has.
     """
 
     def __init__(
-        self, name: str, *, forks: ForkServer, folder: Path, model: StubModel, broker_url: str = ""
+        self,
+        name: str,
+        *,
+        forks: ForkServer,
+        folder: Path,
+        model: StubModel,
+        broker_url: str = "",
+        part: Part = "session",
+        platform: StubTelegram | None = None,
+        workers: int = 0,
     ) -> None:
         self.name = name
+        self.part, self.platform, self.crew = part, platform, Crew()
+        self._workers = workers
         self.life = ""
         self.up = asyncio.Event()
         # Turns of it that began again, since another process had raised the epoch of their key.
         self.fenced: list[Harm] = []
+        # When it gave chats to another that had come up.
+        self.moved: list[Harm] = []
+        self.ended_workers: list[Harm] = []
         self.switches = Switches(folder / f"{name}.switches")
         self._lives = 0
         self._forks, self._folder, self._model = forks, folder, model
@@ -73,12 +97,16 @@ class Daemon:
         self.switches.set()
         more = {"CHAT_GATEWAY_MODEL__API_BASE": self._model.address(self.life)}
         more["CHAT_GATEWAY_HTTP__PORT"] = str(self._port.port)
+        if self.platform is not None:
+            more["CHAT_GATEWAY_CHANNELS__TELEGRAM__BASE_URL"] = self.platform.address(self.life)
         if self._broker_url:
             more["CHAT_GATEWAY_BROKER__URL"] = self._broker_url
         words = [str(self.switches.path), point or "-", "--config", str(self._folder / "chat-gateway.toml")]
-        words += ["run", "--role", "session" if self._broker_url else "all"]
+        words += ["run", "--role", self.part if self._broker_url else "all"]
+        words += ["--workers", str(self._workers)] if self._workers else []
         env = environment(HOME=str(self._folder), **more)
         self._process = await spawn(self._forks, words, env=env)
+        self.crew.begin(self.life, self._process.pid)
         self._reader = asyncio.create_task(self._read(self._process), name=f"log of {self.life}")
 
     async def _read(self, process: Process) -> None:
@@ -90,28 +118,56 @@ class Daemon:
                 log.write(line)
                 if line.startswith(b"ready"):
                     self.up.set()
-                elif b'"turn.fenced"' in line:
-                    self.fenced.append(Harm("fenced", life, time.time(), time.time(), json.loads(line)["id"]))
+                elif line.startswith(b"{"):
+                    self._note(life, line)
+
+    def _note(self, life: str, line: bytes) -> None:
+        """Take from its log what it did by itself that explains a repeat."""
+        event = next((name for name in _TELLING if name in line), b"")
+        if not event:
+            return
+        row, now = json.loads(line), time.time()
+        if event == b'"turn.fenced"':
+            who = self.crew.by_number(life, row["worker"]) if "worker" in row else life
+            self.fenced.append(Harm("fenced", who, now, now, row["id"]))
+        elif event == b'"queue.moved"':
+            self.moved.append(Harm("moved", life, now, now, row["queue"]))
+        elif event == b'"worker.started"':
+            self.crew.numbered(life, row["number"], row["pid"])
+        else:
+            # Its gateway ends a worker that stands still; one does where the machine is too busy, too.
+            self.ended_workers.append(Harm("kill", self.crew.name(row["pid"]), now, now + 1.0, "stuck"))
 
     async def ready(self) -> bool:
         """Wait until it is ready or dead; say which. Raises TimeoutError where neither comes."""
+        async with asyncio.timeout(READY_WITHIN_S):
+            await self._unless_dead(self.up.wait())
+        return self.alive
+
+    async def receives(self) -> None:
+        """Wait until its adapter asks for updates, where it has one: another process may hold the lease."""
+        if self.platform is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECEIVES_WITHIN_S):
+                    await self._unless_dead(self.platform.asked_by(self.life))
+
+    async def _unless_dead(self, waiting: Coroutine[Any, Any, object]) -> None:
         assert self._process is not None
-        up = asyncio.ensure_future(self.up.wait())
+        wanted = asyncio.ensure_future(waiting)
         died = asyncio.ensure_future(self._process.wait())
         try:
-            async with asyncio.timeout(READY_WITHIN_S):
-                await asyncio.wait((up, died), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((wanted, died), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            up.cancel()
+            wanted.cancel()
             died.cancel()
-        return self.alive
 
     async def died(self) -> int:
         """Wait until it is dead; return its exit code, or the signal's number below zero."""
         assert self._process is not None
         assert self._reader is not None
         code = await self._process.wait()
-        await self._reader
+        if not self._workers:
+            await self._reader
         self.up.clear()
         return code
 
@@ -146,6 +202,7 @@ class Daemon:
     async def close(self) -> None:
         """Kill it where it lives, and give its port back."""
         await self.kill()
+        self.crew.kill()
         self.switches.close()
         self._port.close()
 

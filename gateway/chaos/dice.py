@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Literal
 
+Part = Literal["session", "channels", "all"]
 # Each with the highest number of the passage at which one dies there.
 _POINTS = {
     "append": 3,
@@ -20,11 +22,17 @@ _POINTS = {
     "state_file": 3,
 }
 _RABBIT_POINTS = {"publish": 6, "ack": 5}
+_ADAPTER_POINTS = {"poll": 4, "accept": 3, "trying": 3, "send": 3, "sent": 3}
+# Of what a process that runs adapters alone goes through.
+_OF_ADAPTERS = ("fdatasync", "rename", "settle", "state_file", "publish", "ack")
 # In a hundred lives, beside their end.
 _FAULTS = {"freeze": 7, "clock": 8, "slow disk": 6, "full disk": 4, "failing disk": 4}
 _RABBIT_FAULTS = {"cut": 10, "deaf": 2, "mute": 2, "silence": 2, "delay": 3, "throttle": 3}
+_ADAPTER_FAULTS = {"platform cut": 8}
 _SHORTEST_S, _LONGEST_S = 0.002, 1.2
 _LONGEST_TO_A_POINT_S = 0.8
+# A platform takes three messages of a chat in three seconds, and a lease is looked for once a second.
+_ADAPTER_TIMES = 6.0
 _CLOCK_S = 3600.0
 # By then its broker has let such a process go, and another has its letters.
 _LONG_S = (25.0, 45.0)
@@ -49,14 +57,18 @@ class Life:
     amount: float
 
 
-def draw(dice: random.Random, *, rabbit: bool, others: bool) -> Life:
-    """Draw a life; ``others``: further daemons go on meanwhile, so that one may be out of reach for long."""
-    points = _POINTS | (_RABBIT_POINTS if rabbit else {})
-    faults = _FAULTS | (_RABBIT_FAULTS if rabbit else {})
+def draw(dice: random.Random, *, rabbit: bool, others: bool, part: Part = "session") -> Life:
+    """Draw a life of a process that runs conversations, adapters, or both.
+
+    Where ``others`` go on meanwhile, one may be out of reach for long.
+    """
+    points = _points(rabbit=rabbit, part=part)
+    faults = _FAULTS | (_RABBIT_FAULTS if rabbit else {}) | ({} if part == "session" else _ADAPTER_FAULTS)
+    times = _ADAPTER_TIMES if part == "channels" else 1.0
     name = dice.choice(list(points))
     point = f"{name}.{dice.choice(('before', 'after'))}:{dice.randint(1, points[name])}"
     at_point, unready = dice.random() < 0.55, dice.random() < 0.15
-    lasts_s = _SHORTEST_S * (_LONGEST_S / _SHORTEST_S) ** dice.random()
+    lasts_s = times * _SHORTEST_S * (_LONGEST_S / _SHORTEST_S) ** dice.random()
     fault = dice.choices([*faults, ""], [*faults.values(), 100 - sum(faults.values())])[0]
     at_s, fault_s = dice.uniform(0, 0.3), dice.uniform(0.05, 1.0)
     clock_s, sync_s, long_s = (
@@ -69,7 +81,7 @@ def draw(dice: random.Random, *, rabbit: bool, others: bool) -> Life:
         return Life("", long_s + 3.0, False, fault, at_s, long_s, 0.0)
     if fault:
         lasts_s += at_s
-    lasts_s = _LONGEST_TO_A_POINT_S if at_point else lasts_s
+    lasts_s = times * _LONGEST_TO_A_POINT_S if at_point else lasts_s
     return Life(
         point if at_point else "",
         lasts_s,
@@ -79,6 +91,14 @@ def draw(dice: random.Random, *, rabbit: bool, others: bool) -> Life:
         fault_s,
         clock_s if fault == "clock" else sync_s,
     )
+
+
+def _points(*, rabbit: bool, part: Part) -> dict[str, int]:
+    points = _POINTS | (_RABBIT_POINTS if rabbit else {})
+    if part == "session":
+        return points
+    kept = points if part == "all" else {name: most for name, most in points.items() if name in _OF_ADAPTERS}
+    return kept | _ADAPTER_POINTS
 
 
 @dataclass(frozen=True, slots=True)

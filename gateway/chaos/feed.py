@@ -20,18 +20,22 @@ from gateway.chaos.records import Message, Reply
 class Feed(Protocol):
     """How messages get to the gateway, and its replies back."""
 
-    channel: str
-    prefix: str
-    ordered: bool
-
     @property
-    def replies(self) -> list[Reply]:
+    def replies(self) -> Sequence[Reply]:
         """All that came, repeats included."""
         ...
 
     @property
     def published(self) -> Mapping[str, int]:
         """How often each message was put into the queue, or may have been."""
+        ...
+
+    def stem(self, chat: str) -> str:
+        """Return the name of the chat's files."""
+        ...
+
+    def named(self, id: str) -> str:
+        """Return the message behind the gateway's id for it; the id itself where it is none of this way."""
         ...
 
     async def put(self, message: Message) -> None:
@@ -46,14 +50,20 @@ class Feed(Protocol):
 class OverHttp:
     """A careful HTTP client: the same id until it is accepted, and an ear on every chat's events."""
 
-    channel, prefix, ordered = "web", "web:", False
-
     def __init__(self, daemon: Daemon) -> None:
         self.replies: list[Reply] = []
         # What it posts again is known by its id, and put once.
         self.published: Mapping[str, int] = {}
         self._daemon = daemon
         self._client = httpx.AsyncClient(timeout=10)
+
+    def stem(self, chat: str) -> str:
+        """Return the name of the chat's files."""
+        return f"web_{chat}"
+
+    def named(self, id: str) -> str:
+        """Return the message behind the gateway's id for it."""
+        return id.removeprefix("web:")
 
     async def put(self, message: Message) -> None:
         """Post it again until it is accepted."""
@@ -104,13 +114,11 @@ class OverHttp:
 
     def _note(self, id: str | None, kind: str, text: str, *, asked: bool = False) -> None:
         if kind in ("reply", "notice") and id:
-            self.replies.append(Reply(id.removeprefix(self.prefix), kind, text, time.time(), asked))
+            self.replies.append(Reply(self.named(id), kind, text, time.time(), asked))
 
 
 class OverRabbit:
     """A foreign program on the broker."""
-
-    channel, prefix, ordered = "foreign", "", True
 
     def __init__(self, steady: Steady) -> None:
         self._steady = steady
@@ -127,6 +135,14 @@ class OverRabbit:
     def published(self) -> Mapping[str, int]:
         """How often each was said."""
         return self._steady.published
+
+    def stem(self, chat: str) -> str:
+        """Return the name of the chat's files."""
+        return f"foreign_{chat}"
+
+    def named(self, id: str) -> str:
+        """Return the message behind the gateway's id for it: the same."""
+        return id
 
     async def put(self, message: Message) -> None:
         """Publish it until the broker confirms."""

@@ -38,6 +38,12 @@ POINTS: dict[str, list[str]] = {
     "history": ["os:rename?HISTORY.md"],
     "notes": ["os:rename?MEMORY.md"],
     "state_file": ["os:rename?.json"],
+    # Of who runs an adapter: the offset moves, an update is taken in, a send begins, is made, is noted.
+    "poll": ["channels.telegram.wire:Wire.poll"],
+    "accept": ["gateway.inbound.reception:Reception.accept"],
+    "trying": ["gateway.outbound.ledger:DeliveryLedger.trying"],
+    "send": ["channels.telegram.adapter:Telegram.send"],
+    "sent": ["gateway.outbound.ledger:DeliveryLedger.sent"],
 }
 # Written at every start: no point of what a message goes through.
 OF_THE_PROCESS = ("daemon.json", "retention.json", "workspace.json")

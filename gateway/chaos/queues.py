@@ -73,10 +73,11 @@ async def require_empty(place: Place) -> None:
 
 
 async def letters_left(place: Place) -> dict[str, int]:
-    """Return how many letters stay in each inbound queue that is not empty."""
+    """Return how many letters stay in each queue that is not empty, but for those of foreign programs."""
     found = {}
+    queues = [*(queue for queue, _ in place.names.inbound_queues()), place.names.outbound_queue("telegram")]
     async with _connected(place) as connection:
-        for queue, _ in place.names.inbound_queues():
+        for queue in queues:
             if count := await _count(connection, queue):
                 found[queue] = count
     return found
@@ -86,7 +87,12 @@ async def removed(place: Place) -> None:
     """Remove all that a run made there."""
     names = place.names
     queues = [queue for queue, _ in names.inbound_queues()]
-    queues += [names.topology, names.parked, names.outbound_queue("foreign")]
+    queues += [
+        names.topology,
+        names.parked,
+        names.outbound_queue("foreign"),
+        names.outbound_queue("telegram"),
+    ]
     exchanges = [names.inbound_exchange, names.outbound_exchange, names.control]
     exchanges += [names.events, names.parked_exchange]
     async with _connected(place) as connection:

@@ -22,7 +22,8 @@ DISCONNECTS = ("cut", "broker killed", "deaf", "mute", "silence", "delay", "thro
 class Message:
     """One message of a person; ``text`` holds its id, unless it is a command.
 
-    ``kind``: plain | read | write (a tool in between) | slow | stop | new | poison (its model refuses it).
+    ``kind``: plain | long (in several pieces) | read | write (a tool in between) | slow | stop | new | poison
+    (its model refuses it).
     """
 
     id: str
@@ -85,12 +86,34 @@ class Reply:
     asked: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One text that the stub platform showed: to whom, what it replies to (or nothing), and who said it."""
+
+    chat: str
+    answers: str
+    life: str
+    text: str
+    at: float
+
+
+@dataclass(slots=True)
+class Update:
+    """One message at the stub platform: to whom it was handed out, when it was confirmed (0: not yet)."""
+
+    message: str
+    written: float
+    handed: list[tuple[str, float]] = field(default_factory=list)
+    confirmed: float = 0.0
+
+
 @dataclass(slots=True)
 class Parked:
     """One letter that was set aside."""
 
     id: str
     reason: str
+    inbound: bool = True
 
 
 @dataclass
@@ -101,8 +124,10 @@ class Records:
     ``illegal``: what in the files is no legal line. ``notes``: what is wrong with what memory was told.
     ``ended``: what went on where it should not: processes that ended by themselves, letters that stay.
     ``published``: how often a message was put into the queue, where that was more than once.
-    ``ordered``: whether the replies of a chat came in the order in which they were put.
+    ``ordered``: the chats whose replies came in the order in which they were put.
     ``daemons``: how many ran side by side.
+    ``updates``, ``sent_pieces``: what passed between the gateway and the stub platform.
+    ``unsent``: answers that were set aside on their way to it, by the message that they answer.
     """
 
     sent: dict[str, list[Message]] = field(default_factory=dict)
@@ -115,8 +140,11 @@ class Records:
     notes: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     published: dict[str, int] = field(default_factory=dict)
-    ordered: bool = False
+    ordered: frozenset[str] = frozenset()
     daemons: int = 1
+    updates: list[Update] = field(default_factory=list)
+    sent_pieces: list[Sent] = field(default_factory=list)
+    unsent: list[Parked] = field(default_factory=list)
 
     @property
     def messages(self) -> list[Message]:
@@ -156,6 +184,7 @@ class Account:
     # What the messages would take if nothing were harmed or stopped.
     least_calls: int = 0
     stopped: int = 0
+    pieces: int = 0
 
     @property
     def broken(self) -> list[str]:
@@ -172,6 +201,7 @@ class Account:
         self.calls += other.calls
         self.least_calls += other.least_calls
         self.stopped += other.stopped
+        self.pieces += other.pieces
 
 
 def rows(items: Sequence[Any]) -> list[dict[str, Any]]:

@@ -58,10 +58,23 @@ def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee)
         for number, (earlier, later) in enumerate(pairwise(replies), 1):
             near = (harm.kind for harm in able if harm.within(earlier.at - SEEN_WITHIN_S, later.at))
             # A message that was put twice is answered twice, by the same answer.
-            cause = next(near, "put again" if number < records.published.get(message, 1) else "")
+            again = "put again" if number < records.published.get(message, 1) else ""
+            cause = next(near, again or _handed_on(records, message, earlier, later))
             repeats.append(Repeat("reply", message, "", cause, later.at))
             if not cause:
                 effect.broken.append(f"the reply to {message} came again, and no fault came between")
+
+
+def _handed_on(records: Records, message: str, earlier: Reply, later: Reply) -> str:
+    """Say whether chats moved between two answers to a command, which overtake their letter.
+
+    Who has the letter then cannot know whether its answer was put, and puts it again as it was.
+    """
+    if message not in {each.id for each in records.messages if each.command} or records.daemons < 2:
+        return ""
+    since = earlier.at - SEEN_WITHIN_S
+    near = (harm for harm in records.harms if harm.kind == "moved" and harm.within(since, later.at))
+    return "handed on" if next(near, None) is not None else ""
 
 
 def _by_life(harms: Sequence[Harm]) -> Mapping[str, list[Harm]]:

@@ -32,6 +32,8 @@ def table(plan: Plan, outcome: Outcome) -> str:
     lines += ["", f"{kills} kills of daemons and {deaths['broker']} of the broker: {_counted(deaths)}"]
     lines += [f"faults beside: {_counted(faults) or 'none'}"]
     lines += [f"model calls: {account.calls}, where {account.least_calls} do without faults and stops"]
+    if account.pieces:
+        lines += [f"messages to the platform: {account.pieces}"]
     for what, causes in _repeats(account).items():
         lines.append(f"{what} repeated: {sum(causes.values())} ({_counted(causes) or 'none'})")
     if (failed := outcome.failed) is not None:
@@ -49,12 +51,15 @@ def document(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "seed": plan.seed,
         "broker": "rabbitmq" if plan.rabbitmq or plan.url else "embedded",
         "daemons": plan.daemons,
+        "platform": plan.platform,
+        "workers": plan.workers,
         "kills": sum(result.kills for result in outcome.results),
         "took_s": round(sum(result.took_s for result in outcome.results), 1),
         "deaths": dict(deaths),
         "faults": dict(faults),
         "messages": account.messages,
         "stopped": account.stopped,
+        "platform_messages": account.pieces,
         "model_calls": account.calls,
         "model_calls_without_faults": account.least_calls,
         "guarantees": rows(account.guarantees),
@@ -78,9 +83,11 @@ def _summed(outcome: Outcome) -> tuple[Account, Counter[str], Counter[str]]:
 
 def _repeats(account: Account) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {"model calls": Counter(), "replies": Counter()}
+    if account.pieces:
+        found["messages to the platform"] = Counter()
+    names = {"reply": "replies", "piece": "messages to the platform"}
     for repeat in account.repeats:
-        what = "replies" if repeat.what == "reply" else "model calls"
-        found[what][repeat.cause or "UNEXPLAINED"] += 1
+        found[names.get(repeat.what, "model calls")][repeat.cause or "UNEXPLAINED"] += 1
     return found
 
 

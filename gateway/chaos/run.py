@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.chaos.batch import Batch, Result, template
+from gateway.chaos.batch import Batch, Result, Team, template
 from gateway.chaos.broker import BIN, Broker
 from gateway.chaos.queues import Place, require_empty
 from gateway.chaos.stub_model import StubModel
@@ -33,7 +33,8 @@ class Plan:
     """What to do.
 
     ``url``: a broker given for this; empty: a private one, where ``rabbitmq`` is wanted. ``keep``: leave the
-    folder of every batch, not only that of one that failed.
+    folder of every batch, not only that of one that failed. ``platform``: over which some people write, or
+    ``none``. ``workers``: of the one gateway; 0: it has none.
     """
 
     kills: int
@@ -42,6 +43,15 @@ class Plan:
     seed: int
     url: str = ""
     keep: bool = False
+    platform: str = "telegram"
+    workers: int = 0
+
+    @property
+    def words(self) -> str:
+        """The options that say what runs, as they are typed."""
+        where = f"--url {self.url}" if self.url else f"--broker {'rabbitmq' if self.rabbitmq else 'embedded'}"
+        workers = f" --workers {self.workers}" if self.workers else ""
+        return f"{where} --daemons {self.daemons}{workers} --platform {self.platform}"
 
 
 @dataclass
@@ -59,8 +69,7 @@ class Outcome:
 
 def replay(plan: Plan, seed: int, kills: int) -> str:
     """Return the line that runs one batch again."""
-    where = f"--url {plan.url}" if plan.url else f"--broker {'rabbitmq' if plan.rabbitmq else 'embedded'}"
-    return f"chat-gateway chaos --seed {seed} --kills {kills} {where} --daemons {plan.daemons} --keep"
+    return f"chat-gateway chaos --seed {seed} --kills {kills} {plan.words} --keep"
 
 
 async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
@@ -87,7 +96,7 @@ async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
                     below,
                     seed=seed,
                     kills=kills,
-                    daemons=plan.daemons,
+                    team=Team(plan.daemons, plan.platform != "none", plan.workers),
                     forks=forks,
                     model=model,
                     place=place,

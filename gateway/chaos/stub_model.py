@@ -3,7 +3,8 @@
 The address that a daemon is given names its life, so that each request tells which process made it. An answer
 repeats the message and ends with ``(#<number of the request>)``. Markers in a message:
 ``[[tool:ls {"path": "."}]]`` calls that tool first, ``[[delay:0.5]]`` answers so many seconds later,
-``[[refuse]]`` refuses for good. What the background asks for (notes, summaries, names) is answered, too.
+``[[long:60]]`` answers with so many paragraphs more, ``[[refuse]]`` refuses for good. What the background
+asks for (notes, summaries, names) is answered, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gateway.chaos.model_wire import head, read_request, send, send_event, send_piece
@@ -33,6 +35,8 @@ class StubModel:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.asides = 0
+        # Says of a connection which process of that life made it, by the port at its other end.
+        self.who: Callable[[str, int], str] = lambda life, port: life
         self._number = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -60,9 +64,11 @@ class StubModel:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
+            who = ""
             while first := await reader.read(1):
                 _, path, _, body = await read_request(first, reader)
-                await self._serve(path.split("/")[1], json.loads(body or b"{}"), reader, writer)
+                who = who or self.who(path.split("/")[1], writer.get_extra_info("peername")[1])
+                await self._serve(who, json.loads(body or b"{}"), reader, writer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             # Its client died, or the batch ends.
@@ -95,7 +101,7 @@ class StubModel:
             name, _, arguments = rounds[done].partition(" ")
             _say(writer, body, number, None, (name, arguments))
         else:
-            _say(writer, body, number, f"stub: {_MARKER.sub('', text).strip()} (#{number})", None)
+            _say(writer, body, number, _words(text, number), None)
         await writer.drain()
         call.outcome, call.ended = "refused" if refused else "answered", time.time()
 
@@ -114,6 +120,13 @@ def _markers(text: str) -> tuple[list[str], float, bool]:
     found = [(match[1], match[2] or "") for match in _MARKER.finditer(text)]
     delay_s = sum(float(value) for name, value in found if name == "delay")
     return [value for name, value in found if name == "tool"], delay_s, ("refuse", "") in found
+
+
+def _words(text: str, number: int) -> str:
+    """Return an answer: the message, and where it asks for them, paragraphs that name it."""
+    plain, count = _MARKER.sub("", text).strip(), re.search(r"\[\[long:(\d+)\]\]", text)
+    more = [f"{plain}: {each} {'and so on ' * 9}".rstrip() for each in range(int(count[1]))] if count else []
+    return "\n\n".join([f"stub: {plain}", *more, f"(#{number})"] if more else [f"stub: {plain} (#{number})"])
 
 
 def _aside(body: dict[str, Any], number: int) -> tuple[str | None, tuple[str, str] | None]:

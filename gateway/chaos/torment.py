@@ -6,12 +6,12 @@ import asyncio
 import random
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable
 
 from gateway.chaos.broker import Broker
+from gateway.chaos.crew import torment
 from gateway.chaos.daemon import Daemon
 from gateway.chaos.dice import BrokerHarm, Life, draw
+from gateway.chaos.kills import Done, Kills
 from gateway.chaos.proxy import LINES, Proxy, break_line
 from gateway.chaos.records import Harm
 
@@ -20,46 +20,22 @@ _ALARM_S = 2.0
 _SEEN_WITHIN_S = 0.5
 
 
-class Kills:
-    """How many there shall be, and how many there were, of all processes together."""
-
-    def __init__(self, wanted: int, done: Callable[[], None]) -> None:
-        self.left = wanted
-        self.count = 0
-        self._done = done
-        self._changed = asyncio.Condition()
-
-    def take(self) -> bool:
-        """Take one that is still to be done; False where none is left."""
-        self.left -= 1
-        return self.left >= 0
-
-    async def add(self) -> None:
-        """Count one that was done."""
-        self.count += 1
-        self._done()
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def reach(self, count: int) -> None:
-        """Wait until so many are done."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.count >= count)
-
-
 class Torment:
     """One batch's harms; ``deaths`` counts them by place, ``ended`` names processes that nobody killed."""
 
     def __init__(self, kills: Kills) -> None:
-        self.harms: list[Harm] = []
-        self.deaths: Counter[str] = Counter()
-        self.ended: list[str] = []
+        self.done = Done()
+        self.harms, self.deaths, self.ended = self.done.harms, self.done.deaths, self.done.ended
         self._kills = kills
+
+    async def crew(self, gateway: Daemon, proxy: Proxy, dice: random.Random) -> None:
+        """Let a gateway and its workers live and die until no kill is left."""
+        await torment(gateway, proxy, dice, self._kills, self.done)
 
     async def daemon(self, victim: Daemon, proxy: Proxy | None, dice: random.Random, *, others: bool) -> None:
         """Let one daemon live and die until no kill is left."""
         while self._kills.take():
-            life = draw(dice, rabbit=proxy is not None, others=others)
+            life = draw(dice, rabbit=proxy is not None, others=others, part=victim.part)
             await victim.start(life.point)
             await self._live(victim, proxy, life)
             await self._kills.add()
@@ -67,6 +43,7 @@ class Torment:
     async def _live(self, victim: Daemon, proxy: Proxy | None, life: Life) -> None:
         if not life.unready:
             await victim.ready()
+            await victim.receives()
         fault = asyncio.create_task(self._fault(victim, proxy, life), name=f"fault of {victim.life}")
         dying = asyncio.ensure_future(victim.died())
         try:
@@ -124,6 +101,8 @@ class Torment:
 def _switch(victim: Daemon, life: Life, *, on: bool) -> None:
     if life.fault == "freeze":
         victim.send(signal.SIGSTOP if on else signal.SIGCONT)
+    elif life.fault == "platform cut" and victim.platform is not None and on:
+        victim.platform.cut(victim.life)
     elif life.fault == "full disk":
         victim.fill_disk(on)
     elif life.fault == "clock":

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 _MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
 
 
-def read_chat(workspace: Path, stem: str, prefix: str, illegal: list[str]) -> list[list[dict[str, Any]]]:
-    """Return the sessions of a chat, ended ones first; ``prefix`` is taken off the ids of its messages.
+def read_chat(
+    workspace: Path, stem: str, named: Callable[[str], str], illegal: list[str]
+) -> list[list[dict[str, Any]]]:
+    """Return the sessions of a chat, ended ones first; ``named`` says which message an id is.
 
     What is no line of a transcript goes to ``illegal``.
     """
@@ -19,10 +22,10 @@ def read_chat(workspace: Path, stem: str, prefix: str, illegal: list[str]) -> li
     # Their names begin with the time of the end; the ULID behind it has that of the beginning.
     ended = sorted((folder / "archive" / stem).glob("*.jsonl"), key=lambda path: path.name[-32:])
     files = [*ended, folder / f"{stem}.jsonl"]
-    return [_lines(path, prefix, illegal) for path in files if path.exists()]
+    return [_lines(path, named, illegal) for path in files if path.exists()]
 
 
-def _lines(path: Path, prefix: str, illegal: list[str]) -> list[dict[str, Any]]:
+def _lines(path: Path, named: Callable[[str], str], illegal: list[str]) -> list[dict[str, Any]]:
     raw = path.read_bytes().split(b"\n")
     if raw.pop():
         illegal.append(f"{path.name} has a torn tail")
@@ -36,7 +39,7 @@ def _lines(path: Path, prefix: str, illegal: list[str]) -> list[dict[str, Any]]:
         if not legal:
             illegal.append(f"{path.name} line {number + 1}: {each[:80]!r}")
         elif number:
-            lines.append({**line, "message_id": str(line.get("message_id", "")).removeprefix(prefix)})
+            lines.append({**line, "message_id": named(str(line.get("message_id", "")))})
     return lines
 
 

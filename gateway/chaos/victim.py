@@ -29,6 +29,7 @@ _MODULES = (
     "gateway.http.server",
     "gateway.outbound.adapters",
     "gateway.queue.rabbitmq.mailbox",
+    "channels.telegram.adapter",
     "uvicorn.protocols.http.h11_impl",
     "uvicorn.lifespan.off",
     "pydantic.v1",

@@ -24,8 +24,22 @@ def chaos(args: argparse.Namespace) -> int:
             ["--daemons 3: the embedded queue serves one daemon"],
             hint="chat-gateway chaos --daemons 3 --broker rabbitmq",
         )
+    if args.workers and (not rabbitmq or args.daemons > 1):
+        raise ConfigError(
+            ["--workers: one gateway over RabbitMQ has them"],
+            hint=f"chat-gateway chaos --workers {args.workers} --broker rabbitmq",
+        )
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(_MOST_SEEDS)
-    plan = Plan(args.kills, rabbitmq, args.daemons, seed, url=args.url or "", keep=args.keep)
+    plan = Plan(
+        args.kills,
+        rabbitmq,
+        args.daemons,
+        seed,
+        url=args.url or "",
+        keep=args.keep,
+        platform=args.platform,
+        workers=args.workers,
+    )
     broker = "RabbitMQ" if rabbitmq else "the embedded queue"
     output.words(f"{output.counted(plan.kills, 'kill')} over {broker}, seed {seed}")
     # A run that is told to end must end everything that it started, too.

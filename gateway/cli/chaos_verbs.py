@@ -42,6 +42,19 @@ def add_chaos(tree: Verbs, *, count: Callable[[str], int]) -> None:
         help="how many side by side; 3 need RabbitMQ (default: %(default)s)",
     )
     chaos.add_argument(
+        "--workers",
+        metavar="N",
+        type=count,
+        default=0,
+        help="processes of the one gateway that work on conversations, over RabbitMQ (default: none)",
+    )
+    chaos.add_argument(
+        "--platform",
+        choices=("telegram", "none"),
+        default="telegram",
+        help="some people write over a Telegram that is made for it, or none do (default: %(default)s)",
+    )
+    chaos.add_argument(
         "--seed",
         metavar="S",
         type=_seed,

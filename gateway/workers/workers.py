@@ -126,13 +126,14 @@ class Workers:
     async def _watch(self, process: WorkerProcess) -> None:
         """Kill a process that says nothing for too long.
 
-        Ticks are counted, not time: if this process itself stood still, its workers are not to blame.
+        Ticks are counted, not time: if this process itself stood still, its workers are not to blame. While
+        they drain ``drain`` sees to it: one whose turns have ended speaks no more, and takes its time to go.
         """
         tick_s = min(1.0, self._silent_s / 4)
         heard, silent_s = 0, 0.0
-        while True:
+        while not self._stopping.is_set():
             await asyncio.sleep(tick_s)
-            if process.beats != heard:
+            if process.beats != heard or self._stopping.is_set():
                 heard, silent_s = process.beats, 0.0
                 continue
             silent_s += tick_s

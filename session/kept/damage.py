@@ -26,6 +26,7 @@ from session.disk.local_files import local_state
 from session.disk.state import locked, read_state, replace_file
 from session.errors import SessionError, StoreError
 from session.kept.whole_lines import broken, broken_at, told, whole
+from session.models.usage_lines import is_cut_short
 from session.store.archived import read_beginning
 from session.store.fence import Fence, Wait
 from session.store.original import keep_original
@@ -124,10 +125,22 @@ def _usage(layout: Layout, _: str) -> Iterator[Finding]:
         except OSError as error:
             yield path, f"cannot be read: {error.strerror}", None
             continue
-        if lines := list(broken_at(data)):
+        if lines := _damaged(data):
             lost = sum(size for _, size in lines)
             text = f"{told(len(lines), 0)} ({lost} bytes): what they say was spent is not counted"
             yield path, text, partial(_blank, path)
+
+
+def _damaged(data: bytes) -> list[tuple[int, int]]:
+    """Return where each line begins that no reader understands, and its length.
+
+    What a writer left that was killed in its write is none: the next one marks it and goes on behind it.
+    """
+    return [
+        (at, size)
+        for at, size in broken_at(data)
+        if not is_cut_short(data[at : at + size], last=at + size == len(data))
+    ]
 
 
 def _blank(path: Path) -> None:
@@ -136,7 +149,7 @@ def _blank(path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             data = path.read_bytes()
-            for at, size in broken_at(data):
+            for at, size in _damaged(data):
                 os.pwrite(fd, b" " * size, at)
             os.fdatasync(fd)
         finally:

@@ -19,7 +19,7 @@ import durable
 from session.errors import StoreError
 from session.models.caps import Ask, Caps, Refused, refused
 from session.models.tally import HOUR, Tally
-from session.models.usage_lines import VERSION, SpendingRow, UsageLine, read_line
+from session.models.usage_lines import CUT_SHORT, VERSION, SpendingRow, UsageLine, read_line
 
 KEPT_DAYS = 35
 _READ_BYTES = 2**20
@@ -128,7 +128,8 @@ class DayFiles:
     def _append(self, lines: Sequence[UsageLine], today: date) -> int:
         """Append the lines of the first one's day in one write; return how many went in whole.
 
-        Another daemon may have died in its write, or the disk be full in ours: the next line begins anew.
+        Another daemon may have died in its write, or the disk be full in ours: what is left of that line is
+        marked as cut short, and the next one begins anew.
         """
         day = lines[0].at.date()
         path = self._path(day)
@@ -140,7 +141,9 @@ class DayFiles:
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-            left = os.write(fd, (b"\n" if torn else b"") + b"".join(texts)) - torn
+            # Where that write was under way still, the mark stands on a line of its own behind it.
+            end = CUT_SHORT + b"\n" if torn else b""
+            left = os.write(fd, end + b"".join(texts)) - len(end)
         finally:
             os.close(fd)
         whole = sum(1 for end in accumulate(map(len, texts)) if end <= left)

@@ -13,6 +13,8 @@ from session.errors import NewerFormat
 from session.models.model import Need, Payer, Usage
 
 VERSION = 1
+# "Cancel": ends what a writer left that died in its write. Nobody counts it, and it is no damage.
+CUT_SHORT = b"\x18"
 # The clocks of machines that share a workspace may differ by so much.
 SKEW = timedelta(minutes=1)
 
@@ -121,6 +123,14 @@ def read_line(raw: bytes, day: date) -> UsageLine | None:
         return _hold(fields, at) if "hold" in fields else _row(fields, at)
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
+
+
+def is_cut_short(line: bytes, *, last: bool) -> bool:
+    """Say whether a line that cannot be read is the beginning of one whose writer died.
+
+    It is marked as such by whoever wrote behind it; the last one (without its newline) may be yet to be.
+    """
+    return line == CUT_SHORT or (line.startswith(b'{"') and (last or line.endswith(CUT_SHORT)))
 
 
 def _row(fields: Any, at: datetime) -> SpendingRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from gateway.cli.parser import parse
 from tests.support import harness
 from tests.support.broker import Broker
+
+STUCK = "a worker that stood still, by its gateway"
 
 
 def chaos(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -36,9 +39,12 @@ def test_a_few_kills_are_survived_and_told(tmp_path: Path) -> None:
     assert (told["seed"], told["broker"], told["daemons"], told["kills"]) == (11, "embedded", 1, 6)
     assert sum(told["deaths"].values()) == 6
     assert told["model_calls"] > 0 < told["model_calls_without_faults"]
+    assert (told["platform"], told["workers"], told["platform_messages"] > 0) == ("telegram", 0, True)
     assert all(repeat["cause"] for repeat in told["repeats"])
     kept = Path(told["folder"]) / "seed-11"
-    assert (kept / "records.json").exists()
+    records = json.loads((kept / "records.json").read_text())
+    assert all(update["handed"] and update["confirmed"] for update in records["updates"])
+    assert {chat for chat, messages in records["sent"].items() if messages} >= {"eve", "finn"}
     assert "--- d0.7" in (kept / "d0.log").read_text()
     assert done.stderr.startswith("6 kills over the embedded queue, seed 11\nseed 11: 6 kills")
 
@@ -49,6 +55,8 @@ def test_a_few_kills_are_survived_and_told(tmp_path: Path) -> None:
         (("--kills", "0"), "argument --kills: invalid number from 1 on value: '0'"),
         (("--kills", "some"), "argument --kills: invalid number from 1 on value: 'some'"),
         (("--daemons", "2"), "--daemons cannot be"),
+        (("--workers", "0"), "argument --workers: invalid number from 1 on value: '0'"),
+        (("--platform", "irc"), "--platform cannot be 'irc'; known are telegram, none"),
         (("--broker", "kafka"), "--broker cannot be 'kafka'; known are embedded, rabbitmq"),
         (("--seed", "-1"), "argument --seed: invalid number from 0 on value: '-1'"),
         (("--url", "http://localhost"), "argument --url: invalid address amqp://"),
@@ -70,6 +78,11 @@ def test_options_that_make_no_sense_are_refused(
     ("words", "said"),
     [
         (("--daemons", "3"), "--daemons 3: the embedded queue serves one daemon"),
+        (("--workers", "2"), "--workers: one gateway over RabbitMQ has them"),
+        (
+            ("--workers", "2", "--daemons", "3", "--broker", "rabbitmq"),
+            "--workers: one gateway over RabbitMQ",
+        ),
         (("--url", "amqp://127.0.0.1:1/"), "the broker does not let us in"),
     ],
 )
@@ -83,6 +96,21 @@ def test_what_cannot_be_is_refused_before_anything_is_made(
     assert said in done.stderr
     assert "try: " in done.stderr
     assert list(tmp_path.glob("chat-gateway-chaos-*")) == []
+
+
+def test_a_gateway_and_its_workers_are_killed_one_by_one(tmp_path: Path) -> None:
+    """Each death is of the gateway or of a worker, and what was asked is told by the worker that asked it."""
+    words = ("--kills", "5", "--seed", "12", "--broker", "rabbitmq", "--workers", "2", "--platform", "none")
+    done = chaos(*words, "--json", "--keep", folder=tmp_path)
+
+    told = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert [each["broken"] for each in told["guarantees"]] == [[]] * 7
+    assert (told["workers"], told["platform"], told["platform_messages"]) == (2, "none", 0)
+    assert {name for name in told["deaths"] if name != "broker"} <= {"the gateway", "a worker", STUCK}
+    records = json.loads((Path(told["folder"]) / "seed-12" / "records.json").read_text())
+    assert records["calls"]
+    assert all(re.fullmatch(r"d0\.\d+\.w\d+", call["life"]) for call in records["calls"])
 
 
 async def test_a_broker_that_holds_queues_of_a_gateway_is_refused(broker: Broker, tmp_path: Path) -> None:

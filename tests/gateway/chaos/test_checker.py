@@ -80,7 +80,7 @@ def sound() -> Records:
         ],
         parked=[Parked("ann-00006", "refused")],
         lines={"ann": [first, second], "bob": [[user("bob-00008"), answer("bob-00008", 7)]]},
-        ordered=True,
+        ordered=frozenset({"ann", "bob"}),
     )
 
 
@@ -306,6 +306,20 @@ def test_a_message_that_was_put_twice_is_answered_twice() -> None:
     assert check(records).broken == []
     records.replies.append(told("bob-00008", 7, 90.0))
     assert any("came again" in found for found in check(records).broken)
+
+
+def test_an_answer_to_a_command_is_put_again_where_its_letter_is_handed_on() -> None:
+    """… to a daemon that came up, as the other says; no other reply is, and where no chat moved none."""
+    records = sound()
+    records.replies.append(told("ann-00005", 0, 60.0))
+    records.daemons = 3
+
+    assert any("ann-00005 came again" in found for found in check(records).broken)
+    records.harms.append(Harm("moved", "d1.1", 30.0, 30.0))
+    assert check(records).broken == []
+    assert [repeat.cause for repeat in check(records).repeats] == ["kill", "handed on"]
+    records.replies.append(told("bob-00008", 7, 60.0))
+    assert any("bob-00008 came again" in found for found in check(records).broken)
 
 
 def test_poison_may_be_parked_once_for_each_time_it_was_asked_about() -> None:

@@ -23,16 +23,31 @@ def test_a_seed_decides_everything_drawn() -> None:
 
 
 def test_every_harm_is_drawn() -> None:
-    drawn = lives(1, 3000)
+    dice = random.Random(1)
+    drawn = [
+        draw(dice, rabbit=True, others=True, part=part)
+        for _ in range(2000)
+        for part in ("session", "channels", "all")
+    ]
     kinds = {each.kind for each in draw_for_broker(random.Random(1), 3000)}
 
-    faults = {"", "freeze", "clock", "slow disk", "full disk", "failing disk", *LINES}
+    faults = {"", "freeze", "clock", "slow disk", "full disk", "failing disk", "platform cut", *LINES}
     assert {life.fault for life in drawn} == faults
     assert {read(life.point)[0] for life in drawn if life.point} == set(POINTS)
     assert any(life.unready for life in drawn)
     assert any(life.fault == "freeze" and life.fault_s > 20 for life in drawn)
     assert min(life.lasts_s for life in drawn) < 0.01
     assert kinds == {"broker killed", "memory alarm"}
+
+
+def test_who_runs_no_adapter_dies_at_no_point_of_one() -> None:
+    """… so that an older seed draws what it drew; who runs adapters alone dies at no point of a turn."""
+    dice = random.Random(1)
+    alone = [draw(dice, rabbit=True, others=True, part="channels") for _ in range(2000)]
+
+    assert not {"poll", "accept", "trying", "send", "sent"} & {read(one.point)[0] for one in lives(1, 2000)}
+    assert "platform cut" not in {one.fault for one in lives(1, 2000)}
+    assert not {"ask", "tool", "append", "journal"} & {read(one.point)[0] for one in alone}
 
 
 @pytest.mark.parametrize("others", [False, True])

@@ -129,12 +129,34 @@ async def test_what_was_spent_is_blanked_in_its_place(tmp_path: Path) -> None:
     (told,) = await verified(tmp_path)
     (repaired,) = await verified(tmp_path, repair=True)
 
-    assert told["problem"] == "2 damaged lines (16 bytes): what they say was spent is not counted"
+    assert told["problem"] == "1 damaged line (10 bytes): what they say was spent is not counted"
     assert (told["repaired"], repaired["repaired"]) == (False, True)
     assert path.stat().st_size == size
     assert row.to_bytes() in path.read_bytes()
     assert report(path.parent, today=row.at.date(), days=1)["total"]["cost_usd"] == 0.5
     assert await verified(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("tail", "ok"),
+    [
+        (b'{"at":"2026-01-01T', True),
+        (b'{"at":"2026-01-01T\x18\n', True),
+        # A whole line was under way when its end was looked at.
+        (b"\x18\n", True),
+        (b"t:1,:\x18\n", False),
+        (b"\0\0\0", False),
+    ],
+)
+async def test_a_line_of_costs_that_a_killed_writer_left_is_no_damage(
+    tail: bytes, ok: bool, tmp_path: Path
+) -> None:
+    """… whether or not another has written behind it; what no writer begins so is."""
+    path = tmp_path / "state" / "usage" / "2026-01-01.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"v": 1}\n' + tail)
+
+    assert (await verified(tmp_path) == []) is ok
 
 
 async def test_a_job_is_made_anew_of_its_name(tmp_path: Path) -> None:

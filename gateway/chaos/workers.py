@@ -1,0 +1,94 @@
+"""Knows the worker processes of each life of a gateway, and which of them made a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+_MODULE = b"gateway.cli.worker"
+
+
+class Crew:
+    """The workers of one gateway over all its lives; they may outlive it, until their turns have ended."""
+
+    def __init__(self) -> None:
+        self._life, self._gateway = "", 0
+        # By process id the life of the gateway that started it.
+        self._lives: dict[int, str] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def begin(self, life: str, gateway: int) -> None:
+        """Note that a life of the gateway has begun."""
+        self._life, self._gateway = life, gateway
+
+    def living(self) -> list[int]:
+        """List the workers of the present life by their process ids."""
+        found = []
+        for path in Path(f"/proc/{self._gateway}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += [int(word) for word in path.read_text().split()]
+        pids = sorted(pid for pid in found if _is_worker(pid))
+        self._lives |= dict.fromkeys(pids, self._life)
+        return pids
+
+    def name(self, pid: int) -> str:
+        """Return by which name the records know a worker."""
+        return f"{self._lives.get(pid, self._life)}.w{pid}"
+
+    def names(self) -> list[str]:
+        """Name all that live, those of earlier lives as well."""
+        self.living()
+        return [self.name(pid) for pid in self._lives if _is_worker(pid)]
+
+    def numbered(self, life: str, number: int, pid: int) -> None:
+        """Note what its gateway says: which process a worker is now."""
+        self._lives[pid] = life
+        self._numbers[life, number] = pid
+
+    def by_number(self, life: str, number: int) -> str:
+        """Return the name of a worker by the number that its lines in the log have."""
+        pid = self._numbers.get((life, number))
+        return life if pid is None else self.name(pid)
+
+    def of_port(self, life: str, port: int) -> str:
+        """Return the name of the worker at the other end of a connection; of the gateway where it is none."""
+        inode = _inode(port)
+        self.living()
+        for pid, its in self._lives.items():
+            if its == life and inode and _holds(pid, inode):
+                return self.name(pid)
+        return life
+
+    def kill(self) -> None:
+        """Kill all that live."""
+        self.living()
+        for pid in self._lives:
+            if _is_worker(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return _MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _inode(port: int) -> str:
+    """Return the inode of the socket on this machine whose own port that is."""
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = row.split()
+        if words[1].endswith(f":{port:04X}"):
+            return words[9]
+    return ""
+
+
+def _holds(pid: int, inode: str) -> bool:
+    for path in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            if str(path.readlink()) == f"socket:[{inode}]":
+                return True
+    return False
