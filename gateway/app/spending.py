@@ -25,6 +25,7 @@ def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending
         clock=store.clock,
         durable=is_shared(settings, plain=plain),
         caps=caps,
+        turns_per_hour=settings.limits.turns_per_person_per_hour,
         model=settings.model.name,
         held_s=settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S,
     )

@@ -77,6 +77,7 @@ class Spending:
         clock: Callable[[], datetime],
         durable: bool,
         caps: Caps = Caps(),  # noqa: B008 - it is frozen
+        turns_per_hour: int = 0,
         held_s: float = 150.0,
         model: str = "",
     ) -> None:
@@ -88,6 +89,7 @@ class Spending:
             clock: the time now, aware.
             durable: whether anything is read or written at all; else it counts for this process alone.
             caps: what may be spent in a day (UTC).
+            turns_per_hour: how many a person may have; 0 is no limit: nobody asks when they ended.
             held_s: how long a request can last; what a killed process held is free again after that.
             model: the one that turns ask.
         """
@@ -102,7 +104,7 @@ class Spending:
         self._warnings = CapWarnings()
         self.pricing = Pricing()
         self._files = DayFiles(folder, caps)
-        self._tally = Tally(by_subject=caps.any)
+        self._tally = Tally(by_subject=caps.any, with_ends=turns_per_hour > 0)
         # Lines that count already, and are not on disk yet.
         self._pending: list[UsageLine] = []
         self._asked, self._visitors = list[_Asked](), list[_Asked]()
@@ -359,7 +361,7 @@ class Spending:
         del self._pending[: done.written]
         self._tally.keep(done.kept)
         for line in done.found:
-            self._take(line)
+            self._tally.take(line, self._now())
         if self.limited:
             self._wake(done.found)
         if done.error is not None:
@@ -380,9 +382,6 @@ class Spending:
             self._tally.keep({now.date(), (now - HOUR).date(), line.at.date()})
         if self.limited:
             self._wake([line])
-
-    def _take(self, line: UsageLine) -> None:
-        self._tally.take(line, self._now())
 
     def _wake(self, found: Sequence[UsageLine]) -> None:
         """Let requests that wait for room look again, where some was made."""

@@ -44,10 +44,12 @@ class Tally:
 
     Args:
         by_subject: whether chats, people and jobs are summed up, too, and holds are known.
+        with_ends: whether the ends of the turns of an hour are kept, of each person.
     """
 
-    def __init__(self, *, by_subject: bool) -> None:
+    def __init__(self, *, by_subject: bool, with_ends: bool) -> None:
         self._by_subject = by_subject
+        self._with_ends = with_ends
         self._days: dict[date, Totals] = {}
         self._amounts: dict[date, dict[Subject, Amount]] = {}
         self._holds: dict[tuple[str, str], Hold] = {}
@@ -68,7 +70,7 @@ class Tally:
             sums = self._amounts.setdefault(day, {})
             for subject in subjects(line.payer):
                 sums[subject] = _plus(sums.get(subject, Amount()), line.usage)
-        if line.turn and line.at > now - HOUR:
+        if self._with_ends and line.turn and line.at > now - HOUR:
             self._add_end(line.person, line.at, now - HOUR)
 
     def is_over(self, now: datetime) -> bool:
@@ -91,7 +93,7 @@ class Tally:
 
     def copy(self) -> Tally:
         """Return another one with the same sums."""
-        other = Tally(by_subject=self._by_subject)
+        other = Tally(by_subject=self._by_subject, with_ends=self._with_ends)
         other._days = dict(self._days)
         other._amounts = {day: dict(sums) for day, sums in self._amounts.items()}
         other._holds = dict(self._holds)
@@ -152,7 +154,10 @@ class Tally:
         ends = self._ends.setdefault(person, deque())
         ends.append(at)
         if len(ends) > 1 and ends[-2] > at:
-            self._ends[person] = deque(sorted(ends))
+            ends = self._ends[person] = deque(sorted(ends))
+        # Nobody may ask for them: whoever is never silent for an hour would leave one more with each turn.
+        while ends[0] <= since:
+            ends.popleft()
         self._swept = self._swept or at
         if at - self._swept > HOUR:
             self._swept = at

@@ -50,7 +50,7 @@ class DayFiles:
         self._folder = folder
         self._caps = caps
         # That of the thread which decides; nobody else may look into it.
-        self._tally = Tally(by_subject=True) if caps.any else None
+        self._tally = Tally(by_subject=True, with_ends=False) if caps.any else None
         self._lock = threading.Lock()
         self._read_to: dict[date, int] = {}
 

@@ -12,6 +12,8 @@ from session.transcript.key import SessionKey
 from session.transcript.lines import Lines
 from session.transcript.loading import WHOLE_BYTES
 
+# What a key takes that has no message yet: its writers, its fence, line 1, names of files.
+_HELD_COST = 7168
 # Transcripts that read from an open file while nobody uses them.
 MAX_FILES = 64
 
@@ -51,7 +53,7 @@ class Handle:
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
         held = 0 if self.writer is None else self.writer.transcript.weight
-        return 2048 + held + (0 if self.journal_file is None else 2 * self.journal_file.state.size)
+        return _HELD_COST + held + (0 if self.journal_file is None else 3 * self.journal_file.state.size)
 
     @property
     def reads_from_file(self) -> bool:

@@ -20,6 +20,8 @@ from session.transcript.lines import walk
 
 # How a writer may spell an ASCII character that needs no escape.
 _SPELLED = re.compile(rb"\\u00[2-7]")
+# What an id takes: its text, its place in the dict, its first and its final line.
+_ID_COST = 150
 # A number beyond it counts as 0.
 _MAX = 1e15
 
@@ -206,8 +208,8 @@ class Index:
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory the ids of a big transcript take."""
-        return 0 if self._older is None else self._older.weight + 150 * len(self._starts)
+        """About how many bytes of memory it takes."""
+        return _ID_COST * len(self._starts) + (0 if self._older is None else self._older.weight)
 
     def snapshot(self) -> Callable[[], Older]:
         """Copy what is known, while nothing grows; what is returned makes one of it, in any thread."""

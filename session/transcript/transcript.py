@@ -86,9 +86,8 @@ class Transcript:
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
         derived = 0 if self.prepared is None else self.prepared.weight
-        if isinstance(self.messages, Lines):
-            return self.messages.weight + self.index.weight + derived
-        return self.line_bytes + derived
+        lines = self.messages.weight if isinstance(self.messages, Lines) else self.line_bytes
+        return lines + self.index.weight + derived
 
     @property
     def key(self) -> str:

@@ -35,6 +35,7 @@ async def limited(
         clock=r.clock,
         durable=True,
         caps=Caps(cost_per_day_usd=cost),
+        turns_per_hour=turns,
     )
     r.more["quota"] = Quota(spending, turns_per_hour=turns, clock=r.clock)
     async with r.open():

@@ -37,13 +37,23 @@ class Daemon:
     """A Spending with its own threads and a clock that the test moves."""
 
     def __init__(
-        self, folder: Path, now: datetime, *, durable: bool = True, per_day_usd: float = 0.0
+        self,
+        folder: Path,
+        now: datetime,
+        *,
+        durable: bool = True,
+        per_day_usd: float = 0.0,
     ) -> None:
         self.clock = Clock(now)
         self.hop = DiskThreads()
         self.visits = 0
         self.spending = Spending(
-            folder, disk=self, clock=self.clock, durable=durable, caps=Caps(cost_per_day_usd=per_day_usd)
+            folder,
+            disk=self,
+            clock=self.clock,
+            durable=durable,
+            caps=Caps(cost_per_day_usd=per_day_usd),
+            turns_per_hour=100,
         )
 
     def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:

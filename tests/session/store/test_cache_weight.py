@@ -1,0 +1,77 @@
+"""What the cache counts for a conversation, beside what it takes of memory."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.transcript import make_line
+from tests.session.store_place import AT, Make
+
+CHATS = 25
+TEXT = "x" * 90
+# A table of the whole process, as of interned names, may grow in the middle.
+TABLE_BYTES = 200_000
+
+
+@dataclass
+class Taken:
+    """How many bytes a block left in memory."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def memory() -> Iterator[Taken]:
+    gc.collect()
+    tracemalloc.start()
+    taken = Taken()
+    try:
+        yield taken
+        gc.collect()
+        found = tracemalloc.take_snapshot().traces
+        taken.bytes = sum(trace.size for trace in found if trace.size < TABLE_BYTES)
+    finally:
+        tracemalloc.stop()
+
+
+async def _talk(store: Store, turns: int, *, commands: int) -> None:
+    for chat in range(CHATS):
+        key = SessionKey(f"telegram:{chat}")
+        async with store.open(key) as session:
+            lines = []
+            for number in range(turns):
+                id_ = f"{key}:{number}"
+                lines.append(make_line("user", TEXT, AT, message_id=id_))
+                lines.append(make_line("assistant", TEXT, AT, message_id=id_, final=True))
+            await session.append(lines)
+            for number in range(commands):
+                await session.journal.begin(f"{key}:c{number}", transcript_held_lines=False)
+                await session.journal.conclude(f"{key}:c{number}", "command", text=TEXT)
+    # Its threads still hold what they wrote last.
+    await store.aclose()
+
+
+@pytest.mark.parametrize(("turns", "commands"), [(1, 0), (10, 0), (10, 10), (100, 0)])
+async def test_a_conversation_is_counted_with_what_it_takes(make: Make, turns: int, commands: int) -> None:
+    """Short or long, grown here or read from its files: else a full cache takes more than it was given."""
+    # What the first one imports and opens is no conversation's.
+    async with make().open(SessionKey("telegram:first")) as session:
+        await session.append([make_line("user", TEXT, AT)])
+        await session.journal.begin("first", transcript_held_lines=False)
+    written, read = make(), make()
+
+    with memory() as grown:
+        await _talk(written, turns, commands=commands)
+    with memory() as loaded:
+        await _talk(read, 0, commands=0)
+
+    assert 0.95 < written.cached_bytes() / grown.bytes < 1.3
+    assert 0.95 < read.cached_bytes() / loaded.bytes < 1.3
