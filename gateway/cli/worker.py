@@ -107,7 +107,12 @@ async def _main(settings: Settings, end: socket.socket) -> None:
     others = tracers(settings, "session")
     observer = Observers([metrics, *others]) if others else metrics
     application = Application(
-        settings, role="session", observer=observer, metrics=metrics, serves_clients=False
+        settings,
+        role="session",
+        observer=observer,
+        metrics=metrics,
+        serves_clients=False,
+        among=settings.limits.workers,
     )
     ending = Ending(application)
     ending.listen_once()
