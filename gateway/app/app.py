@@ -75,6 +75,7 @@ class Application:
         workers: the processes that run its lanes, where it runs none itself.
         serves_clients: whether it hands replies to the clients of web and terminal; a worker leaves that to
             the process that started it.
+        among: as how many processes it starts that take letters together.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Application:
         metrics: Metrics | None = None,
         workers: Workers | None = None,
         serves_clients: bool = True,
+        among: int = 1,
     ) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
@@ -101,7 +103,7 @@ class Application:
         self._clock = clock
         self._platforms = platforms and role != "session"
         self.started_at = datetime.now(UTC)
-        self.mailbox: Mailbox = open_mailbox(settings, follows=role == "channels")
+        self.mailbox: Mailbox = open_mailbox(settings, follows=role == "channels", among=among)
         self.events = Events(self.mailbox)
         self.observer, self.metrics = observer or Observer(), metrics
         self._agents = agents_of(settings)

@@ -89,6 +89,7 @@ async def _main(
     settings: Settings, server: Callable[[Application], Server | None], role: Role, team: Team
 ) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
+    logs.gather(asyncio.get_running_loop())
     metrics = Metrics()
     others = tracers(settings, role)
     # Each message pays for whoever looks on.

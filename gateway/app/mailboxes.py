@@ -18,10 +18,14 @@ class Shares(Protocol):
         ...
 
 
-def open_mailbox(settings: Settings, *, reports: bool = True, follows: bool = False) -> Mailbox:
+def open_mailbox(
+    settings: Settings, *, reports: bool = True, follows: bool = False, among: int = 1
+) -> Mailbox:
     """Choose the mailbox that ``broker.url`` names.
 
     ``follows``: it takes no inbound letters, and puts them into whatever partitions there are.
+
+    ``among``: as how many processes this one starts, which take letters together.
 
     ``reports``: the log says when its broker is away; else it is for the caller to say, from its health.
     """
@@ -40,5 +44,6 @@ def open_mailbox(settings: Settings, *, reports: bool = True, follows: bool = Fa
         heartbeat_s=broker.heartbeat_s,
         reports=reports,
         follows=follows,
+        among=among,
         tls=TlsFiles(broker.ca_file, broker.cert_file, broker.key_file),
     )

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.app import daemon
@@ -23,8 +24,14 @@ def run(args: argparse.Namespace) -> int:
     number = count(settings, args.role, args.workers)
     if args.stop_on_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
-    team = daemon.Team(number, values, remarks(settings, args.role, args.workers))
+    # A worker reads there as how many it starts.
+    team = daemon.Team(number, _with_workers(values, number), remarks(settings, args.role, args.workers))
     return daemon.run(settings, server=_server, role=args.role, team=team)
+
+
+def _with_workers(values: Mapping[str, object], number: int) -> Mapping[str, object]:
+    limits = values.get("limits")
+    return {**values, "limits": {**(limits if isinstance(limits, Mapping) else {}), "workers": number}}
 
 
 def _end_with_stdin() -> None:

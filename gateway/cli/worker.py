@@ -102,11 +102,17 @@ def _end_behind(descriptor: int, settings: Settings) -> None:
 
 async def _main(settings: Settings, end: socket.socket) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
+    logs.gather(asyncio.get_running_loop())
     metrics = Metrics()
     others = tracers(settings, "session")
     observer = Observers([metrics, *others]) if others else metrics
     application = Application(
-        settings, role="session", observer=observer, metrics=metrics, serves_clients=False
+        settings,
+        role="session",
+        observer=observer,
+        metrics=metrics,
+        serves_clients=False,
+        among=settings.limits.workers,
     )
     ending = Ending(application)
     ending.listen_once()

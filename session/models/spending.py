@@ -390,7 +390,8 @@ class Spending:
             self._settled = asyncio.Event()
 
     def _now(self) -> datetime:
-        return self._clock().astimezone(UTC)
+        now = self._clock()
+        return now if now.tzinfo is UTC else now.astimezone(UTC)
 
 
 def _tell(visitors: list[_Asked], error: BaseException) -> None:

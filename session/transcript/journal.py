@@ -202,13 +202,14 @@ class JournalState:
 
         A session that no entry began (its file is new, or another program's) goes on where all others ended.
         """
-        told = [item for item in self._told if item[1] == session]
+        # Most chats were told nothing but answers.
+        told = [item for item in self._told if item[1] == session] if self._told else []
         base = self._bases.get(session)
         if base is None and told:
             base = _Base(told[0][0].seq - 1 - told[0][2], 0)
         if base is None:
             base = _Base(self._top, 0)
-        return base, [item for item in told if item[0].seq > base.seq]
+        return base, [item for item in told if item[0].seq > base.seq] if told else told
 
     def noted(self, id_: str, reason: str, now: datetime) -> Told | None:
         """Return the newest notice that was recorded for an id and reason within 48 h."""

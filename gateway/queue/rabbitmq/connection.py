@@ -15,13 +15,11 @@ import aio_pika
 import aiormq
 import structlog
 from aiormq.abc import ChannelFrame, DeliveredMessage
-from aiormq.channel import Channel as RawChannel
 from pamqp import commands, frame
 
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq import lenient
-from gateway.queue.rabbitmq.frames import Whole
-from gateway.queue.rabbitmq.leased import LeasedConnection
+from gateway.queue.rabbitmq.leased import Channel, LeasedConnection
 from gateway.queue.rabbitmq.refusals import refusal
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles, alert_of, refusal_of
 from gateway.queue.rabbitmq.wire import (
@@ -34,6 +32,7 @@ from gateway.queue.rabbitmq.wire import (
     NotFound,
     QueueState,
     Sending,
+    Told,
     ack_frame,
     content_frames,
     delivery_of,
@@ -58,23 +57,6 @@ _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
     (aiormq.exceptions.ChannelAccessRefused, AccessRefused),
     (aiormq.exceptions.ChannelPreconditionFailed, Differs),
 )
-
-
-class _Channel(RawChannel):
-    """The library's channel without a task per delivery, and with one frame of each."""
-
-    sink: Callable[[BrokerMessage], None] | None = None
-
-    async def _on_deliver_frame(self, frame: commands.Basic.Deliver) -> None:
-        if not isinstance(frame, Whole):
-            raise TypeError("a delivery without its content")
-        if self.sink is None:
-            return
-        try:
-            self.sink(frame.delivery)
-        except Exception:  # noqa: BLE001 - logged below
-            # One message ends here: the library would close the connection of all others.
-            _log.exception("delivery.broken", id=frame.delivery.id)
 
 
 class Link:
@@ -141,7 +123,7 @@ class Link:
             if self.ended.is_set():
                 raise LinkDown("the connection is closed")
             number = self._free_number()
-            raw = _Channel(self._raw, number, frame_buffer=0, publisher_confirms=confirms)
+            raw = Channel(self._raw, number, publisher_confirms=confirms)
             self._raw.channels[number] = raw
             await raw.open(timeout=RPC_TIMEOUT_S)
         return AmqpChannel(self, raw, self._url)
@@ -185,7 +167,7 @@ class Link:
 class AmqpChannel:
     """One open channel. ``ended`` is set when it is gone, ``cause`` says why."""
 
-    def __init__(self, link: Link, raw: _Channel, url: str) -> None:
+    def __init__(self, link: Link, raw: Channel, url: str) -> None:
         self._link, self._raw, self._url = link, raw, url
         self.ended = asyncio.Event()
         self.cause = ""
@@ -292,19 +274,32 @@ class AmqpChannel:
             Unroutable: no queue is bound there.
             MailboxDown: the broker refused it.
         """
+        confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(error: MailboxDown | None) -> None:
+            if not confirm.done():
+                confirm.set_result(None) if error is None else confirm.set_exception(error)
+
+        self.send(sending, told, mandatory=mandatory)
+        if not self._raw.publisher_confirms:
+            confirm.set_result(None)
+        return confirm
+
+    def send(self, sending: Sending, told: Told, *, mandatory: bool = True) -> None:
+        """Send; ``told`` is called with None once the broker has stored it, or with the error of ``publish``.
+
+        Raises:
+            LinkDown: the channel is closed; ``told`` is not called.
+        """
         raw = self._raw
         if self.ended.is_set() or raw.is_closed:
             raise LinkDown("the channel is closed")
-        confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if raw.publisher_confirms:
-            self._await_confirm(confirm, sending.id)
-        else:
-            confirm.set_result(None)
+            self._await_confirm(told, sending.id)
         route = (sending.exchange, sending.route, mandatory)
         if (opening := self._routes.get(route)) is None:
             opening = self._routes[route] = publish_frame(*route, raw.number)
         self._link.write(opening + content_frames(sending, raw.number, raw.max_content_size))
-        return confirm
 
     async def close(self) -> None:
         """Close the channel: what is not acknowledged returns to its queue, in order. Never raises."""
@@ -321,10 +316,10 @@ class AmqpChannel:
                 # A broker that does not read frees the letters at the connection's end alone.
                 await self._link.close()
 
-    def _await_confirm(self, confirm: asyncio.Future[None], id_: str) -> None:
+    def _await_confirm(self, told: Told, id_: str) -> None:
         raw = self._raw
         raw.delivery_tag += 1
-        answer = Confirm(confirm, raw, id_, self._confirms)
+        answer = Confirm(told, raw, id_, self._confirms)
         raw.confirmations[raw.delivery_tag] = answer  # type: ignore[assignment]
         raw.message_id_delivery_tag[id_] = raw.delivery_tag
         self._confirms.add(answer)

@@ -1,17 +1,24 @@
-"""The library's connection, which gives its lease up in time and reads by ``Frames``."""
+"""The library's connection, which gives its lease up in time and reads by ``Frames``, and its channel."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import aio_pika
 import aiormq
+import structlog
 from aio_pika.abc import UnderlayConnection
+from aiormq.channel import Channel as RawChannel
 from aiormq.connection import FrameReceiver
 from pamqp import commands
 
-from gateway.queue.rabbitmq.frames import Frames
+from gateway.queue.rabbitmq.frames import Frames, Whole
+from gateway.queue.rabbitmq.wire import BrokerMessage
+
+_log = structlog.get_logger()
+_Answer = commands.Basic.Ack | commands.Basic.Nack | commands.Basic.Reject
 
 
 class Connection(aiormq.Connection):
@@ -75,6 +82,62 @@ class _Underlay(UnderlayConnection):
             await connection.connect()
             await connection.ready()
         return connection
+
+
+class Channel(RawChannel):
+    """The library's channel without a task per delivery, and without its queue where nothing waits there."""
+
+    def __init__(self, connection: Any, number: int, *, publisher_confirms: bool) -> None:
+        super().__init__(connection, number, frame_buffer=0, publisher_confirms=publisher_confirms)
+        self.frames = _Passing(self)
+        self.sink: Callable[[BrokerMessage], None] | None = None
+
+    async def _on_deliver_frame(self, frame: commands.Basic.Deliver) -> None:
+        self.deliver(frame)
+
+    def deliver(self, frame: commands.Basic.Deliver) -> None:
+        """Hand a delivery to the sink."""
+        if not isinstance(frame, Whole):
+            raise TypeError("a delivery without its content")
+        if self.sink is None:
+            return
+        try:
+            self.sink(frame.delivery)
+        except Exception:  # noqa: BLE001 - logged below
+            # One message ends here: the library would close the connection of all others.
+            _log.exception("delivery.broken", id=frame.delivery.id)
+
+    async def _on_confirm_frame(self, frame: _Answer) -> None:
+        self.answered(frame)
+
+    def answered(self, frame: _Answer) -> None:
+        """Take the broker's answer to a message, or to all up to it, at once and not in a callback each."""
+        last, several = frame.delivery_tag or 0, getattr(frame, "multiple", False)
+        # One that came back stands last with the tag that it had.
+        tags = [tag for tag in self.confirmations if tag <= last] if several else [last]
+        for tag in tags:
+            self._confirm_delivery(tag, frame)
+
+
+class _Passing(asyncio.Queue[tuple[int, Any]]):
+    """The queue of a channel's frames. What its task would only hand on goes past it where it is empty.
+
+    The order stays: a message that came back must be known as such before its confirmation is.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    async def put(self, item: tuple[int, Any]) -> None:
+        """Hand a delivery or a confirmation on, or let it wait behind what came before."""
+        said = item[1]
+        if isinstance(said, Whole) and self.empty():
+            self._channel.deliver(said)
+        elif isinstance(said, _Answer) and self.empty() and self._channel.publisher_confirms:
+            self._channel.answered(said)
+        else:
+            self.put_nowait(item)
 
 
 class LeasedConnection(aio_pika.Connection):

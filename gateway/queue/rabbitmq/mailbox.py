@@ -64,6 +64,7 @@ class RabbitMailbox:
         tls: the files of a connection by ``amqps``.
         daemon: its name among the daemons that share the partitions; empty: one is drawn.
         follows: it takes no inbound letters, and puts them into whatever partitions there are.
+        among: as how many daemons it starts, which share the partitions before any of them takes letters.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class RabbitMailbox:
         tls: TlsFiles = NO_FILES,
         daemon: str = "",
         follows: bool = False,
+        among: int = 1,
     ) -> None:
         self._reports = reports
         self._url, self._heartbeat_s, self._tls = url, heartbeat_s, tls
@@ -102,7 +104,7 @@ class RabbitMailbox:
         )
         self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
         self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.restart)
-        self._daemon, self._presences = daemon, list[Presence]()
+        self._daemon, self._among, self._presences = daemon, among, list[Presence]()
         self._counts = Counts(self._names, self._topology, self._reader.out)
         self._link: Link | None = None
         self._pulse: Pulse | None = None
@@ -287,6 +289,7 @@ class RabbitMailbox:
             attached=self._attached,
             blocked=lambda: self._publisher.blocked,
             probe=lambda partition: self._publisher.probe(self._names.inbound_queue(partition)),
+            among=self._among,
         )
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:

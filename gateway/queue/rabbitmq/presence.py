@@ -29,7 +29,7 @@ BEAT_S = 1.0
 ANSWERS_S = 0.15
 # A daemon that does not hear itself for so long does not know the others, and serves what it gets.
 DEAF_S = 10.0
-# So long one waits at a start for its own first beat.
+# So long one waits at a start for its own first beat, and for those of others that start with it.
 FIRST_S = 3.0
 # Somebody in the line whom no beat tells of: one that was just killed or frozen, or an older version.
 STRANGER_S = 2.0
@@ -69,6 +69,8 @@ class Presence:
         attached: returns the connection that takes letters, once it is up.
         blocked: whether the broker takes no messages now, so that no beat arrives.
         probe: has the queue of a partition send something to whom it serves.
+        among: as how many daemons this one starts; it waits for the others before it enters its first line,
+            but not long.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class Presence:
         attached: Callable[[], Awaitable[Link]],
         blocked: Callable[[], bool],
         probe: Callable[[int], None],
+        among: int = 1,
     ) -> None:
-        self._names, self._tell, self._listen = names, tell, listen
+        self._names, self._tell, self._listen, self._among = names, tell, listen, among
         self._attached, self._blocked, self._probe = attached, blocked, probe
         self.me = daemon or secrets.token_hex(8)
         self._where = f"{socket.gethostname()}:{os.getpid()}"
@@ -236,7 +239,9 @@ class Presence:
             async with asyncio.timeout(2 * ANSWERS_S):
                 await self._hears.wait()
                 await asyncio.sleep(ANSWERS_S)
-                self._looked.set()
+                # Each letter that one of them gave up to another would be known as one that came before.
+                if self.others + 1 >= self._among:
+                    self._looked.set()
         if asyncio.get_running_loop().time() - began > FIRST_S:
             self._looked.set()
 

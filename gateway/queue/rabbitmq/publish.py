@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -123,9 +124,8 @@ class Publisher:
             await self._outlast_alarm(link)
             return await self.send(line, sending)
         flight = _Flight(line, sending, asyncio.get_running_loop().time())
-        confirm = channel.publish(sending)
+        channel.send(sending, partial(self._on_confirmed, flight))
         self._flights[sending.id] = self._lines[line] = flight
-        confirm.add_done_callback(lambda done: self._on_confirmed(flight, done))
         return await self._wait(flight.callers)
 
     def tell(self, exchange: str, route: str, body: bytes) -> None:
@@ -149,10 +149,9 @@ class Publisher:
         waiting.append(future)
         await future
 
-    def _on_confirmed(self, flight: _Flight, done: asyncio.Future[None]) -> None:
+    def _on_confirmed(self, flight: _Flight, error: MailboxDown | None) -> None:
         del self._flights[flight.sending.id], self._lines[flight.line]
-        error = done.exception()
-        flight.end(error if isinstance(error, MailboxDown) or error is None else LinkDown("lost"))
+        flight.end(error)
 
     async def _outlast_alarm(self, link: Link) -> None:
         try:

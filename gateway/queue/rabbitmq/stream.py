@@ -135,6 +135,7 @@ class Stream:
         self._open: dict[int, RabbitLetter] = {}
         self.active = self._ended = self._handing_over = False
         self._idle = asyncio.Event()
+        self._clock = asyncio.get_running_loop().time
         bytes_held.join(self)
 
     @property
@@ -191,7 +192,7 @@ class Stream:
             self.declined += 1
             self.stalled.set()
             return
-        letter = RabbitLetter(self, delivery, asyncio.get_running_loop().time())
+        letter = RabbitLetter(self, delivery, self._clock())
         self._open[letter.tag] = letter
         self._bytes_held.add(self, cost)
         if self.full:
@@ -228,10 +229,10 @@ class Stream:
         self._handing_over = True
         for letter in self._open.values():
             letter.dropped = letter.tag not in self.begun
-        end = asyncio.get_running_loop().time() + within_s
-        while self.begun and not self.closed and asyncio.get_running_loop().time() < end:
+        end = self._clock() + within_s
+        while self.begun and not self.closed and self._clock() < end:
             self._idle.clear()
-            left_s = end - asyncio.get_running_loop().time()
+            left_s = end - self._clock()
             await first_of(self._idle.wait(), self._channel.ended.wait(), timeout_s=left_s)
 
     def end(self) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +17,11 @@ from gateway.errors import MailboxDown
 _TRANSIENT, _PERSISTENT = b"\x01", b"\x02"
 _JSON = encode.short_string("application/json")
 _HEAD, _CONTENT, _ACK = struct.Struct(">BHI"), struct.Struct(">HHQH"), struct.Struct(">BHIHHQBB")
+# Hears what became of a message that was sent: None where it is stored.
+Told = Callable[[MailboxDown | None], None]
+_LENGTH = struct.Struct(">I")
+# Bytes of a header's name.
+_NAME_MAX = 128
 # The class of messages; the last byte of a frame.
 _BASIC, _END = 60, 0xCE
 _CONTENT_TYPE, _HEADERS, _DELIVERY_MODE, _EXPIRATION, _MESSAGE_ID = 0x8000, 0x2000, 0x1000, 0x0100, 0x0080
@@ -127,7 +131,7 @@ def content_frames(sending: Sending, channel: int, max_bytes: int) -> bytes:
     properties = [_JSON]
     if sending.headers:
         flags |= _HEADERS
-        properties.append(encode.field_table(dict(sending.headers)))
+        properties.append(_table(sending.headers))
     properties.append(_TRANSIENT if sending.transient else _PERSISTENT)
     if sending.expiration is not None:
         flags |= _EXPIRATION
@@ -136,8 +140,23 @@ def content_frames(sending: Sending, channel: int, max_bytes: int) -> bytes:
         flags |= _MESSAGE_ID
         properties.append(encode.short_string(sending.id))
     head = _CONTENT.pack(_BASIC, 0, len(body), flags) + b"".join(properties)
+    if 0 < len(body) <= max_bytes:
+        return _framed(2, channel, head) + _framed(3, channel, body)
     pieces = [body[at : at + max_bytes] for at in range(0, len(body), max_bytes)]
     return _framed(2, channel, head) + b"".join([_framed(3, channel, piece) for piece in pieces])
+
+
+def _table(headers: Mapping[str, str | int | bool]) -> bytes:
+    """Encode a table; one of plain texts, such as ours, takes the shortest way."""
+    parts = []
+    for name, value in sorted(headers.items()):
+        named = name.encode()
+        if type(value) is not str or len(named) > _NAME_MAX:
+            return encode.field_table(dict(headers))
+        text = value.encode()
+        parts.append(bytes((len(named),)) + named + b"S" + _LENGTH.pack(len(text)) + text)
+    table = b"".join(parts)
+    return _LENGTH.pack(len(table)) + table
 
 
 def ack_frame(tag: int, channel: int) -> bytes:
@@ -150,12 +169,12 @@ def _framed(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 class Confirm:
-    """Takes the broker's answer to one message, in the sent_with of one more future of the library's."""
+    """Takes the broker's answer to one message, in the place of a future of the library's."""
 
-    __slots__ = ("_confirm", "_id", "_open", "_raw", "_tag")
+    __slots__ = ("_id", "_open", "_raw", "_tag", "_told")
 
-    def __init__(self, confirm: asyncio.Future[None], raw: Channel, id_: str, among: set[Confirm]) -> None:
-        self._confirm, self._raw, self._id, self._open = confirm, raw, id_, among
+    def __init__(self, told: Told, raw: Channel, id_: str, among: set[Confirm]) -> None:
+        self._told, self._raw, self._id, self._open = told, raw, id_, among
         self._tag = raw.delivery_tag
 
     def done(self) -> bool:
@@ -168,20 +187,19 @@ class Confirm:
 
     def set_result(self, _: object) -> None:
         """Take the broker's yes."""
-        self._end()
-        if not self._confirm.done():
-            self._confirm.set_result(None)
+        self._end(None)
 
     def set_exception(self, error: BaseException) -> None:
         """Take its no, or the end of the channel."""
-        self._end()
-        if not self._confirm.done():
-            self._confirm.set_exception(_publish_error(error))
+        self._end(_publish_error(error))
 
-    def _end(self) -> None:
+    def _end(self, error: MailboxDown | None) -> None:
+        if self not in self._open:
+            return
         self._open.discard(self)
         if self._raw.message_id_delivery_tag.get(self._id) == self._tag:
             del self._raw.message_id_delivery_tag[self._id]
+        self._told(error)
 
 
 def _publish_error(error: BaseException) -> MailboxDown:

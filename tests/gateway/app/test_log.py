@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import select
 import sys
 import threading
 import warnings
@@ -230,6 +231,67 @@ def test_a_full_disk_behind_stderr_ends_nothing() -> None:
 
     assert stream.refused == 2
     assert ["third" in line for line in stream.getvalue().splitlines()] == [True]
+
+
+class Written(io.StringIO):
+    """Keeps what came in one write each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.pieces.append(text)
+        return super().write(text)
+
+
+async def test_the_lines_of_a_pass_leave_together() -> None:
+    """One write takes what several turns said in one pass of the loop, whole lines as far as a pipe does."""
+    stream = Written()
+    log.setup(settings("json"), stream=stream)
+    log.gather(asyncio.get_running_loop())
+
+    for number in range(3):
+        structlog.get_logger().info("turn.ended", number=number)
+    before = list(stream.pieces)
+    await asyncio.sleep(0)
+    together = list(stream.pieces)
+    for number in range(9):
+        structlog.get_logger().info("turn.ended", number=number, text="é" * 500)
+    await asyncio.sleep(0)
+
+    assert before == []
+    assert [piece.count("\n") for piece in together] == [3]
+    assert all(piece.endswith("\n") for piece in stream.pieces)
+    assert max(len(piece.encode()) for piece in stream.pieces) <= select.PIPE_BUF
+    numbers = [json.loads(line)["number"] for line in stream.getvalue().splitlines()]
+    assert numbers == [0, 1, 2, *range(9)]
+
+
+async def test_a_warning_leaves_at_once_behind_what_was_said_before() -> None:
+    """What goes wrong is there even where the loop does not move any more."""
+    stream = Written()
+    log.setup(settings("json"), stream=stream)
+    log.gather(asyncio.get_running_loop())
+
+    structlog.get_logger().info("turn.ended")
+    structlog.get_logger().warning("turn.failed")
+
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events == ["turn.ended", "turn.failed"]
+
+
+async def test_another_thread_does_not_wait_for_the_loop() -> None:
+    """A thread's line leaves at once: its loop may be the one that stands still."""
+    stream = Written()
+    log.setup(settings("json"), stream=stream)
+    log.gather(asyncio.get_running_loop())
+
+    thread = threading.Thread(target=lambda: structlog.get_logger().info("disk.done"))
+    thread.start()
+    thread.join()
+
+    assert json.loads(stream.getvalue())["event"] == "disk.done"
 
 
 def test_a_secret_too_short_to_hide_is_said(tmp_path: Path) -> None:

@@ -141,6 +141,8 @@ async def test_what_is_no_frame_ends_the_connection() -> None:
     [
         {"id": "m#reply", "headers": {"key": "cli:\u00e4"}},
         {"id": "\u00e9" * 100, "headers": {"key": "k", "probe": True, "attempts": 3}},
+        {"id": "p", "headers": {"z": "", "traceparent": "00-1", "key": "cli:a"}},
+        {"id": "p", "headers": {"\u00e9" * 70: "long", "key": "k"}},
         {"id": "p", "expiration": "0"},
         {"transient": True},
         {},

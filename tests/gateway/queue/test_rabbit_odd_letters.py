@@ -11,7 +11,7 @@ import pytest
 
 from gateway.queue.mailbox import INBOUND, ParkedAs
 from gateway.queue.rabbitmq.connection import Link
-from gateway.queue.rabbitmq.wire import BrokerMessage, Sending
+from gateway.queue.rabbitmq.wire import BrokerMessage, Sending, Unroutable
 from gateway.testing_posts import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
@@ -140,5 +140,26 @@ async def test_a_delivery_that_breaks_ends_nothing_but_itself(broker: Broker) ->
 
         assert came == [b"odd", b"sound"]
         assert not link.ended.is_set()
+    finally:
+        await link.close()
+
+
+async def test_each_message_of_one_pass_has_its_own_outcome(broker: Broker) -> None:
+    """What comes back is known as such before its confirmation is, however the broker's answers come in."""
+    link = await Link.open(broker.url, title="test", heartbeat_s=10)
+    try:
+        channel = await link.channel(confirms=True)
+        queue = (await channel.declare_queue("", exclusive=True)).name
+        stored = [bool(number % 3) for number in range(300)]
+        sent = [
+            channel.publish(Sending("", queue if known else "nowhere", b"{}", id=str(number)))
+            for number, known in enumerate(stored)
+        ]
+        async with asyncio.timeout(30):
+            ended = await asyncio.gather(*sent, return_exceptions=True)
+
+        assert [one is None for one in ended] == stored
+        assert {type(one) for one in ended if one is not None} == {Unroutable}
+        assert (await channel.declare_queue(queue, passive=True, exclusive=True)).ready == sum(stored)
     finally:
         await link.close()

@@ -190,3 +190,40 @@ async def test_one_that_started_without_the_broker_gets_its_share(broker: Broker
             assert all(daemon.served for daemon in daemons)
             for task in tasks:
                 task.cancel()
+
+
+async def test_who_starts_together_shares_out_before_it_takes(broker: Broker, broker_name: str) -> None:
+    """One that is there first waits for the other: what it took and gave up would be known as come before."""
+    first, owner = sharers(2, partition_of(slot_of(ADA), 4))
+    async with (
+        opened(broker.url, broker_name, daemon=first, among=2) as one,
+        opened(broker.url, broker_name, daemon=owner, among=2) as other,
+        other.listen("daemons") as beats,
+    ):
+        await put_all(one, ADA, 3)
+        await put_all(one, OTHER, 3)
+        taken = dict[str, list[Letter]]()
+
+        async def take(name: str, mailbox: RabbitMailbox) -> None:
+            async with mailbox.take(INBOUND) as letters:
+                taken[name] = await collect(letters, 3)
+
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            tasks.create_task(take(first, one))
+            for _ in range(4):
+                await anext(beats)
+            tasks.create_task(take(owner, other))
+
+        assert {letter.key for letter in taken[owner]} == {ADA}
+        assert {letter.key for letter in taken[first]} == {OTHER}
+        assert not any(letter.suspect for each in taken.values() for letter in each)
+
+
+async def test_who_starts_with_one_that_never_comes_does_not_wait_long(
+    broker: Broker, broker_name: str
+) -> None:
+    """A worker that cannot start holds the others up for seconds."""
+    async with opened(broker.url, broker_name, among=2) as one:
+        await put_all(one, ADA, 1)
+        async with asyncio.timeout(20), one.take(INBOUND) as letters:
+            assert len(await collect(letters, 1)) == 1
