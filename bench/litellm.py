@@ -23,7 +23,8 @@ from tests.support.broker import Broker
 from tests.support.lean_model import lean_model_process
 
 CHATS, EACH, ROUNDS = 20, 12, 3
-BACKLOG = Backlog(100, 6, 100, 600)
+# What comes before the clock runs has both workers import the library.
+BACKLOG = Backlog(100, 20, 400, 2_000)
 # Turns a second of one worker, once it had 70.
 WANTED = 1.5 * 70
 MODEL = "openai/stub"
