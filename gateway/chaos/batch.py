@@ -284,7 +284,7 @@ class Batch:
         if daemon is None:
             return []
         found: list[Parked] = []
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with asyncio.timeout(REST_S), httpx.AsyncClient(timeout=60) as client:
             where = ""
             while True:
                 answer = await client.get(

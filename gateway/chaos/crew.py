@@ -29,7 +29,8 @@ How = Literal["kill", "freeze", "stuck", "cut"]
 class Blow:
     """What is done next, ``after_s``: to the gateway itself, or to one of its workers, of which ``which``.
 
-    ``freeze``: it stands still for ``fault_s`` before it is killed; ``stuck``: until its gateway ends it.
+    ``freeze``: it stands still for ``fault_s`` before it is killed; ``stuck``: until its gateway ends it, as
+    ``freeze`` for one that has not begun to work.
     ``cut``: all lose their connections to the broker, and live.
     """
 
@@ -57,9 +58,8 @@ async def torment(daemon: Daemon, proxy: Proxy, dice: random.Random, kills: Kill
     """Harm a gateway and its workers, one at a time, until no kill is left."""
     while kills.take():
         blow = draw_blow(dice)
-        if not daemon.alive:
-            await daemon.start()
-            await daemon.ready()
+        await daemon.start()
+        await daemon.ready()
         await asyncio.sleep(blow.after_s)
         if blow.how == "cut":
             now = time.time()
@@ -96,7 +96,8 @@ async def _end_worker(daemon: Daemon, pid: int, blow: Blow, done: Done) -> None:
         _send(pid, signal.SIGSTOP)
         harm = Harm("freeze", name, began, float("inf"))
         done.harms.append(harm)
-        if blow.how == "freeze":
+        # Its gateway waits two minutes for the first word of one that starts.
+        if blow.how == "freeze" or not daemon.crew.has_started(pid):
             await asyncio.sleep(blow.fault_s)
         elif await _gone(pid, _REPLACED_WITHIN_S):
             how = "a worker that stood still, by its gateway"

@@ -62,7 +62,7 @@ class Daemon:
         workers: int = 0,
     ) -> None:
         self.name = name
-        self.part, self.platform, self.crew = part, platform, Crew()
+        self.part, self.platform, self.crew = part, platform, Crew(folder)
         self._workers = workers
         self.life = ""
         self.up = asyncio.Event()
@@ -90,7 +90,12 @@ class Daemon:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, point: str = "") -> None:
-        """Begin a life, which ends at ``point`` where one is named; returns before it is ready."""
+        """Begin a life, which ends at ``point`` where one is named; returns before it is ready.
+
+        One that lives goes on as it is.
+        """
+        if self.alive:
+            return
         self._lives += 1
         self.life = f"{self.name}.{self._lives}"
         self.up.clear()
@@ -112,7 +117,8 @@ class Daemon:
     async def _read(self, process: Process) -> None:
         assert process.stderr is not None
         life = self.life
-        with (self._folder / f"{self.name}.log").open("ab") as log:
+        # Workers outlive their gateway: the lines of two lives come in between each other.
+        with (self._folder / f"{self.name}.log").open("ab", buffering=0) as log:
             log.write(f"--- {life}, process {process.pid}\n".encode())
             async for line in process.stderr:
                 log.write(line)

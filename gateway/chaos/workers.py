@@ -11,9 +11,14 @@ _MODULE = b"gateway.cli.worker"
 
 
 class Crew:
-    """The workers of one gateway over all its lives; they may outlive it, until their turns have ended."""
+    """The workers of one gateway over all its lives; they may outlive it, until their turns have ended.
 
-    def __init__(self) -> None:
+    Args:
+        home: which home directory its processes have, and no others.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = f"HOME={home}".encode()
         self._life, self._gateway = "", 0
         # By process id the life of the gateway that started it.
         self._lives: dict[int, str] = {}
@@ -47,6 +52,10 @@ class Crew:
         self._lives[pid] = life
         self._numbers[life, number] = pid
 
+    def has_started(self, pid: int) -> bool:
+        """Say whether its gateway has told of it: one that still starts is waited for with more patience."""
+        return pid in self._numbers.values()
+
     def by_number(self, life: str, number: int) -> str:
         """Return the name of a worker by the number that its lines in the log have."""
         pid = self._numbers.get((life, number))
@@ -62,12 +71,17 @@ class Crew:
         return life
 
     def kill(self) -> None:
-        """Kill all that live."""
-        self.living()
-        for pid in self._lives:
-            if _is_worker(pid):
+        """Kill all that live, also those that were never seen: one that stands still would stay for ever."""
+        for path in Path("/proc").glob("[0-9]*"):
+            if _is_worker(int(path.name)) and self._is_ours(path):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(int(path.name), signal.SIGKILL)
+
+    def _is_ours(self, process: Path) -> bool:
+        try:
+            return self._home in (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
 
 
 def _is_worker(pid: int) -> bool:

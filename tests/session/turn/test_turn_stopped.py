@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,28 @@ async def test_an_answer_that_is_stored_as_the_time_runs_out_is_the_reply(tmp_pa
         reply = await turn
 
         assert (reply.text, reply.seq) == ("just in time", 1)
+        assert (await rig.lines())[-1]["final"]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_an_answer_that_is_stored_as_its_turn_is_stopped_is_the_reply(
+    tmp_path: Path, interrupted: bool
+) -> None:
+    """What stands as said must be told, also where a stop, or the next message, comes while it is stored."""
+    disk, stop = threading.Event(), StopSwitch()
+
+    async def answer() -> Answer:
+        rig.store.beside(disk.wait)
+        asyncio.get_running_loop().call_later(0.1, partial(stop.pull, interrupted=interrupted))
+        return Answer("already said")
+
+    async with turn_rig(tmp_path, answer) as rig:
+        turn = asyncio.create_task(rig.run(stop=stop))
+        await until(lambda: turn.cancelling() or turn.done())
+        disk.set()
+        reply = await turn
+
+        assert (reply.text, reply.silent, reply.seq) == ("already said", False, 1)
         assert (await rig.lines())[-1]["final"]
 
 
