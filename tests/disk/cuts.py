@@ -156,6 +156,8 @@ class Cuts:
             place = await cut if cut.done() else ""
             if not place:
                 cut.cancel()
+                # Until it is over it reads what the end of the mount says.
+                await asyncio.wait({cut})
             self.harm.refusals += [(began_at, time.time())] if refuses else []
         if place:
             self.harm.cuts += 1
