@@ -8,9 +8,9 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-disk fuzz mutants screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-disk chaos-forgetful chaos-injected fuzz mutants screenshots deb lock clean
 help: ## lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.runtime: pyproject.toml $(LOCKS)/build.txt $(LOCKS)/runtime.txt
 	@deploy/first-install.sh $(VENV) $(LOCKS)/build.txt $(LOCKS)/runtime.txt
@@ -34,7 +34,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3
+	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3 strace
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
@@ -91,11 +91,19 @@ mutants: $(VENV)/.dev ## puts a fault at a time into the modules that decide; do
 
 CUTS ?= 70
 ROUNDS ?= 300
-chaos-disk: $(VENV)/.dev ## cuts the power of a disk that forgets, then takes out each sync in turn: needs root and /dev/fuse; CUTS=200
-	@deploy/system-packages.sh libfuse3-3
+INJECTED ?= 20
+chaos-disk: $(VENV)/.dev ## cuts the power of a disk that forgets, then takes out each sync in turn: needs root and /dev/fuse, without them chaos-injected; CUTS=200
+	@deploy/system-packages.sh libfuse3-3 || true
+	@if $(BIN)/python -m tests.disk.mount; then $(MAKE) --no-print-directory chaos-forgetful; else $(MAKE) --no-print-directory chaos-injected; fi
+
+chaos-forgetful: $(VENV)/.dev
 	unshare --mount $(BIN)/python -m tests.disk.cuts --cuts $(CUTS)
 	unshare --mount $(BIN)/python -m tests.disk.lost_leases --rounds $(ROUNDS)
 	unshare --mount $(BIN)/python -m tests.disk.mutants
+
+chaos-injected: $(VENV)/.dev ## has system calls of a gateway fail, or kill it, by strace -e inject: INJECTED=100
+	@deploy/system-packages.sh strace
+	$(BIN)/python -m tests.disk.injected --rounds $(INJECTED)
 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)

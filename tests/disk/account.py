@@ -14,7 +14,7 @@ from typing import Any
 from tests.support.model_replies import Seen, since_newest_user
 from tests.support.place import archives, transcript
 
-ID = re.compile(r"\b[a-z]+-\d{4}\b")
+ID = re.compile(r"\b[a-z]+-\d{5}\b")
 MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
 ROLES = {"user", "assistant", "tool", "system"}
 
@@ -30,7 +30,7 @@ class Message:
     @property
     def command(self) -> bool:
         """Whether the gateway answers it itself."""
-        return self.kind in ("new", "stop")
+        return self.kind in ("new", "stop", "resume")
 
     @property
     def rounds(self) -> int:
@@ -79,10 +79,11 @@ def check(
     *,
     sent: Mapping[str, Sequence[Message]],
     stem: Callable[[str], str],
-    prefix: str,
+    named: Callable[[str], str],
     replies: Sequence[Mapping[str, Any]],
     asked: Sequence[Seen],
     kills: Sequence[float],
+    refusals: Sequence[tuple[float, float]] = (),
 ) -> Account:
     """Look at transcripts, replies, memory and the model's own count of requests.
 
@@ -90,34 +91,36 @@ def check(
         workspace: the folder of the gateway, at rest.
         sent: the messages of each chat in the order in which they were accepted.
         stem: the file name of a chat.
-        prefix: what the gateway puts before the ids that it was given.
+        named: returns the message behind the gateway's id for it.
         replies: all that came back.
         asked: the requests that the model got.
         kills: when a daemon was dead, by the same clock.
+        refusals: from when to when a disk may have refused to store an answer, which is then made anew.
     """
     account = Account(messages=sum(map(len, sent.values())))
-    texts = _replies(account, replies, prefix)
+    texts = _replies(account, replies)
     for name, messages in sent.items():
-        chat = _read(workspace, stem(name))
+        chat = _read(workspace, stem(name), named)
         account.illegal += chat.illegal
-        _check_chat(account, name, messages, chat, texts, prefix)
-    _check_calls(account, [message for each in sent.values() for message in each], asked, kills)
+        _check_chat(account, name, messages, chat, texts)
+    pauses = [*((kill, kill) for kill in kills), *refusals]
+    _check_calls(account, [message for each in sent.values() for message in each], asked, pauses)
     for path in workspace.glob("memory/**/HISTORY.md"):
         _check_history(account, path)
     return account
 
 
-def _replies(account: Account, replies: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, list[str]]:
+def _replies(account: Account, replies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for reply in replies:
         if reply["kind"] == "reply":
-            texts.setdefault(str(reply["in_reply_to"]).removeprefix(prefix), []).append(reply["text"])
+            texts.setdefault(str(reply["in_reply_to"]), []).append(reply["text"])
     account.repeated_replies = sum(len(found) - 1 for found in texts.values())
     account.twice += [f"{name} was told {set(found)}" for name, found in texts.items() if len(set(found)) > 1]
     return texts
 
 
-def _read(workspace: Path, stem: str) -> _Chat:
+def _read(workspace: Path, stem: str, named: Callable[[str], str]) -> _Chat:
     chat = _Chat()
     for path in [*archives(workspace, stem), transcript(workspace, stem)]:
         if not path.exists():
@@ -126,8 +129,17 @@ def _read(workspace: Path, stem: str) -> _Chat:
         if raw.pop():
             chat.illegal.append(f"{path.name} has a torn tail")
         lines = [_line(path, chat, number, each) for number, each in enumerate(raw)]
-        chat.sessions.append([line for line in lines[1:] if line])
+        chat.sessions.append(
+            [{**line, "id": named(str(line.get("message_id", "")))} for line in lines[1:] if line]
+        )
+    # One that was opened again stands last, wherever it began.
+    chat.sessions.sort(key=_begun)
     return chat
+
+
+def _begun(session: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of a session's first question; people count on from message to message."""
+    return next((str(line["id"]).rpartition("-")[2] for line in session if line["role"] == "user"), "")
 
 
 def _line(path: Path, chat: _Chat, number: int, raw: bytes) -> dict[str, Any]:
@@ -147,9 +159,8 @@ def _check_chat(
     messages: Sequence[Message],
     chat: _Chat,
     texts: Mapping[str, list[str]],
-    prefix: str,
 ) -> None:
-    lines = [{**line, "id": str(line.get("message_id", "")).removeprefix(prefix)} for line in chat.lines]
+    lines = chat.lines
     finals = [line for line in lines if line.get("final")]
     count = Counter(line["id"] for line in finals)
     users = Counter(line["id"] for line in lines if line["role"] == "user")
@@ -172,29 +183,28 @@ def _check_chat(
         others = {one for text in told for one in ID.findall(text)} - {message.id}
         if others:
             account.mixed.append(f"{message.id} was told of {others}")
-    asked = [message.id for message in messages if not message.command]
-    if [line["id"] for line in finals] != [one for one in asked if one in last]:
+    wanted = sessions_of(messages)
+    if [line["id"] for line in finals] != [one for ids in wanted for one in ids if one in last]:
         account.reordered.append(f"{name}: {[line['id'] for line in finals]}")
-    _check_sessions(account, name, messages, chat, prefix)
+    found = [[line["id"] for line in session if line["role"] == "user"] for session in chat.sessions]
+    if [ids for ids in found if ids] != wanted:
+        account.reordered.append(f"{name}: sessions {found}, not {wanted}")
     _check_tools(account, name, lines)
 
 
-def _check_sessions(
-    account: Account, name: str, messages: Sequence[Message], chat: _Chat, prefix: str
-) -> None:
-    """Each ``/new`` ended one session and began one."""
-    wanted: list[list[str]] = [[]]
+def sessions_of(messages: Sequence[Message]) -> list[list[str]]:
+    """Return each session's questions: ``/new`` ends one, ``/resume`` opens the one that ended last."""
+    active: list[str] = []
+    ended: list[list[str]] = []
     for message in messages:
-        if message.kind == "new":
-            wanted.append([])
+        if message.kind == "new" or (message.kind == "resume" and ended):
+            again = ended.pop() if message.kind == "resume" else []
+            # One in which nothing was said leaves nothing.
+            ended += [active] if active else []
+            active = again
         elif not message.command:
-            wanted[-1].append(message.id)
-    found = [
-        [str(line.get("message_id")).removeprefix(prefix) for line in session if line["role"] == "user"]
-        for session in chat.sessions
-    ]
-    if [ids for ids in found if ids] != [ids for ids in wanted if ids]:
-        account.reordered.append(f"{name}: sessions {found}, not {wanted}")
+            active.append(message.id)
+    return sorted([ids for ids in [*ended, active] if ids], key=lambda ids: ids[0].rpartition("-")[2])
 
 
 def _check_tools(account: Account, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -211,9 +221,12 @@ def _check_tools(account: Account, name: str, lines: Sequence[Mapping[str, Any]]
 
 
 def _check_calls(
-    account: Account, messages: Sequence[Message], asked: Sequence[Seen], kills: Sequence[float]
+    account: Account,
+    messages: Sequence[Message],
+    asked: Sequence[Seen],
+    pauses: Sequence[tuple[float, float]],
 ) -> None:
-    """A request is made again only where a kill came between."""
+    """A request is made again only where a kill or a refusal came between."""
     times: dict[tuple[str, int], list[float]] = {}
     for seen in asked:
         found = ID.findall(seen.text)
@@ -225,7 +238,7 @@ def _check_calls(
     account.least_calls = sum(message.rounds for message in messages)
     for (name, done), at in times.items():
         for earlier, later in pairwise(at):
-            if not any(earlier < kill < later for kill in kills):
+            if not any(began < later and earlier < ended for began, ended in pauses):
                 account.asked_again.append(f"{name} round {done + 1}, after {later - earlier:.2f} s, no kill")
 
 

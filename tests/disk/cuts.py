@@ -2,7 +2,8 @@
 
 Each life of the gateway works on a disk that forgets, until the sync at which it is cut; then the daemon is
 killed and the next one finds what was left. Now and then a daemon is killed alone, so that the next one
-starts on what was written and not synced, and a cut comes in the middle of a start. At the end everything
+starts on what was written and not synced, and a cut comes in the middle of a start; or the disk refuses some
+calls on the way; or the next life has its queue and ledger elsewhere, and moves them. At the end everything
 may come to rest, and is looked at message by message.
 """
 
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.disk.account import Account, Message, check
-from tests.disk.feed import CHATS, OverHttp
+from tests.disk.feed import CHATS, People
 from tests.disk.mount import Mount, why_not
 from tests.support import harness, prepared
 from tests.support.harness import Daemon, command
@@ -33,24 +34,21 @@ from tests.support.model_replies import Seen
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, transcript
 
-KINDS = {"plain": 12, "read": 3, "write": 2, "compact": 1, "new": 2}
+KINDS = {"plain": 12, "read": 3, "write": 2, "compact": 1, "new": 2, "resume": 2}
 # What becomes of what is not synced: names, data, torn. The first ones are the worst that may come.
 FATES = ((0, 0, False), (1, 0, False), (0, 1, False), (0.5, 0.5, False), (0.5, 0.5, True), (1, 0.5, True))
+# What a disk may refuse besides: which calls, and how.
+REFUSALS = (
+    "write:{}:{}:ENOSPC",
+    "make:{}:{}:ENOSPC",
+    "rename:{}:{}:EIO",
+    "sync:{}:{}:EIO",
+    "append:{}:{}:EIO",
+)
+# Where queue and ledger may lie, on the same disk; nowhere: in the workspace.
+LOCAL = ("", "local", "other")
 REST_S = 120.0
 LIFE_S = 30.0
-
-
-class Ears(OverHttp):
-    """Notes when each reply was seen first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen_at: dict[str, float] = {}
-
-    def _note(self, id: str, kind: str, text: str) -> None:
-        if kind == "reply":
-            self.seen_at.setdefault(id.removeprefix(self.prefix), time.time())
-        super()._note(id, kind, text)
 
 
 @dataclass
@@ -61,6 +59,14 @@ class Harm:
     kills: list[float] = field(default_factory=list)
     places: Counter[str] = field(default_factory=Counter)
     syncs: int = 0
+    # From when to when a disk refused calls.
+    refusals: list[tuple[float, float]] = field(default_factory=list)
+    moves: int = 0
+
+    @property
+    def pauses(self) -> list[tuple[float, float]]:
+        """When something came between a deed and the note of it."""
+        return [*((kill, kill) for kill in self.kills), *self.refusals]
 
 
 class Cuts:
@@ -75,6 +81,7 @@ class Cuts:
         self._dice = random.Random(seed)
         self._mount = Mount(folder / "disk", folder / "saved")
         self.workspace = folder / "disk" / "workspace"
+        self._local = LOCAL[0]
         self._numbers = itertools.count(1)
         self._config: dict[str, Any] = {
             "model.name": "openai/stub",
@@ -88,42 +95,43 @@ class Cuts:
         """Do all cuts, let it come to rest, and check."""
         async with ModelServer() as model:
             self._config["model.api_base"] = model.url
-            ears = Ears()
-            async with ears.listening(), self._writing(ears):
+            async with People() as people, self._writing(people):
                 for number in range(self._cuts):
-                    await self._life(ears, number)
-                account = await self._rest(ears, model)
+                    await self._life(people, number)
+                account = await self._rest(people, model)
         return account
 
     @asynccontextmanager
-    async def _writing(self, ears: Ears) -> AsyncIterator[None]:
+    async def _writing(self, people: People) -> AsyncIterator[None]:
         """Let each chat write one message after the other, accepted each, until the cuts are done."""
         self._over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            self._writers = [group.create_task(self._write(ears, chat), name=chat) for chat in CHATS]
+            self._writers = [group.create_task(self._write(people, chat), name=chat) for chat in CHATS]
             yield
 
-    async def _write(self, ears: Ears, chat: str) -> None:
+    async def _write(self, people: People, chat: str) -> None:
         while not self._over.is_set():
             kind = self._dice.choices(list(KINDS), list(KINDS.values()))[0]
-            name = f"{chat}-{next(self._numbers):04d}"
+            name = f"{chat}-{next(self._numbers):05d}"
             text = {
                 "plain": f"{name} hello {'x' * self._dice.randint(0, 1500)}",
                 "read": f'{name} [[tool:ls {{"path": "."}}]]',
                 "write": f'{name} [[tool:write {{"path": "{name}.txt", "content": "x"}}]]',
                 "compact": "/compact",
                 "new": "/new",
+                "resume": "/resume",
             }[kind]
             message = Message(name, "stop" if kind == "compact" else kind, text)
             self.sent[chat].append(message)
-            await ears.put(chat, message)
+            await people.put(chat, message)
             await asyncio.sleep(self._dice.uniform(0, 0.2))
 
-    def _daemon(self, ears: Ears) -> Daemon:
-        ears.daemon = Daemon(self.workspace, config=self._config)
-        return ears.daemon
+    def _daemon(self, people: People) -> Daemon:
+        daemon = Daemon(self.workspace, config=self._config | people.config())
+        people.listen_to(daemon)
+        return daemon
 
-    async def _life(self, ears: Ears, number: int) -> None:
+    async def _life(self, people: People, number: int) -> None:
         """Let daemons live until the cut."""
         names, data, torn = (
             FATES[number % len(FATES)] if number < 2 * len(FATES) else self._dice.choice(FATES)
@@ -133,32 +141,55 @@ class Cuts:
         words: list[object] = ["--cut-at", at, "--names", names, "--data", data, "--seed", number]
         words += ["--torn"] if torn else []
         words += ["--cut-before"] if self._dice.random() < 0.5 else []
-        began = time.monotonic()
+        refuses = self._dice.random() < 0.25
+        words += ["--refuse", self._refusal(at)] if refuses else []
+        self._move()
+        began, began_at = time.monotonic(), time.time()
         await self._mount.mount(*words)
         cut = asyncio.create_task(self._mount.cut(), name="cut")
         try:
             while not cut.done() and time.monotonic() - began < LIFE_S:
                 # A daemon that is killed leaves on the disk what it wrote and did not sync.
                 kill_after = self._dice.uniform(0.3, 3) if self._dice.random() < 0.3 else LIFE_S
-                await self._until_cut(ears, cut, kill_after)
+                await self._until_cut(people, cut, kill_after, refuses=refuses)
         finally:
             place = await cut if cut.done() else ""
             if not place:
                 cut.cancel()
+                # Until it is over it reads what the end of the mount says.
+                await asyncio.wait({cut})
+            self.harm.refusals += [(began_at, time.time())] if refuses else []
         if place:
             self.harm.cuts += 1
             self.harm.places[_kind_of(place)] += 1
             await self._mount.remove()
         else:
             self.harm.syncs += await self._mount.unmount()
-        print(f"  life {number + 1}: at {at} of {names}/{data}/{torn}: {place or 'not cut'}", flush=True)
+        what = " ".join(map(str, words))
+        print(f"  life {number + 1}, {self._local or 'in place'}: {what}: {place or 'not cut'}", flush=True)
 
-    async def _until_cut(self, ears: Ears, cut: asyncio.Task[str], kill_after_s: float) -> None:
-        daemon = self._daemon(ears)
+    def _refusal(self, at: int) -> str:
+        kind = self._dice.choice(REFUSALS)
+        # There are more writes than syncs.
+        last = 4 * at if kind.startswith("write") else at
+        return kind.format(self._dice.randint(1, last), self._dice.choice((1, 1, 3, 20)))
+
+    def _move(self) -> None:
+        """Have the next life begin by moving queue and ledger, now and then."""
+        if self._dice.random() < 0.3:
+            local = self._dice.choice([one for one in LOCAL if one != self._local])
+            self._local, self.harm.moves = local, self.harm.moves + 1
+            self._config["state.local_dir"] = str(self.folder / "disk" / local) if local else ""
+
+    async def _until_cut(
+        self, people: People, cut: asyncio.Task[str], kill_after_s: float, *, refuses: bool
+    ) -> None:
+        daemon = self._daemon(people)
         await daemon.start(wait=False)
         died = asyncio.create_task(daemon.died(600), name="died")
         await asyncio.wait({cut, died}, timeout=kill_after_s, return_when=asyncio.FIRST_COMPLETED)
-        if died.done() and not cut.done():
+        # A start whose disk refuses ends by itself, and is tried again.
+        if died.done() and not cut.done() and not refuses:
             print(f"the daemon ended: {daemon.log.decode()[-1500:]}", flush=True)
             raise AssertionError("a daemon ended by itself")
         daemon.signal(9)
@@ -171,22 +202,22 @@ class Cuts:
         self._keep(daemon)
         await daemon.__aexit__()
 
-    async def _rest(self, ears: Ears, model: ModelServer) -> Account:
+    async def _rest(self, people: People, model: ModelServer) -> Account:
         await self._mount.mount()
         self._over.set()
         try:
-            async with self._daemon(ears) as daemon:
+            async with self._daemon(people) as daemon:
                 await asyncio.wait_for(asyncio.gather(*self._writers), REST_S)
                 until = time.monotonic() + REST_S
                 while True:
-                    account = self._account(ears, model)
+                    account = self._account(people, model)
                     if not account.lost or time.monotonic() > until:
                         break
                     missing = {one.partition(" ")[0].rstrip(":") for one in account.lost}
                     for chat, messages in self.sent.items():
                         for message in messages:
                             if message.id in missing:
-                                await ears.remind(chat, message)
+                                await people.remind(chat, message)
                     await asyncio.sleep(0.3)
                 code = await daemon.stop()
                 self._keep(daemon)
@@ -202,18 +233,20 @@ class Cuts:
         finally:
             await self._mount.unmount()
 
-    def _account(self, ears: Ears, model: ModelServer) -> Account:
+    def _account(self, people: People, model: ModelServer) -> Account:
         account = check(
             self.workspace,
             sent=self.sent,
-            stem=lambda chat: f"web_{chat}",
-            prefix=ears.prefix,
-            replies=ears.replies,
+            stem=people.stem,
+            named=people.named,
+            replies=people.replies,
             asked=model.seen,
             kills=self.harm.kills,
+            refusals=self.harm.refusals,
         )
-        account.twice += made_anew(ears.seen_at, model.seen)
-        account.illegal += [one for chat in CHATS for one in mingled(self.workspace, f"web_{chat}")]
+        account.twice += made_anew(people.seen_at, model.seen)
+        account.illegal += [one for chat in CHATS for one in mingled(self.workspace, people.stem(chat))]
+        account.twice += people.repeated(self.harm.pauses)
         return account
 
     def _keep(self, daemon: Daemon) -> None:
@@ -280,6 +313,7 @@ async def main() -> int:
     finally:
         prepared.end_servers()
     print(f"  {account.messages} messages, {run.harm.cuts} cuts, {len(run.harm.kills)} deaths")
+    print(f"  {len(run.harm.refusals)} lives with refusals, {run.harm.moves} moves of queue and ledger")
     print(f"  cut at: {dict(run.harm.places)}")
     print(f"  model calls {account.model_calls} of {account.least_calls} needed")
     print(f"  {time.monotonic() - began:.0f} s, {len(account.broken)} broken, seed {given.seed}")

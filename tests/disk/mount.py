@@ -118,3 +118,9 @@ def _paths(disk: Disk) -> Iterator[tuple[int, str]]:
         number, path = waiting.pop()
         yield number, path
         waiting += [(n, f"{path}/{name}".lstrip("/")) for name, n in disk.nodes[number].entries.items()]
+
+
+if __name__ == "__main__":
+    reason = why_not()
+    print(f"no disk that forgets is mounted here ({reason})" if reason else "on a disk that forgets, by FUSE")
+    sys.exit(1 if reason else 0)
