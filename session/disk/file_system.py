@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -41,6 +40,9 @@ def magic_of(path: Path) -> int:
     Raises:
         OSError: the path cannot be reached.
     """
+    # It takes 5 ms, and is asked for the first time behind the start.
+    import ctypes
+
     # Python shows all of statfs(2) but this. Its first word has the number on every 64-bit Linux.
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     try:

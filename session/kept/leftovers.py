@@ -11,7 +11,7 @@ from pathlib import Path
 
 from durable import sweep, try_lock, unlock
 from session.disk.layout import Layout
-from session.store.fence import temp_mark
+from session.store.lock_record import temp_mark
 
 FOLDERS = ("state", "sessions", "memory", "cron")
 _OF_KEY = re.compile(r"\.[0-9a-f]{16}\.\d+\.tmp")

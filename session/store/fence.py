@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import threading
@@ -34,7 +33,7 @@ from durable import (
 from session.disk.file_system import locks_are_leases
 from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, seen
 from session.errors import Fenced, StoreError
-from session.store.lock_record import LockRecord, read_record, write_record
+from session.store.lock_record import LockRecord, read_record, temp_mark, write_record
 from session.store.settling import renew_files, settle_files
 from session.store.shared_lock import Taking, alone_in, is_still, look_anew, machine_of, take_over
 
@@ -106,8 +105,14 @@ class Held:
             OSError: the disk refused.
         """
         self.check()
-        bin_ = self.temp(by or path.parent)
+        folder = by or path.parent
+        # Another machine may have made it: whoever makes it too knows of that.
+        if self.fence.leases:
+            make_folder(folder)
+        if not folder.is_dir():
+            return
         # A killed writer of this epoch may have left its own there.
+        bin_ = self.temp(folder)
         shutil.rmtree(bin_, ignore_errors=True)
         make_private(bin_)
         self.check()
@@ -115,7 +120,8 @@ class Held:
         # rename fails, and the file of the new owner stays.
         with contextlib.suppress(FileNotFoundError):
             path.rename(bin_ / "gone")
-        sync_folder(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            sync_folder(path.parent)
         shutil.rmtree(bin_, ignore_errors=True)
         self.check()
 
@@ -157,11 +163,11 @@ class Held:
 
         From another machine it may write on, into the files that it has open: they are to be renewed.
         """
-        old, known = self.file, self.record
-        foreign = machine_of(known.owner) != machine_of(self.fence.owner)
+        old, known, owner = self.file, self.record, self.fence.owner
+        foreign = machine_of(known.owner) != machine_of(owner)
         try:
             self.file, self.record = take_over(
-                self.fence.taking, known, key=key, owner=self.fence.owner, foreign=foreign
+                self.fence.taking, known, key=key, owner=owner, foreign=foreign
             )
         except OSError as error:
             raise StoreError(f"the lock could not be replaced: {error.strerror}") from error
@@ -206,8 +212,7 @@ class Fence:
     ) -> None:
         """Touch nothing yet; with ``kept``, the key's lock and transcript stay open between two jobs."""
         self.path = layout.lock(stem)
-        self.name = str(self.path)
-        self._folder = str(self.path.parent)
+        self.name, self._folder = str(self.path), str(self.path.parent)
         self.owner = owner
         self.layout = layout
         self.stem = stem
@@ -393,8 +398,3 @@ class Fence:
                 look_anew(folder, self.mark)
             for epoch in set(epochs):
                 discard(self.temp(folder, epoch))
-
-
-def temp_mark(stem: str) -> str:
-    """Return what the temporary files of a stem's writers are named by."""
-    return hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -65,3 +66,8 @@ def write_record(fd: int, record: LockRecord) -> None:
             raise StoreError("the lock could not be written")
     except OSError as error:
         raise StoreError(f"the lock could not be written: {error.strerror}") from error
+
+
+def temp_mark(stem: str) -> str:
+    """Return what the temporary files of a stem's writers are named by."""
+    return hashlib.sha256(stem.encode("utf-8", "surrogatepass")).hexdigest()[:16]

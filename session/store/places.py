@@ -22,7 +22,7 @@ from durable import sync_folder
 from session.disk.layout import Layout
 from session.disk.local_files import local_name, local_path
 from session.errors import StoreError
-from session.store.fence import temp_mark
+from session.store.lock_record import temp_mark
 from session.store.recall_file import index_path
 from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem

@@ -76,8 +76,9 @@ async def test_a_tool_call_is_folded_and_opens_to_its_result(console: Console) -
     await console.say("what is there?")
 
     await console.sees("It is empty.")
+    # The answer can be read while it is written; the call stands above it once it is stored.
     fold = page.locator("details.call")
-    assert await fold.count() == 1
+    await expect(fold).to_have_count(1)
     assert await fold.locator("pre").count() == 0
     await fold.locator("summary").click()
     assert json.loads(await fold.locator("pre").first.inner_text()) == {"path": "."}

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from session.store.fence import temp_mark
+from session.store.lock_record import temp_mark
 from tests.disk.account import Account, Message, check
 from tests.disk.feed import People
 from tests.support import harness, prepared

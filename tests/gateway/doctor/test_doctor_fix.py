@@ -16,7 +16,7 @@ import pytest
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
 from gateway.doctor.fixes import fix
-from session.store.fence import temp_mark
+from session.store.lock_record import temp_mark
 from session.store.store import Store
 from session.transcript.key import SessionKey
 

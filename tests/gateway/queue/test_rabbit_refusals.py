@@ -154,6 +154,6 @@ def test_a_server_that_hangs_up_at_once_is_one_that_is_away() -> None:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
 
-    # Which of both words one hears, that it was reset or hung up on, is a matter of moments.
+    # Which word one hears, that it was reset, closed or hung up on, is a matter of moments.
     assert len(errors) == 100
-    assert all(re.search("hung up|reset", str(error)) for error in errors), set(map(str, errors))
+    assert all(re.search("hung up|reset|closed", str(error)) for error in errors), set(map(str, errors))

@@ -10,8 +10,8 @@ import pytest
 
 from session.disk.layout import Layout, OpenFiles
 from session.errors import Fenced, NewerFormat, StoreError
-from session.store.fence import Busy, Fence, temp_mark
-from session.store.lock_record import LockRecord
+from session.store.fence import Busy, Fence
+from session.store.lock_record import LockRecord, temp_mark
 from tests.session.store.fence_place import KEY, STEM, claim, fence, is_free, layout, leave, opened_below
 
 __all__ = ["layout"]
