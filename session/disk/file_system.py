@@ -34,13 +34,18 @@ FUSE: Final = 0x65735546
 _STATFS_BYTES: Final = 512
 
 
+def load() -> None:
+    """Import what asks the kernel: later on a turn would wait for it while a model's library is imported."""
+    import ctypes  # noqa: F401
+
+
 def magic_of(path: Path) -> int:
     """Return the number of the file system on which a path lies; 0 where the system does not tell.
 
     Raises:
         OSError: the path cannot be reached.
     """
-    # It takes 5 ms, and is asked for the first time behind the start.
+    # Whoever reads the configuration alone spares its 5 ms.
     import ctypes
 
     # Python shows all of statfs(2) but this. Its first word has the number on every 64-bit Linux.

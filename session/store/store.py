@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ulid import ULID
 
+from session.disk import file_system
 from session.disk.layout import Layout, OpenFiles
 from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thread
 from session.errors import NotNow, StoreError
@@ -88,6 +89,7 @@ class Store:
             owner: the name of this process in lock files, unlike any other's; empty: one is made.
             freeze_s: how long a lock may be held by a process that does not move.
         """
+        file_system.load()
         self.layout = Layout(workspace)
         self.clock = clock
         self.owner = owner or new_owner()
