@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 from tests.support.model_replies import Reply, Seen, arguments_for, completion, deltas, forced_tool
+from tests.support.model_server import server_process
 
 TEXT = "An answer of ordinary length, as a model writes it to a person who asked for nothing special."
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -91,23 +89,9 @@ def _answer_to(head: bytes, body: bytes) -> bytes:
     return STREAM if streamed else WHOLE
 
 
-@asynccontextmanager
-async def lean_model_process() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+def lean_model_process() -> AbstractAsyncContextManager[tuple[str, asyncio.subprocess.Process]]:
     """Run the server in a process of its own; yields its url and the process, which is killed at the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.lean_model"),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parent.parent.parent,
-    )
-    try:
-        assert process.stdout is not None
-        word, url = (await process.stdout.readline()).decode().split()
-        assert word == "ready"
-        yield url, process
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    return server_process("tests.support.lean_model")
 
 
 async def _main() -> None:

@@ -56,7 +56,7 @@ import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -354,16 +354,21 @@ async def _stream(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> str
     return "answered"
 
 
-@asynccontextmanager
-async def model_process(
+def model_process(
     log: Path | None, *, port: int = 0
-) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """Run the server in a process of its own; yields its url and the process, which is killed at the end."""
+) -> AbstractAsyncContextManager[tuple[str, asyncio.subprocess.Process]]:
+    """Run the server in a process of its own, as ``server_process`` does."""
+    logs = [] if log is None else ["--log", str(log)]
+    return server_process("tests.support.model_server", "--port", str(port), *logs)
+
+
+@asynccontextmanager
+async def server_process(module: str, *options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """Run a server that says ``ready URL``; yields its url and the process, which is killed at the end."""
     import sys
 
-    logs = [] if log is None else ["--log", str(log)]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.model_server", "--port", str(port), *logs),
+        *(sys.executable, "-m", module, *options),
         stdout=asyncio.subprocess.PIPE,
         cwd=Path(__file__).parent.parent.parent,
     )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -25,8 +22,6 @@ from session.models.spending import Spending
 from session.models.usage_files import KEPT_DAYS, DayFiles
 from session.models.usage_lines import SpendingRow
 from tests.support.clock import Clock
-from tests.support.kept import verified
-from tests.support.prepared import ROOT
 
 T = TypeVar("T")
 NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -37,12 +32,7 @@ class Daemon:
     """A Spending with its own threads and a clock that the test moves."""
 
     def __init__(
-        self,
-        folder: Path,
-        now: datetime,
-        *,
-        durable: bool = True,
-        per_day_usd: float = 0.0,
+        self, folder: Path, now: datetime, *, durable: bool = True, per_day_usd: float = 0.0
     ) -> None:
         self.clock = Clock(now)
         self.hop = DiskThreads()
@@ -171,52 +161,6 @@ async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
         assert again.spending.today().turns == 2
 
     async with daemon(tmp_path) as third:
-        await third.spending.refresh()
-        assert third.spending.today().turns == 2
-
-
-# Half of what it is to write goes in; where there is no end, the kill comes before the last byte.
-_DIES_IN_ITS_WRITE = """
-import os, signal, sys
-from datetime import UTC, datetime
-from pathlib import Path
-from session.models.model import Usage
-from session.models.usage_files import DayFiles
-from session.models.usage_lines import SpendingRow
-
-files, noon, write = DayFiles(Path(sys.argv[1])), datetime(2027, 1, 1, 12, tzinfo=UTC), os.write
-row = SpendingRow(noon, "a:1", "a:1", Usage(10, 2, 0.5))
-files.exchange([row], noon)
-
-def half(fd, data):
-    write(fd, data[: len(data) // 2 if sys.argv[2] == "half" else -1])
-    os.kill(os.getpid(), signal.SIGKILL)
-
-os.write = half
-files.exchange([row], noon)
-"""
-
-
-@pytest.mark.parametrize("most", ["half", "all but its end"])
-async def test_what_a_writer_left_that_was_killed_in_its_write_is_no_damage(
-    most: str, tmp_path: Path
-) -> None:
-    """The next one marks it and goes on behind it; each further one counts the same."""
-    folder = tmp_path / "state" / "usage"
-    died = subprocess.run(
-        [sys.executable, "-c", _DIES_IN_ITS_WRITE, str(folder), most], cwd=ROOT, timeout=60, check=False
-    )
-    left = (folder / "2027-01-01.jsonl").read_bytes()
-
-    assert died.returncode == -signal.SIGKILL
-    assert not left.endswith(b"\n")
-    assert await verified(tmp_path) == []
-    async with daemon(folder) as again:
-        again.spending.record("a:1", "a:1", ONE)
-        await again.spending.refresh()
-    assert (folder / "2027-01-01.jsonl").read_bytes().startswith(left + b"\x18\n")
-    assert await verified(tmp_path) == []
-    async with daemon(folder) as third:
         await third.spending.refresh()
         assert third.spending.today().turns == 2
 
