@@ -46,6 +46,7 @@ window = 12
 attempts = 100000  # the many deaths are not the letters' fault
 background_calls_per_hour = 1000000
 background_calls_per_day = 10000000
+worker_timeout_s = 3  # one that stands still is to be seen within a batch
 [log]
 format = "json"
 [broker]
@@ -53,8 +54,6 @@ url = {url}
 name = {name}
 partitions = 4
 """
-# A worker that stands still is to be seen within a batch.
-_WORKERS = "worker_timeout_s = 3\n[log]"
 _PLATFORM = f"""\
 [channels.telegram]
 enabled = true
@@ -132,7 +131,6 @@ class Batch:
         url, name = (self._place.url, self._place.name) if self._place else ("", "chat")
         words = {"workspace": str(self._workspace), "url": url or "embedded", "name": name}
         text = _CONFIG.format(**{key: json.dumps(value) for key, value in words.items()})
-        text = text.replace("[log]", _WORKERS) if self._team.workers else text
         text += _PLATFORM if self._platform is not None else ""
         (self._folder / "chat-gateway.toml").write_text(text)
         async with AsyncExitStack() as stack:

@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from gateway.chaos.crew import Crew
 from gateway.chaos.dice import Part
 from gateway.chaos.faults import Switches
 from gateway.chaos.forks import ForkServer, Process, spawn
@@ -21,13 +22,13 @@ from gateway.chaos.ports import KeptPort
 from gateway.chaos.records import Harm
 from gateway.chaos.stub_model import StubModel
 from gateway.chaos.stub_telegram import StubTelegram
-from gateway.chaos.workers import Crew
 
 # A file of a victim whose disk is full grows no further than this.
 FULL_AT_BYTES = 4096
 READY_WITHIN_S = 120.0
-_TELLING = (b'"turn.fenced"', b'"queue.moved"', b'"worker.started"', b'"worker.stuck"')
+# The lease of an adapter that was killed is free again by then.
 RECEIVES_WITHIN_S = 4.0
+_TELLING = (b'"turn.fenced"', b'"queue.moved"', b'"worker.started"', b'"worker.stuck"')
 
 
 def environment(**more: str) -> dict[str, str]:

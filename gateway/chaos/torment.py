@@ -7,8 +7,8 @@ import random
 import signal
 import time
 
+from gateway.chaos.blows import torment
 from gateway.chaos.broker import Broker
-from gateway.chaos.crew import torment
 from gateway.chaos.daemon import Daemon
 from gateway.chaos.dice import BrokerHarm, Life, draw
 from gateway.chaos.kills import Done, Kills

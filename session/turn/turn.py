@@ -126,15 +126,13 @@ class Turns:
                 async with asyncio.timeout(self.limits.turn_timeout_s):
                     text = await turn.run(careful=careful)
         except TurnStopped:
-            stored = turn.stored_answer()
-            if stored is None:
+            if (stored := turn.stored_answer()) is None:
                 await turn.close_stopped(interrupted=stop.interrupted)
                 return Reply(silent=True, reason=TOGETHER if stop.interrupted else "stopped")
             # It was stopped between the answer, which is on disk and so is told, and the end of the turn.
             text = stored
         except TimeoutError:
-            stored = turn.stored_answer()
-            if stored is None:
+            if (stored := turn.stored_answer()) is None:
                 raise TurnTimeout(f"the turn ran over {self.limits.turn_timeout_s:g} s") from None
             # It ran out as late as that.
             text = stored

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.chaos.crew import Blow, draw_blow
-from gateway.chaos.workers import Crew
+from gateway.chaos.blows import Blow, draw_blow
+from gateway.chaos.crew import Crew
 
 # A process that has the word in its command line, connects to the port that it is given, and waits.
 _WORKER = """
