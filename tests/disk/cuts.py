@@ -213,11 +213,7 @@ class Cuts:
                     account = self._account(people, model)
                     if not account.lost or time.monotonic() > until:
                         break
-                    missing = {one.partition(" ")[0].rstrip(":") for one in account.lost}
-                    for chat, messages in self.sent.items():
-                        for message in messages:
-                            if message.id in missing:
-                                await people.remind(chat, message)
+                    await people.remind(self.sent, account.lost)
                     await asyncio.sleep(0.3)
                 code = await daemon.stop()
                 self._keep(daemon)

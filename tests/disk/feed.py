@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -171,10 +171,16 @@ class People:
         ).confirmed:
             await asyncio.sleep(0.05)
 
-    async def remind(self, chat: str, message: Message) -> None:
-        """Ask for a reply that was told while nobody listened; the platform has heard each."""
-        if chat in WEB:
-            await self._web.remind(chat, message)
+    async def remind(self, sent: Mapping[str, Sequence[Message]], lost: Sequence[str]) -> None:
+        """Ask for replies that were told while nobody listened; the platform has heard each.
+
+        ``lost``: findings of the checker, each of which begins with the message that it speaks of.
+        """
+        missing = {finding.partition(" ")[0].rstrip(":") for finding in lost}
+        for chat in WEB:
+            for message in sent.get(chat, ()):
+                if message.id in missing:
+                    await self._web.remind(chat, message)
 
     def repeated(self, pauses: Sequence[tuple[float, float]]) -> list[str]:
         """Find what the platform was sent again though its sender could note that it was taken.

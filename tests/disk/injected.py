@@ -196,11 +196,7 @@ async def _at_rest(
         account.twice += people.repeated([pause])
         if not account.lost or time.monotonic() > until:
             return account
-        missing = {one.partition(" ")[0].rstrip(":") for one in account.lost}
-        for chat, messages in sent.items():
-            for message in messages:
-                if message.id in missing:
-                    await people.remind(chat, message)
+        await people.remind(sent, account.lost)
         await asyncio.sleep(0.2)
 
 
