@@ -164,7 +164,7 @@ class Held:
         From another machine it may write on, into the files that it has open: they are to be renewed.
         """
         old, known, owner = self.file, self.record, self.fence.owner
-        foreign = machine_of(known.owner) != machine_of(owner)
+        foreign = known.epoch > 0 and machine_of(known.owner) != machine_of(owner)
         try:
             self.file, self.record = take_over(
                 self.fence.taking, known, key=key, owner=owner, foreign=foreign
