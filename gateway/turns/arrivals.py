@@ -88,7 +88,7 @@ class Arrivals:
         command = outcomes.command(inbound)
         lane = self._lanes.get(inbound.key)
         if lane is not None and self._is_too_many(lane, inbound):
-            self._orders.received(inbound, command)
+            self._orders.received(inbound, command, again=letter.suspect)
             self._refusals.add(inbound, letter, tell=not lane.flooded)
             lane.flooded = True
             return
@@ -98,7 +98,7 @@ class Arrivals:
         if agent:
             entry.agent, entry.typed = agent, typed if typed != inbound.text else ""
         lane = self._lanes.get(inbound.key)
-        self._orders.received(inbound, command)
+        self._orders.received(inbound, command, again=letter.suspect)
         if inbound.kind == "edit" and lane is not None:
             edits.replace(lane, inbound)
         self._collecting.arrived(inbound)

@@ -49,6 +49,15 @@ class Aside:
         """Say whether the letter's own turn has been: what comes out of line now comes too late."""
         return (key, message_id) in self._past
 
+    async def is_answered(self, inbound: Inbound) -> bool:
+        """Say whether the journal knows an answer; yes, too, where it cannot be read: its turn meets that."""
+        try:
+            async with self._store.open(SessionKey(inbound.key)) as session:
+                return session.journal.known(inbound.id) is not None
+        except SessionError as error:
+            log.warning("aside.unanswered", key=inbound.key, id=inbound.id, error=str(error))
+            return True
+
     def answer(self, inbound: Inbound, words: Words) -> None:
         """Answer ``inbound`` with ``words``, unless that is done or under way, or its turn has been."""
         name = (inbound.key, inbound.id)

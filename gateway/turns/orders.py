@@ -53,10 +53,15 @@ class Orders:
     async def _end(self, subagents: Subagents, key: str, by: str) -> None:
         await subagents.end(key, by)
 
-    def received(self, inbound: Inbound, command: Command | None) -> None:
-        """Act on a letter that has come into its lane, whatever stands before it there."""
+    def received(self, inbound: Inbound, command: Command | None, *, again: bool = False) -> None:
+        """Act on a letter that has come into its lane, whatever stands before it there.
+
+        ``again``: another process may have acted on it.
+        """
         name = command.name if command is not None else ""
-        if name == "stop":
+        if name == "stop" and again:
+            self._spawn(self._stop_again(inbound), "stop again")
+        elif name == "stop":
             self.stop(inbound.key, inbound.id, asked=inbound)
         elif name == "status":
             self.look(inbound)
@@ -64,6 +69,11 @@ class Orders:
             self.approvals.press(inbound)
         elif name == "new" and self.approvals is not None:
             self.approvals.anew(inbound)
+
+    async def _stop_again(self, inbound: Inbound) -> None:
+        # What was stopped is gone then: what runs now came behind it, and nobody asked for its end.
+        if not await self.aside.is_answered(inbound):
+            self.stop(inbound.key, inbound.id, asked=inbound)
 
     async def answered(self, inbound: Inbound, command: Command | None) -> bool:
         """Say, at the turn of a letter, whether its answer is out already."""

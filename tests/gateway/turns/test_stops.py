@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway.errors import MailboxDown
+from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Post
+from gateway.queue.mailbox import INBOUND, Letter, Post
 from session.errors import ModelAway
 from tests.gateway.waits import until
-from tests.gateway.worker_rig import ADA, letter, rig
+from tests.gateway.worker_rig import ADA, Rig, letter, rig
 
 
 async def test_stop_ends_the_running_turn_out_of_line_and_waiting_letters_run_on(tmp_path: Path) -> None:
@@ -104,3 +107,50 @@ async def test_a_stop_that_comes_late_does_not_end_what_came_after_it(tmp_path: 
 
         r.model.release.set()
         assert await r.texts(1) == ["a long answer"]
+
+
+class ComesAgain(EmbeddedMailbox):
+    """Has each ``/stop`` for one that may have come before."""
+
+    @asynccontextmanager
+    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        async with super().take(box) as letters:
+            yield self._suspected(letters)
+
+    async def _suspected(self, letters: AsyncIterator[Letter]) -> AsyncIterator[Letter]:
+        async for each in letters:
+            if isinstance(each, EmbeddedLetter) and each.id.startswith("s"):
+                each.suspect = True
+            yield each
+
+
+async def come_again(r: Rig) -> None:
+    """Put a ``/stop`` without the order that goes beside a new one: that one was heard, or reached nobody."""
+    await r.mailbox.put(Post(INBOUND, ADA, "s1", letter("/stop", "s1").to_bytes()))
+
+
+async def test_a_stop_that_comes_again_after_its_answer_ends_nothing_more(tmp_path: Path) -> None:
+    """A process died while the message behind the stopped one was answered: that one is not stopped, too."""
+    async with rig(tmp_path, "about two", mailbox=ComesAgain(tmp_path / "state")) as r:
+        await r.begin("two", "m2")
+        async with r.store.open(ADA) as session:
+            await session.journal.conclude("s1", "command", text="Stopped.")
+        await come_again(r)
+        await r.until_in_lane(2)
+        r.model.release.set()
+
+        assert sorted(await r.texts(2)) == ["Stopped.", "about two"]
+        await r.settled()
+        assert not any(line.get("stopped") for line in await r.lines())
+
+
+async def test_a_stop_that_comes_again_and_was_never_acted_on_ends_what_runs(tmp_path: Path) -> None:
+    async with rig(tmp_path, "about two", mailbox=ComesAgain(tmp_path / "state")) as r:
+        await r.begin("two", "m2")
+        await come_again(r)
+
+        assert await r.texts(1) == ["Stopped."]
+        r.model.release.set()
+        await r.settled()
+        assert r.unread == 0
+        assert (await r.lines())[-1]["stopped"]
