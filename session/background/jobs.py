@@ -185,10 +185,12 @@ class Background:
             group.create_task(self._timers.run(self._put), name="facts that come due")
             while True:
                 self._changed.clear()
-                for job in self._ready():
+                # One moment for both: what came due between two would be neither begun nor waited for.
+                now = self._clock()
+                for job in self._ready(now):
                     self._running.add(job)
                     group.create_task(self._do(job), name=job.kind)
-                await self._next_change()
+                await self._next_change(now)
 
     async def at_once(self, key: str) -> Report:
         """Do what there is to do for a key, for a person who waits: nothing is put off.
@@ -217,7 +219,7 @@ class Background:
         """Return when nothing runs, and nothing is to run before the clock moves."""
         # What was just put in is begun first.
         await asyncio.sleep(0)
-        while self._running or self._ready():
+        while self._running or self._ready(self._clock()):
             self._ended.clear()
             await self._ended.wait()
 
@@ -244,8 +246,7 @@ class Background:
             self._due[job] = self._calm.due(gives_way=gives_way)
             self._changed.set()
 
-    def _ready(self) -> list[BackgroundJob]:
-        now = self._clock()
+    def _ready(self, now: datetime) -> list[BackgroundJob]:
         if self._away_until is not None and self._away_until > now:
             return []
         # After an outage one job goes ahead, to see whether the model is back.
@@ -274,9 +275,8 @@ class Background:
         due.scope = scope
         return scope not in self._busy(but=job)
 
-    async def _next_change(self) -> None:
-        """Wait until something was put in or has ended, or the next one is due."""
-        now = self._clock()
+    async def _next_change(self, now: datetime) -> None:
+        """Wait until something was put in or has ended, or what is not due at ``now`` is."""
         idle = [self._calm.start_of(due) for job, due in self._due.items() if job not in self._running]
         times = [max(at, self._away_until or at) for at in idle]
         later = [at for at in times if at > now]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from session.background.due import LATEST_S
-from tests.session.memory_place import ADA, BOB, open_workspace, talk
+from tests.session.memory_place import ADA, BOB, Clock, open_workspace, talk
 
 QUIET_S = 0.5
 
@@ -46,3 +50,29 @@ async def test_what_a_person_ended_begins_at_once(tmp_path: Path) -> None:
         await workspace.jobs.settled()
 
         assert len(workspace.model.seen) == 1
+
+
+class Hasty(Clock):
+    """Wakes who sleeps a moment too early, as loops may, and goes on with each look at it."""
+
+    def __call__(self) -> datetime:
+        now = self.now
+        self.forward(0.002)
+        return now
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return self._short(seconds) if seconds < LATEST_S else super().sleep(seconds)
+
+    async def _short(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+        self.forward(max(0.0, seconds - 0.003))
+
+
+async def test_what_comes_due_while_it_is_looked_for_begins(tmp_path: Path) -> None:
+    """A moment that passes between two looks at the clock is nobody's: no later one would begin the job."""
+    async with open_workspace(tmp_path, run=True, clock=Hasty(), quiet_s=QUIET_S) as workspace:
+        await workspace.turn(ADA, talk(10))
+        await workspace.model.asked(1)
+        await workspace.jobs.settled()
+
+        assert await workspace.pointer(ADA) == 5
