@@ -13,12 +13,14 @@ from typing import Any
 
 import httpx
 
-from tests.support import prepared
+from tests.support import prepared, stacks
 from tests.support.ports import KeptPort
 from tests.support.until import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 120
+# What a process takes to say where it stands.
+STACKS_S = 2
 # Tests fork their daemons from a process that has imported everything; benchmarks do not.
 FORKS = False
 
@@ -134,9 +136,15 @@ class Daemon:
             await self._spoke.wait_for(lambda: self.log.count(word.encode()) >= times)
 
     async def died(self, within_s: float = 120) -> int:
-        """Wait until it is gone; return its exit code (negative: the signal)."""
+        """Wait until it is gone; return its exit code (negative: the signal). One that stays says where."""
         assert self._process is not None
-        code = await asyncio.wait_for(self._process.wait(), within_s)
+        try:
+            code = await asyncio.wait_for(self._process.wait(), within_s)
+        except TimeoutError:
+            if isinstance(self._process, prepared.Process):
+                self.signal(stacks.SIGNAL)
+                await asyncio.sleep(STACKS_S)
+            raise AssertionError(f"it has not ended:\n{self.log.decode()[-20_000:]}") from None
         if self._reader is not None:
             await self._reader
         return code

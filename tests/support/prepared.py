@@ -20,6 +20,7 @@ from typing import Any
 
 from gateway.chaos.forks import ForkServer, Process, serve, take_terminal
 from gateway.chaos.forks import spawn as forked
+from tests.support.stacks import tell_on_signal
 
 __all__ = ["Prepared", "Process", "end_servers", "serve", "server", "spawn", "take_terminal"]
 
@@ -113,6 +114,7 @@ def become(words: Sequence[str], env: Mapping[str, str]) -> int:
     os.environ.update(env)
     random.seed()
     open_streams()
+    tell_on_signal()
     module, *arguments = words
     sys.argv = [module, *arguments]
     if module == "tests.support.killable":
