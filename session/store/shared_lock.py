@@ -25,7 +25,7 @@ from session.disk.layout import OpenFile, opened
 from session.errors import Fenced, StoreError
 from session.store.lock_record import LockRecord, read_record, write_record
 
-_STEP = 2**20
+_STEP = 1_000_000
 _TRIES = 16
 
 

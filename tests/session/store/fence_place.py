@@ -5,16 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from session.disk import file_system
 from session.disk.layout import Layout, OpenFiles
-from session.store.fence import Fence
-from session.store.lock_record import LockRecord, write_record
+from session.store.fence import Fence, Held
+from session.store.lock_record import LockRecord, read_record, write_record
 
 STEM, KEY = "telegram_1", "telegram:1"
+# Owners on two machines.
+HERE, THERE = "here.1:10:A", "there.1:10:B"
 
 
 @pytest.fixture
@@ -73,3 +76,33 @@ class Looks(threading.Event):
         self.count += 1
         self._at(self.count)
         return super().wait(timeout)
+
+
+@pytest.fixture
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the disk of this test taken for a network's."""
+    monkeypatch.setitem(file_system.MAGICS, file_system.magic_of(tmp_path), "nfs")
+    file_system._leases.cache_clear()
+    yield
+    file_system._leases.cache_clear()
+
+
+def lost(held: Held) -> None:
+    """Lose the lock that ``held`` believes to hold, as a server that heard nothing of its client does."""
+    fcntl.flock(held.file.fd, fcntl.LOCK_UN)
+
+
+def stored(layout: Layout) -> LockRecord:
+    return read_record(layout.lock(STEM).read_bytes(), STEM)
+
+
+def inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def fill(layout: Layout) -> list[Path]:
+    layout.keys.mkdir(parents=True, exist_ok=True)
+    paths = [layout.transcript(STEM), layout.journal(STEM)]
+    for path in paths:
+        path.write_bytes(b"x" * 10)
+    return paths

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from session.disk.layout import Layout, OpenFiles
 from session.errors import Fenced, NewerFormat, StoreError
+from session.store import fence as fence_module
 from session.store.fence import Busy, Fence
 from session.store.lock_record import LockRecord, temp_mark
 from tests.session.store.fence_place import KEY, STEM, claim, fence, is_free, layout, leave, opened_below
@@ -236,3 +240,20 @@ def test_the_names_of_temporary_files_are_those_of_the_stem() -> None:
 
     assert {len(mark) for mark in marks} == {16}
     assert len(marks) == 3
+
+
+def test_a_lock_that_cannot_be_let_go_of_is_closed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which lets go of it in any case; the error is told."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    one = fence(layout, kept=True)
+    held = one.hold(None)
+    refusing = SimpleNamespace(**{**vars(fcntl), "flock": refuse})
+    monkeypatch.setattr(fence_module, "fcntl", refusing)
+    with pytest.raises(OSError, match="the disk is broken"):
+        one.let_go(held.file)
+
+    assert opened_below(layout) == 0
+    assert is_free(layout)

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from session.disk import file_system
 from session.disk.layout import Layout
-from session.errors import Fenced
+from session.errors import Fenced, StoreError
+from session.store import fence as fence_module
 from session.store.fence import Fence, Held
-from session.store.lock_record import LockRecord, read_record, write_record
-from tests.session.store.fence_place import KEY, STEM, claim, fence, layout, leave, opened_below
+from session.store.lock_record import LockRecord
+from tests.session.store.fence_place import (
+    HERE,
+    KEY,
+    STEM,
+    THERE,
+    claim,
+    fence,
+    fill,
+    inode,
+    layout,
+    leases,
+    leave,
+    lost,
+    opened_below,
+    stored,
+)
 
-__all__ = ["layout"]
-HERE, THERE = "here.1:10:A", "there.1:10:B"
-
-
-@pytest.fixture(autouse=True)
-def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the disk of this test taken for a network's."""
-    monkeypatch.setitem(file_system.MAGICS, file_system.magic_of(tmp_path), "nfs")
-    file_system._leases.cache_clear()
-    yield
-    file_system._leases.cache_clear()
-
-
-def lost(held: Held) -> None:
-    """Lose the lock that ``held`` believes to hold, as a server that heard nothing of its client does."""
-    fcntl.flock(held.file.fd, fcntl.LOCK_UN)
+__all__ = ["layout", "leases"]
+pytestmark = pytest.mark.usefixtures("leases")
 
 
 def replace_late(held: Held, path: Path, other: Fence) -> None:
@@ -39,22 +40,6 @@ def replace_late(held: Held, path: Path, other: Fence) -> None:
     with held.replacing(path) as fd:
         os.write(fd, b"too late")
         claim(other)
-
-
-def stored(layout: Layout) -> LockRecord:
-    return read_record(layout.lock(STEM).read_bytes(), STEM)
-
-
-def inode(path: Path) -> int:
-    return path.stat().st_ino
-
-
-def fill(layout: Layout) -> list[Path]:
-    layout.keys.mkdir(parents=True, exist_ok=True)
-    paths = [layout.transcript(STEM), layout.journal(STEM)]
-    for path in paths:
-        path.write_bytes(b"x" * 10)
-    return paths
 
 
 def test_a_disk_of_ones_own_has_locks_that_hold(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +73,7 @@ def test_a_claim_replaces_the_lock_and_who_had_it_may_write_no_more(layout: Layo
     assert later > epoch
     assert stored(layout) == LockRecord(KEY, THERE, later)
     assert one.path.parent.is_dir()
-    assert not list(layout.keys.glob("*.tmp"))
+    assert not [*layout.keys.glob("*.tmp"), *layout.sessions.glob(".*.tmp")]
     assert opened_below(layout) == 0
 
 
@@ -127,6 +112,46 @@ def test_files_are_renewed_after_another_machine(layout: Layout) -> None:
     assert [path.read_bytes() for path in paths] == [b"x" * 10] * 2
 
 
+@pytest.mark.parametrize(("owner", "foreign"), [(THERE, True), ("here.1:9:Z", False)])
+def test_what_another_machine_had_is_told_from_what_a_dead_process_had(
+    layout: Layout, owner: str, foreign: bool
+) -> None:
+    """From the very first epoch on."""
+    paths = fill(layout)
+    leave(layout, LockRecord(KEY, owner, 1))
+    first = [inode(path) for path in paths]
+
+    with capture_logs() as logged:
+        claim(fence(layout, HERE))
+
+    assert [line["event"] for line in logged] == ["lock.taken_from_afar"] * foreign
+    assert ([inode(path) for path in paths] != first) == foreign
+
+
+def test_what_the_lock_says_counts_and_not_which_file_it_is(layout: Layout) -> None:
+    one = fence(layout, HERE)
+    epoch = claim(one)
+    with one.hold(None) as held:
+        leave(layout, LockRecord(KEY, THERE, epoch + 1))
+        with pytest.raises(Fenced):
+            held.check()
+
+
+def test_who_is_overtaken_while_it_renews_is_told_so(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever error the renewal met by that."""
+    one, two = fence(layout, HERE), fence(layout, "third.1:1:D")
+    leave(layout, LockRecord(KEY, THERE, 7))
+
+    def overtaken(*_: object) -> None:
+        monkeypatch.undo()
+        leave(layout, LockRecord(KEY, two.owner, 2**30))
+        raise StoreError("the file could not be renewed")
+
+    monkeypatch.setattr(fence_module, "renew_files", overtaken)
+    with pytest.raises(Fenced):
+        claim(one)
+
+
 def test_a_conversation_that_nobody_had_has_nothing_to_be_renewed(layout: Layout) -> None:
     paths = fill(layout)
     first = [inode(path) for path in paths]
@@ -148,73 +173,6 @@ def test_files_that_are_not_there_are_none(layout: Layout) -> None:
     assert stored(layout) == LockRecord(KEY, HERE, epoch)
 
 
-def test_two_machines_that_claim_at_once_draw_other_epochs(layout: Layout, tmp_path: Path) -> None:
-    """Their temporary files must not have one name."""
-    epochs = set()
-    for _ in range(4):
-        leave(layout, LockRecord(KEY, THERE, 7))
-        epochs.add(claim(fence(layout, HERE)))
-
-    assert min(epochs) > 7
-    assert len(epochs) == 4
-
-
-def announced(layout: Layout, other: Fence, *, after: int, epoch: int) -> Path:
-    """Leave what a machine leaves that was about to take over from the epoch ``after``, and stopped."""
-    temp = other.temp(layout.keys, epoch)
-    fd = os.open(temp, os.O_RDWR | os.O_CREAT, 0o600)
-    write_record(fd, LockRecord(KEY, other.owner, epoch, (after,)))
-    os.close(fd)
-    os.link(temp, other.taking.ticket(after))
-    return temp
-
-
-def test_who_finds_another_about_to_take_over_takes_over_from_that_one(layout: Layout) -> None:
-    """What the other would rename is gone, and what it may have open is renewed."""
-    paths = fill(layout)
-    leave(layout, LockRecord(KEY, THERE, 7))
-    other = fence(layout, "third.1:1:D")
-    temp = announced(layout, other, after=7, epoch=50)
-    half = other.temp(layout.sessions, 50)
-    half.write_bytes(b"half")
-    first = [inode(path) for path in paths]
-
-    epoch = claim(fence(layout, HERE))
-
-    assert epoch > 50
-    assert not temp.exists()
-    assert not half.exists()
-    assert [inode(path) for path in paths] != first
-    assert stored(layout) == LockRecord(KEY, HERE, epoch)
-    assert not list(layout.keys.glob("*.tmp"))
-
-
-def test_a_machine_of_ones_own_that_was_about_to_take_over_is_renewed_behind_as_well(layout: Layout) -> None:
-    """The one before is dead, but of this one nobody knows."""
-    paths = fill(layout)
-    leave(layout, LockRecord(KEY, "here.1:9:Z", 7))
-    announced(layout, fence(layout, THERE), after=7, epoch=50)
-    first = [inode(path) for path in paths]
-
-    assert claim(fence(layout, HERE)) > 50
-
-    assert all(inode(path) != was for path, was in zip(paths, first, strict=True))
-
-
-def test_who_finds_the_lock_taken_over_meanwhile_gives_up(layout: Layout) -> None:
-    """Its name for the next epoch is let go of again."""
-    one, two = fence(layout, HERE), fence(layout, THERE)
-    leave(layout, LockRecord(KEY, "here.1:9:Z", 7))
-    with one.hold(None) as held:
-        lost(held)
-        epoch = claim(two)
-        with pytest.raises(Fenced):
-            held.claim(KEY)
-
-    assert stored(layout) == LockRecord(KEY, THERE, epoch)
-    assert not list(layout.keys.glob("*.tmp"))
-
-
 def test_an_owner_that_believes_in_its_lock_names_its_files_unlike_who_has_it(layout: Layout) -> None:
     """Before a claim the epoch is still that of the other one."""
     leave(layout, LockRecord(KEY, THERE, 7))
@@ -226,6 +184,22 @@ def test_an_owner_that_believes_in_its_lock_names_its_files_unlike_who_has_it(la
         assert held.temp(layout.keys) == one.temp(layout.keys, held.record.epoch)
 
 
+def test_the_names_of_a_folder_are_asked_anew_where_another_machine_may_have_made_some(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time before what an overtaken writer left is taken away; a disk of one's own knows its names."""
+    asked: list[Path] = []
+    claim(fence(layout, HERE))
+    monkeypatch.setattr(fence_module, "look_anew", lambda folder, mark: asked.append(folder))
+    fence(layout, HERE).remove_temps(7)
+    assert asked == [layout.sessions, layout.keys, layout.archive(STEM)]
+
+    monkeypatch.delitem(file_system.MAGICS, file_system.magic_of(layout.sessions))
+    file_system._leases.cache_clear()
+    fence(layout, HERE).remove_temps(7)
+    assert len(asked) == 3
+
+
 def test_what_is_removed_may_lie_where_another_machine_just_made_a_folder(layout: Layout) -> None:
     one = fence(layout, HERE)
     claim(one)
@@ -234,3 +208,26 @@ def test_what_is_removed_may_lie_where_another_machine_just_made_a_folder(layout
         held.remove(layout.archive(STEM), by=layout.sessions)
 
     assert list(layout.sessions.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["make_private", "sync_folder"])
+def test_who_is_overtaken_while_it_removes_is_told_so(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before its own folder is there, what stands stays; behind, it learns that the name may be another's."""
+    one, two = fence(layout, HERE), fence(layout, THERE)
+    path, done = layout.transcript(STEM), getattr(fence_module, step)
+    path.write_bytes(b"before")
+    claim(one)
+
+    def overtaken(folder: Path) -> None:
+        monkeypatch.undo()
+        leave(layout, LockRecord(KEY, two.owner, 2**30))
+        done(folder)
+
+    with one.hold(None) as held:
+        monkeypatch.setattr(fence_module, step, overtaken)
+        with pytest.raises(Fenced):
+            held.remove(path)
+
+    assert path.exists() == (step == "make_private")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from session.disk.layout import Layout
 from session.errors import Fenced, StoreError
+from session.store import fence as fence_module
 from session.store.fence import Busy, Wait
 from session.store.lock_record import LockRecord
 from tests.gateway.embedded_place import files_at_most
@@ -161,3 +163,21 @@ def test_what_the_disk_refuses_to_renew_is_renewed_by_the_next(layout: Layout) -
     late.close()
     assert layout.journal(STEM).read_bytes() == b"x" * 50_000
     assert opened_below(layout) == 0
+
+
+@pytest.mark.parametrize(("step_s", "looks_wanted"), [(3600.0, 4), (1.0, 30)])
+def test_time_in_which_this_process_stood_still_counts_little(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, step_s: float, looks_wanted: int
+) -> None:
+    """A machine that slept for an hour wakes the holder as well, who is given a few looks."""
+    one, two = fence(layout), fence(layout, "two", freeze_s=30.0)
+    held = one.hold(None)
+    held.claim(KEY)
+    times = (1000.0 + step_s * number for number in range(100))
+    monkeypatch.setattr(fence_module, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    looks = Looks(lambda _: None)
+
+    with two.hold(Wait(looks)) as ours:
+        assert ours.record.owner == "two"
+    one.let_go(held.file)
+    assert looks.count == looks_wanted
