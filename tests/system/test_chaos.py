@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 from pathlib import Path
 
 import aio_pika
 import pytest
 
 from gateway.cli.parser import parse
-from tests.support import harness
 from tests.support.broker import Broker
-
-STUCK = "a worker that stood still, by its gateway"
-# On a busy machine the imports alone, of which the processes are forked, take two minutes.
-PATIENCE_S = 340
-
-
-def chaos(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [harness.ROOT / ".venv" / "bin" / "chat-gateway", "chaos", *words],
-        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+from tests.support.chaos import PATIENCE_S, chaos
 
 
 @pytest.mark.timeout(PATIENCE_S + 60)
@@ -99,28 +82,6 @@ def test_what_cannot_be_is_refused_before_anything_is_made(
     assert said in done.stderr
     assert "try: " in done.stderr
     assert list(tmp_path.glob("chat-gateway-chaos-*")) == []
-
-
-@pytest.mark.timeout(PATIENCE_S + 60)
-def test_a_gateway_and_its_workers_are_killed_one_by_one(broker: Broker, tmp_path: Path) -> None:
-    """Each death is of the gateway or of a worker, and what was asked is told by the worker that asked it.
-
-    The last is a worker's: its gateway goes on to the end.
-    """
-    words = ("--kills", "3", "--seed", "16", "--workers", "2", "--platform", "none")
-    done = chaos(*words, "--url", broker.vhost("crew"), "--json", "--keep", folder=tmp_path)
-
-    told = json.loads(done.stdout)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert [each["broken"] for each in told["guarantees"]] == [[]] * 7
-    assert (told["workers"], told["platform"], told["platform_messages"]) == (2, "none", 0)
-    assert {name for name in told["deaths"] if name != "broker"} <= {"the gateway", "a worker", STUCK}
-    kept = Path(told["folder"]) / "seed-16"
-    lives = [line for line in (kept / "d0.log").read_text().splitlines() if line.startswith("--- ")]
-    assert len(lives) == told["deaths"]["the gateway"] + 1
-    records = json.loads((kept / "records.json").read_text())
-    assert records["calls"]
-    assert all(re.fullmatch(r"d0\.\d+\.w\d+", call["life"]) for call in records["calls"])
 
 
 async def test_a_broker_that_holds_queues_of_a_gateway_is_refused(broker: Broker, tmp_path: Path) -> None:

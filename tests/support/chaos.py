@@ -1,0 +1,23 @@
+"""The verb ``chaos`` as a process, whose scratch folders lie in one of the test's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.support import harness
+
+# On a busy machine the imports alone, of which the processes are forked, take two minutes.
+PATIENCE_S = 340
+
+
+def chaos(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; return what it said."""
+    return subprocess.run(
+        [harness.ROOT / ".venv" / "bin" / "chat-gateway", "chaos", *words],
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
