@@ -307,7 +307,9 @@ class _File:
     def write(self, sent: _Sent, now: float) -> None:
         """Overwrite it; neither synced nor renamed, since losing it costs a 429 at worst."""
         content = {"v": state_file.VERSION, "boot": self._boot, "clock": now, "wall": time.time()}
-        line = orjson.dumps({**content, "sent": sent.at, "until": sent.until}) + b"\n"
+        line = orjson.dumps({**content, "sent": sent.at, "until": sent.until})
+        # Padded over what stood there: whoever looks at the file finds one object.
+        line = line.ljust(os.fstat(self._fd).st_size - 1) + b"\n"
         if os.pwrite(self._fd, line, 0) < len(line):
             raise OSError("the disk took no bytes")
 

@@ -18,9 +18,9 @@ from tests.gateway.embedded_place import files_at_most
 
 
 def content(state: Path) -> dict[str, Any]:
+    """Read the whole file, as whoever looks through a workspace does."""
     [file] = state.iterdir()
-    line, _, _ = file.read_bytes().partition(b"\n")
-    read: dict[str, Any] = orjson.loads(line)
+    read: dict[str, Any] = orjson.loads(file.read_bytes())
     return read
 
 

@@ -264,12 +264,15 @@ def made_anew(seen_at: Mapping[str, float], asked: list[Seen]) -> list[str]:
 
 
 def mingled(workspace: Path, stem: str) -> list[str]:
-    """Find lines of one turn inside another: those of each message stand together, from its question on."""
+    """Find lines of one turn inside another: those of each message stand together, from its question on.
+
+    What a cut tore is no line until the next append cuts it off; the account says where it stays.
+    """
     found = []
     for path in [*archives(workspace, stem), transcript(workspace, stem)]:
         if not path.exists():
             continue
-        lines = [json.loads(raw) for raw in path.read_bytes().splitlines()[1:]]
+        lines = [json.loads(raw) for raw in path.read_bytes().splitlines()[1:] if b"\0" not in raw]
         ids = [(line.get("message_id"), line["role"]) for line in lines if line.get("message_id")]
         begun: list[str] = []
         for id_, role in ids:

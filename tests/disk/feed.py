@@ -47,7 +47,8 @@ class OverHttp:
                 if answer.status_code in (200, 202):
                     return
                 if answer.status_code != 503:
-                    raise AssertionError(f"{message.id}: {answer.status_code} {answer.text}")
+                    said = self.daemon.log.decode()[-20_000:] if self.daemon is not None else ""
+                    raise AssertionError(f"{message.id}: {answer.status_code} {answer.text}\n{said}")
             await asyncio.sleep(0.05)
 
     async def remind(self, chat: str, message: Message) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.chaos.batch import Result
-from gateway.chaos.records import Account, Guarantee
+from gateway.chaos.batch import Result, awaited
+from gateway.chaos.records import Account, Guarantee, Message, Records
 from gateway.chaos.report import document, table
 from gateway.chaos.run import Outcome, Plan
 from gateway.cli.parser import parse
@@ -49,3 +49,24 @@ def test_a_run_that_broke_nothing_has_nothing_to_replay() -> None:
 
     assert "replay" not in table(plan, outcome)
     assert document(plan, outcome)["replay"] is None
+
+
+def test_what_is_not_told_whole_is_waited_for() -> None:
+    """The last pieces of a long reply may be late by the rate of the platform; what nobody wrote is not."""
+    words = (
+        [LOST],
+        [],
+        ["finn-00002: stored 'a b', told {'a'}"],
+        [],
+        [],
+        [],
+        ["bob-00003 is parked", "by-hand"],
+    )
+    account = Account([Guarantee(f"G{at}", "", 3, broken) for at, broken in enumerate(words, 1)])
+    sent = {
+        "ann": [Message("ann-00001", "ann", "plain", "hello")],
+        "finn": [Message("finn-00002", "finn", "plain", "hello")],
+    }
+    sent |= {"bob": [Message(f"bob-0000{number}", "bob", "plain", "hello") for number in (3, 4)]}
+
+    assert awaited(account, Records(sent=sent)) == {"ann-00001", "finn-00002", "bob-00003"}
