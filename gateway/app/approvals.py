@@ -67,9 +67,9 @@ async def keep_pruned(files: ApprovalFiles) -> None:
     while True:
         try:
             await start_thread(files.prune, name="approvals")
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             # What stands there too long does no harm: it is looked at again.
-            log.warning("approvals.not_pruned", error=str(error), hint=error.hint)
+            log.warning("approvals.not_pruned", error=str(error))
         await asyncio.sleep(PRUNE_EVERY_S)
 
 

@@ -57,6 +57,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(GatewayError, _gateway)
     app.add_exception_handler(SessionError, _session)
+    app.add_exception_handler(OSError, _disk)
     app.add_exception_handler(Exception, _unforeseen)
 
 
@@ -122,6 +123,17 @@ async def _session(_: Request, error: Exception) -> Response:
     log.warning("request.failed", error=str(error), hint=error.hint)
     return error_response(
         503, f"the store refused: {error}", error.hint or "try again", {"Retry-After": str(RETRY_AFTER_S)}
+    )
+
+
+async def _disk(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    # A deadline and a connection are no disk, though Python counts them among its errors.
+    if error.strerror is None or isinstance(error, ConnectionError | TimeoutError):
+        return await _unforeseen(request, error)
+    log.error("request.crashed", method=request.method, route=request.url.path, exc_info=error)
+    return error_response(
+        503, f"the disk refused: {error.strerror}", "try again", {"Retry-After": str(RETRY_AFTER_S)}
     )
 
 

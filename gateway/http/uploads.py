@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
+import structlog
 from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response
 
@@ -19,6 +20,8 @@ from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.messages import MAX_FILES, has_surrogate
 from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
+
+log = structlog.get_logger("http")
 
 AT_ONCE: Final = 8
 SWEEP_S: Final = 600.0
@@ -89,7 +92,11 @@ def routes(chats: ChatService) -> APIRouter:
 async def keep_swept(settings: Settings) -> None:
     """Remove what no message named within its hour, now and every ten minutes, until cancelled."""
     while True:
-        await asyncio.to_thread(media_folder, settings)
+        try:
+            await asyncio.to_thread(media_folder, settings)
+        except OSError as error:
+            # What stays for longer does no harm: it is looked at again.
+            log.warning("media.not_swept", error=str(error))
         await asyncio.sleep(SWEEP_S)
 
 

@@ -80,7 +80,7 @@ class LedgerLog:
                 fd = self._opened()
                 with _locked(fd):
                     # Whoever takes something out replaces the file.
-                    if self._is_there(fd):
+                    if _is_at(self._path, fd):
                         self._write(fd, notes, now_ms)
                         return
                 self.close()
@@ -129,12 +129,6 @@ class LedgerLog:
         durable.sync_folder(self._folder)
         self._n = self._size = 0
         return self._fd
-
-    def _is_there(self, fd: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(fd), self._path.stat())
-        except FileNotFoundError:
-            return False
 
     def _tidy(self) -> None:
         """Remove files that are old, and the oldest of too many; what they say is done here already."""
@@ -193,13 +187,26 @@ def _letter(note: Note) -> tuple[object, object]:
 
 
 def _take_out(path: Path, gone: Collection[tuple[object, object]]) -> None:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file, _locked(file.fileno()):
-        # The lines that came until the lock was ours are among these.
-        lines = file.readlines()
-        rows = ((line, _row(line)) for line in lines)
-        kept = [line for line, row in rows if row is not None and _letter(row[2]) not in gone]
-        if len(kept) < len(lines):
-            durable.replace(path, b"".join(kept))
+    with contextlib.suppress(FileNotFoundError):
+        while True:
+            with path.open("rb") as file, _locked(file.fileno()):
+                # Whoever had the lock before may have replaced the file: this one holds what was taken out.
+                if not _is_at(path, file.fileno()):
+                    continue
+                # The lines that came until the lock was ours are among these.
+                lines = file.readlines()
+                rows = ((line, _row(line)) for line in lines)
+                kept = [line for line, row in rows if row is not None and _letter(row[2]) not in gone]
+                if len(kept) < len(lines):
+                    durable.replace(path, b"".join(kept))
+                return
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

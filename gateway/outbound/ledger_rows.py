@@ -53,6 +53,16 @@ _MERGED = "CREATE TABLE IF NOT EXISTS merged (name TEXT PRIMARY KEY, n INTEGER N
 CHANGES = frozenset(
     ["count", "sent", "sent_last", "done", "set_aside", "begin_draft", "draft_sent", "drop_draft", "moved"]
 )
+# What a note with odd arguments raises; what the disk raises is none of it.
+_CANNOT = (
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +232,19 @@ class Rows:
         return count
 
     def do(self, note: Note, at_ms: int) -> None:
-        """Do as another machine did, at its time; what a newer version notes is not known here."""
+        """Do as another machine did, at its time; what cannot be done here is passed over.
+
+        A newer version noted it, or a disk has spoilt it.
+        """
         arguments, rows = dict(note.arguments), Rows(self._file, lambda: from_ms(at_ms))
-        if note.do == FORGET:
-            before_ms = arguments["before"]
-            rows.forget(arguments["keys"], before=None if before_ms is None else from_ms(before_ms))
-            return
-        if isinstance(arguments.get("put_at"), str):
-            arguments["put_at"] = datetime.fromisoformat(arguments["put_at"])
-        if note.do in CHANGES:
-            with contextlib.suppress(TypeError):
+        with contextlib.suppress(*_CANNOT):
+            if note.do == FORGET:
+                before_ms = arguments["before"]
+                rows.forget(arguments["keys"], before=None if before_ms is None else from_ms(before_ms))
+                return
+            if isinstance(arguments.get("put_at"), str):
+                arguments["put_at"] = datetime.fromisoformat(arguments["put_at"])
+            if note.do in CHANGES:
                 getattr(rows, note.do)(**arguments)
 
     def forget(self, keys: Collection[str], *, before: datetime | None) -> int:

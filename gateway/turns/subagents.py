@@ -210,8 +210,8 @@ class Subagents:
         while True:
             try:
                 await self.sweep()
-            except (MailboxError, SessionError) as error:
-                log.warning("subagents.not_swept", error=str(error), hint=error.hint)
+            except (MailboxError, SessionError, OSError) as error:
+                log.warning("subagents.not_swept", error=str(error))
             await asyncio.sleep(_SWEEP_S)
 
     async def sweep(self) -> None:

@@ -163,7 +163,11 @@ class Recall:
 
     async def run(self) -> None:
         """Keep the indexes up until cancelled: a search then finds little that is new to read."""
-        self._noted |= set(await start_thread(self._large, name="recall"))
+        try:
+            self._noted |= set(await start_thread(self._large, name="recall"))
+        except (SessionError, OSError) as error:
+            # A search reads what it needs itself.
+            log.warning("recall.not_kept_up", error=str(error))
         if self._noted:
             self._news.set()
         while True:
@@ -175,7 +179,7 @@ class Recall:
             for key in noted | forced:
                 try:
                     await self._look_at(key, forced=key in forced)
-                except SessionError as error:
+                except (SessionError, OSError) as error:
                     log.warning("recall.not_kept_up", key=key, error=str(error))
 
     async def aclose(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway.http.server import HttpServer
 from gateway.service.chats import ChatService, Conflict
 from gateway.service.client_message import inbound
 from gateway.service.outcome import Outcome
+from gateway.service.records import MessageStanding, Record
 from session.transcript.key import SessionKey
 from tests.gateway.http_place import Place, open_place
 
@@ -362,3 +364,25 @@ async def test_a_body_that_is_no_json_object_is_told_so(
     assert answer.status_code == 400
     assert error in answer.json()["error"]
     assert hint in answer.json()["hint"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OSError(errno.ESTALE, "Stale file handle"), 503, "the disk refused: Stale file handle"),
+        (TimeoutError(), 500, "something went wrong here"),
+    ],
+)
+async def test_a_disk_that_refuses_is_no_fault_of_ours(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: OSError, status: int, said: str
+) -> None:
+    """Whoever met it may come again; it is told apart from what nobody foresaw."""
+
+    async def standing(*_: object) -> MessageStanding:
+        raise error
+
+    monkeypatch.setattr(Record, "standing", standing)
+    answer = await place.post("hello", id="one")
+
+    assert (answer.status_code, answer.json()["error"]) == (status, said)
+    assert ("Retry-After" in answer.headers) == (status == 503)

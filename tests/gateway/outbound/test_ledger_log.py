@@ -64,6 +64,26 @@ async def test_the_next_machine_knows_all_and_the_first_one_what_came_then(machi
     assert noted == {(OUT, None): "", (OUT, 0): "m1", (OUT, 1): "m3", (OUT, -1): ""}
 
 
+async def test_a_doubt_stays_one_however_often_the_lease_changes(machines: Machines) -> None:
+    """Neither one's own notes are done again, nor the last one of another machine."""
+    async with machines.ledger("one") as ledger:
+        await ledger.trying(KEY, OUT, 0)
+    for name in ("one", "other", "other", "one"):
+        async with machines.ledger(name) as ledger:
+            assert (await ledger.progress(KEY, OUT)).unknown == {0: 1}
+
+
+async def test_what_a_machine_answers_it_answers_where_it_tells_the_others_too(machines: Machines) -> None:
+    """One draft is begun, and it is known where a chat moved to."""
+    async with machines.ledger("one") as ledger:
+        assert await ledger.begin_draft(KEY, OUT) == ""
+        assert await ledger.begin_draft(KEY, OUT) is None
+        await ledger.draft_sent(KEY, OUT, "m1")
+        assert await ledger.begin_draft(KEY, OUT) == "m1"
+        await ledger.moved("a", "b")
+        assert ledger.address("a") == "b"
+
+
 async def test_looking_is_not_noted_and_without_a_machine_nothing_is(machines: Machines) -> None:
     async with machines.ledger("one") as ledger:
         await ledger.progress(KEY, OUT)
@@ -84,6 +104,33 @@ async def test_what_a_kill_left_of_a_line_costs_no_other(machines: Machines) -> 
 
     async with machines.ledger("other") as ledger:
         assert await ledger.progress(KEY, OUT) == Progress(sent={0: "m1"})
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        '"do": "sent_last", "key": "k", "out_id": "o", "piece": 0, "platform_id": "", "put_at": "2027-91"',
+        '"do": "forget", "keyr": ["k"], "before": null',
+        '"do": "forget", "keys": ["k"], "before": "soon"',
+        '"do": "done", "key": null, "out_id": "o"',
+        '"do": "done", "key": ["k"], "out_id": "o"',
+        '"do": "count", "key": "k", "out_id": "o", "piece": 1e20, "by": 1',
+        '"do": "sent", "key": "k", "out_id": "o", "piece": 99999999999999999999, "platform_id": "m"',
+    ],
+)
+async def test_a_note_that_a_disk_has_spoilt_keeps_no_machine_from_taking_over(
+    machines: Machines, spoilt: str
+) -> None:
+    """It is a line that can be read and says nothing that can be done; what stands behind it counts."""
+    async with machines.ledger("one") as ledger:
+        await ledger.sent(KEY, OUT, 0, platform_id="m1")
+        (file,) = machines.log.iterdir()
+        with file.open("a") as opened:
+            opened.write(f'{{"n": 2, "at": 1, {spoilt}}}\n')
+        await ledger.sent(KEY, OUT, 1, platform_id="m2")
+
+    async with machines.ledger("other") as ledger:
+        assert await ledger.progress(KEY, OUT) == Progress(sent={0: "m1", 1: "m2"})
 
 
 async def test_nothing_counts_that_the_other_machines_cannot_be_told(machines: Machines) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from session.transcript.repair import LOST_RESULT, plain_text, repair, truncate_tool_results
+from session.transcript.repair import LOST_RESULT, is_clean, plain_text, repair, truncate_tool_results
 from tests.session.transcript.test_repair import asked, lost, result, said, user
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,A"}}
@@ -106,6 +108,34 @@ def test_calls_that_are_no_calls_are_left_out() -> None:
 def test_a_result_finds_its_call_by_a_number_too() -> None:
     assert repair([asked("7"), result("x") | {"tool_call_id": 7}]) == [asked("7"), result("7")]
     assert repair([asked("True"), result("x") | {"tool_call_id": True}]) == [asked("True"), lost("True")]
+
+
+def test_a_call_that_can_only_be_read_is_a_call() -> None:
+    """Whoever keeps messages unchangeable hands them over so, down to the function."""
+    call = asked("a")["tool_calls"][0]
+    fixed = MappingProxyType({**call, "function": MappingProxyType(call["function"])})
+
+    assert repair([MappingProxyType({**asked("a"), "tool_calls": [fixed]})])[0] == asked("a")
+
+
+@pytest.mark.parametrize("size", [10, 890, 900, 910, 10_000])
+def test_arguments_of_any_length_stay_where_they_are_an_object(size: int) -> None:
+    def sent(text: str) -> str:
+        arguments: str = repair([asked("a", arguments=text)])[0]["tool_calls"][0]["function"]["arguments"]
+        return arguments
+
+    object_, array = f'{{"a": "{"x" * size}"}}', f'["{"x" * size}"]'
+    assert sent(object_) == object_
+    assert sent(array) == json.dumps({"raw": array})
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [("", True), ("abc", True), ("ü😀", True), ("\ud800", False), ("a\udfffü", False)],
+)
+def test_a_text_with_half_a_character_alone_cannot_be_sent(text: str, clean: bool) -> None:
+    assert is_clean(text) == clean
+    assert (plain_text(text) == text) == clean
 
 
 @pytest.mark.parametrize(
