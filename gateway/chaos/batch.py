@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -65,6 +65,8 @@ poll_timeout_s = 5
 """
 # They write over the platform, where there is one.
 _OVER_THE_PLATFORM = CHATS[-2:]
+# Kills are counted apart; of the others the gateway itself speaks.
+_NO_FAULTS = ("kill", "fenced", "delayed", "moved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Batch:
             await removed(self._place)
         account = check(records)
         (self._folder / "records.json").write_text(json.dumps(_document(records, account), default=str))
-        faults = Counter(harm.kind for harm in records.harms if harm.kind not in ("kill", "fenced", "moved"))
+        faults = Counter(harm.kind for harm in records.harms if harm.kind not in _NO_FAULTS)
         return Result(
             self._seed, self._kills.count, account, self._torment.deaths, faults, time.monotonic() - began
         )
@@ -247,7 +249,8 @@ class Batch:
                 self._torment.ended.append(f"{daemon.life} was told to end, and did so with {code}")
         records = await self._records(None, post, chats, parked=[*records.parked, *records.unsent])
         for daemon in daemons:
-            records.harms += [*daemon.fenced, *daemon.moved, *daemon.ended_workers]
+            again = [replace(harm, how=post.named(harm.how)) for harm in daemon.begun_again]
+            records.harms += [*again, *daemon.moved, *daemon.ended_workers]
         records.calls = self._model.taken()
         _, verified = await command(self._forks, self._folder, "sessions", "verify", "--json")
         records.illegal += [str(row) for row in json.loads(verified)]

@@ -28,7 +28,8 @@ FULL_AT_BYTES = 4096
 READY_WITHIN_S = 120.0
 # The lease of an adapter that was killed is free again by then.
 RECEIVES_WITHIN_S = 4.0
-_TELLING = (b'"turn.fenced"', b'"queue.moved"', b'"worker.started"', b'"worker.stuck"')
+_BEGINS_AGAIN = {b'"turn.fenced"': "fenced", b'"turn.delayed"': "delayed"}
+_TELLING = (*_BEGINS_AGAIN, b'"queue.moved"', b'"worker.started"', b'"worker.stuck"')
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -67,8 +68,9 @@ class Daemon:
         self._workers = workers
         self.life = ""
         self.up = asyncio.Event()
-        # Turns of it that began again, since another process had raised the epoch of their key.
-        self.fenced: list[Harm] = []
+        # Turns of it that began again: another process had raised the epoch of their key, or they could not
+        # be ended for want of the queue or the disk. ``how`` is the gateway's id of the message.
+        self.begun_again: list[Harm] = []
         # When it gave chats to another that had come up.
         self.moved: list[Harm] = []
         self.ended_workers: list[Harm] = []
@@ -134,9 +136,9 @@ class Daemon:
         if not event:
             return
         row, now = json.loads(line), time.time()
-        if event == b'"turn.fenced"':
+        if event in _BEGINS_AGAIN:
             who = self.crew.by_number(life, row["worker"]) if "worker" in row else life
-            self.fenced.append(Harm("fenced", who, now, now, row["id"]))
+            self.begun_again.append(Harm(_BEGINS_AGAIN[event], who, now, now, row["id"]))
         elif event == b'"queue.moved"':
             self.moved.append(Harm("moved", life, now, now, row["queue"]))
         elif event == b'"worker.started"':

@@ -89,7 +89,12 @@ def _cause(earlier: Call, later: Call, harms: Mapping[str, list[Harm]], daemons:
         if harm.kind in INTERRUPTS and harm.within(earlier.at, later.at + SEEN_WITHIN_S):
             return harm.kind
         # Another daemon's work took the key from a running turn, which began again: it says so itself.
-        if harm.kind == "fenced" and harm.how == later.message and harm.within(earlier.at, later.at):
+        said = harm.how == later.message and harm.within(earlier.at, later.at)
+        if harm.kind == "fenced" and said:
+            return harm.kind
+        # There was no connection on which to end it: when it came back is not known here.
+        cut = any(each.kind in DISCONNECTS and each.began < harm.began for each in harms[earlier.life])
+        if harm.kind == "delayed" and said and cut and earlier.life != later.life:
             return harm.kind
     if daemons > 1 and earlier.life != later.life:
         near: list[Harm] = [*harms.get(earlier.life, ()), *harms.get("", ())]

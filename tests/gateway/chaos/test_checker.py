@@ -296,6 +296,18 @@ def test_a_turn_whose_key_another_daemon_took_began_again() -> None:
     assert [repeat.cause for repeat in check(records).repeats] == ["fenced"]
 
 
+def test_a_turn_that_could_not_be_ended_for_want_of_a_connection_began_again() -> None:
+    """By the daemon's own word, where its line had been cut, however long ago; with another process alone."""
+    records = sound()
+    records.harms = []
+    records.harms.append(Harm("delayed", "d0.1", 10.1, 10.1, "ann-00001"))
+
+    assert any(found.startswith("G3 ") for found in check(records).broken)
+    records.harms.append(Harm("cut", "d0.1", -20.0, -20.0))
+    assert check(records).broken == []
+    assert [repeat.cause for repeat in check(records).repeats] == ["delayed"]
+
+
 def test_a_message_that_was_put_twice_is_answered_twice() -> None:
     """… and no more often."""
     records = sound()
