@@ -22,6 +22,7 @@ from gateway.app.lane_lines import lane_lines
 from gateway.app.mailboxes import Shares, open_mailbox
 from gateway.app.parts import Role
 from gateway.app.replied import RepliedChannels
+from gateway.app.seeing_off import see_off
 from gateway.app.served import CHANNELS_OF_SESSION, enabled
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.app.status import status_of
@@ -164,10 +165,12 @@ class Application:
                 # The adapters end before the queue: a send under way ends, and is settled.
                 await _end(self._outside)
             finally:
-                for task in tasks:
+                leaving = [*tasks, *self._outside]
+                for task in leaving:
                     task.cancel()
                 if self.services is not None:
                     await self.services.aclose()
+                await see_off(leaving)
 
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[None]:
