@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -24,6 +25,8 @@ BETWEEN = ("kill", "freeze", "platform cut")
 _SEEN_WITHIN_S = 2.0
 # The model's answers begin so; of a message that was no command, all else is a notice.
 _ANSWER = "stub: "
+# What a command may be told besides its answer: that it waits, or that too many do.
+_WAITS = re.compile(r"\d+ messages of this chat wait|Your message is kept, ")
 # A letter is set aside as one that may have been sent after so many tries without an outcome, or more.
 _TRIES = 2
 _BREAK = "\n\n"
@@ -72,7 +75,8 @@ def told(sent: Sequence[Sent], messages: Mapping[str, Message]) -> list[Reply]:
 
 
 def _kind(message: Message, text: str) -> str:
-    return "reply" if message.command or text.startswith(_ANSWER) else "notice"
+    answer = _WAITS.match(text) is None if message.command else text.startswith(_ANSWER)
+    return "reply" if answer else "notice"
 
 
 def check_platform(records: Records, account: Account) -> None:

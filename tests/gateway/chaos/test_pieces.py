@@ -186,6 +186,21 @@ def test_a_stop_that_overtook_its_letter_is_answered_without_its_number() -> Non
     assert any("a piece for eve-00005 came again" in found for found in check(records).broken)
 
 
+@pytest.mark.parametrize(
+    ("word", "fine"),
+    [
+        ("50 messages of this chat wait. All will be answered, one after the other.", True),
+        ("Your message is kept, but the disk takes no new lines right now. It will be answered.", True),
+        ("Another session begins.", False),
+    ],
+)
+def test_a_command_is_told_that_it_waits_and_then_its_one_answer(word: str, fine: bool) -> None:
+    records = sound()
+    records.sent_pieces.insert(5, Sent("eve", "eve-00002", "a0.2", word, 5.5))
+
+    assert (check(put_together(records)).broken == []) == fine
+
+
 def test_of_an_answer_whose_rest_was_set_aside_the_beginning_was_told() -> None:
     records = sound()
     del records.sent_pieces[4]
