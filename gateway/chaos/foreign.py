@@ -121,7 +121,9 @@ class Steady:
                 async with await aio_pika.connect(self._url) as connection:
                     channel = await connection.channel()
                     queue = await channel.declare_queue(f"{self._name}.outbound.{self._from}", passive=True)
-                    async with queue.iterator() as letters:
+                    # A connection that was lost keeps what was sent over it until the broker sees that: who
+                    # takes beside it gets what is newer first.
+                    async with queue.iterator(exclusive=True) as letters:
                         async for letter in letters:
                             await letter.ack()
                             await self._note(letter)

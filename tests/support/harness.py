@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -231,19 +232,26 @@ async def command(workspace: Path, *words: str, config: Mapping[str, Any] | None
 
 
 async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 60) -> dict[str, Any] | None:
-    """POST one message and wait for its reply; None while the daemon does not answer."""
+    """POST one message and wait for its reply; None while the daemon does not answer.
+
+    Where the queue of a busy machine did not confirm it in time, it is sent again, as the answer says.
+    """
     channel, _, _ = key.partition(":")
     body = (
         {"key": key, "text": text, "id": id}
         if channel != "web"
         else {"chat_id": key.partition(":")[2], "text": text, "id": id}
     )
-    try:
-        async with httpx.AsyncClient(timeout=wait_s + 10) as client:
-            answer = await client.post(f"{daemon.url}/v1/messages?wait={wait_s}", json=body)
-    except httpx.HTTPError:
-        return None
-    return answer.json() if answer.status_code == 200 else None
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            async with httpx.AsyncClient(timeout=wait_s + 10) as client:
+                answer = await client.post(f"{daemon.url}/v1/messages?wait={wait_s}", json=body)
+        except httpx.HTTPError:
+            return None
+        if answer.status_code != 503 or time.monotonic() > until:
+            return answer.json() if answer.status_code == 200 else None
+        await asyncio.sleep(0.2)
 
 
 async def status(daemon: Daemon) -> dict[str, Any]:
