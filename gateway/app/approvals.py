@@ -69,7 +69,7 @@ async def keep_pruned(files: ApprovalFiles) -> None:
             await start_thread(files.prune, name="approvals")
         except (StoreError, OSError) as error:
             # What stands there too long does no harm: it is looked at again.
-            log.warning("approvals.not_pruned", error=str(error))
+            log.warning("approvals.not_pruned", error=str(error), hint=getattr(error, "hint", ""))
         await asyncio.sleep(PRUNE_EVERY_S)
 
 

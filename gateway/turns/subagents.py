@@ -211,7 +211,7 @@ class Subagents:
             try:
                 await self.sweep()
             except (MailboxError, SessionError, OSError) as error:
-                log.warning("subagents.not_swept", error=str(error))
+                log.warning("subagents.not_swept", error=str(error), hint=getattr(error, "hint", ""))
             await asyncio.sleep(_SWEEP_S)
 
     async def sweep(self) -> None:

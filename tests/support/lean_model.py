@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 from tests.support.model_replies import Reply, Seen, arguments_for, completion, deltas, forced_tool
-from tests.support.model_server import server_process
+from tests.support.server_process import server_process
 
 TEXT = "An answer of ordinary length, as a model writes it to a person who asked for nothing special."
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)

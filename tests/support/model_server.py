@@ -55,8 +55,8 @@ import gc
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -77,6 +77,7 @@ from tests.support.model_replies import (
 )
 from tests.support.model_wire import head, read_request, send, send_event, send_piece
 from tests.support.ports import KeptPort
+from tests.support.server_process import server_process
 
 __all__ = ["ModelServer", "Reply", "Seen", "Vectors", "model_process", "read_log"]
 
@@ -360,27 +361,6 @@ def model_process(
     """Run the server in a process of its own, as ``server_process`` does."""
     logs = [] if log is None else ["--log", str(log)]
     return server_process("tests.support.model_server", "--port", str(port), *logs)
-
-
-@asynccontextmanager
-async def server_process(module: str, *options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """Run a server that says ``ready URL``; yields its url and the process, which is killed at the end."""
-    import sys
-
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, *options),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parent.parent.parent,
-    )
-    try:
-        assert process.stdout is not None
-        word, url = (await process.stdout.readline()).decode().split()
-        assert word == "ready"
-        yield url, process
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 async def _main() -> None:
