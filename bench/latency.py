@@ -5,11 +5,13 @@ daemon answered just before while each chat wrote again at once, sent and taken 
 needs its share of the cores. The bare relay gets as many on the same broker, in turn with ours; what is told
 is by how much ours is later, quantile by quantile, and so what a place in a line costs counts.
 
-The first word is that of a model which writes at once, over HTTP as its clients ask, beside a request of
-LiteLLM's to the same model; both one after the other, in turn. LiteLLM's own work is in both, since the
-gateway asks the model through it. Whoever asks the gateway does as little as can be, over a connection that
-is open: what a client's library takes for a request (1.4 ms with httpx) is no work of the gateway. Nor is
-what a model that is a program of ours keeps of its requests: it writes no log, and collects no garbage.
+The first word is that of a model which writes at once, over HTTP as its clients ask. Beside it the request
+that the gateway then made, with its instructions, history and tools, is made once more without the gateway:
+by the gateway's own client, so that what is told is all the rest of the way; and by LiteLLM as it comes,
+told only. All one after the other, in turn. Whoever asks the gateway does as little as can be, over a
+connection that is open: what a client's library takes for a request (1.4 ms with httpx) is no work of the
+gateway. Nor is what a model that is a program of ours keeps of its requests: it writes no log, and collects
+no garbage.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import aio_pika
+import httpx
 import orjson
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
@@ -33,6 +37,8 @@ from bench.backlog import OUT, declare_out, of_ours, of_relay, running
 from bench.place import TEXT, folder
 from bench.row import Row, quantile
 from gateway.queue.mailbox import Post
+from session.models.llm import LiteLLM
+from session.models.model import Prompt, ToolSpec
 from tests.support.broker import Broker
 from tests.support.model_server import model_process
 
@@ -50,7 +56,7 @@ Route = Callable[[Post], tuple[str, str]]
 def run() -> list[Row]:
     """Measure both."""
     rate, waits = _half_load()
-    firsts = run_loop(_firsts)
+    alone, plain = run_loop(_firsts)
     what = (
         f"{rate:,.0f} letters/s of {CHATS} chats, half of what it answers to this sender; echo, all durable"
     )
@@ -66,17 +72,13 @@ def run() -> list[Row]:
         for name, part in QUANTILES.items()
     ]
     what = f"{FIRST} requests to /v1/chat/completions, one after the other, a model that writes at once"
-    rows += [
-        _row(
-            f"first word added, {name}",
-            firsts,
-            QUANTILES[name],
-            FIRST_LIMIT_MS if name == "p99" else None,
-            what,
-            "acompletion",
+    for name in ("p50", "p99"):
+        limit_ms = FIRST_LIMIT_MS if name == "p99" else None
+        rows.append(
+            _row(f"first word added, {name}", alone, QUANTILES[name], limit_ms, what, "its request alone")
         )
-        for name in ("p50", "p99")
-    ]
+        beside = f"first word beside plain LiteLLM, {name}"
+        rows.append(_row(beside, plain, QUANTILES[name], None, what, "acompletion of the same"))
     return rows
 
 
@@ -200,9 +202,8 @@ async def _put(channel: AbstractChannel, post: Post, exchange: str, routing_key:
 # -- the first word --------------------------------------------------------------------------------
 
 
-async def _firsts() -> Samples:
-    """Return the seconds to the first word, through the gateway and by LiteLLM alone."""
-    waits: Samples = {"ours": [], "peer": []}
+async def _firsts() -> tuple[Samples, Samples]:
+    """Return the seconds to the first word: beside the gateway's own request alone, and LiteLLM's."""
     os.environ.setdefault("OPENAI_API_KEY", "none")
     # It would fetch its prices from the network meanwhile.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -210,17 +211,60 @@ async def _firsts() -> Samples:
         config = {"model.name": MODEL, "model.api_base": model, "model.api_key": "none"}
         with folder() as workspace, process(workspace, config, role="all") as daemon:
             _, url = daemon.ready()
-            # It imports LiteLLM here, which takes longer than a connection may rest.
-            await _alone(model, 0)
-            async with _Client.open(url) as client:
-                for number in range(FIRST + FIRST_WARM):
-                    for who, first in (
-                        ("ours", await client.first(number)),
-                        ("peer", await _alone(model, number)),
-                    ):
-                        if number >= FIRST_WARM:
-                            waits[who].append(first)
+            plain = await _beside(url, model, "plain", partial(_plain, model))
+            # Behind the other: from here on LiteLLM is set in this process as the gateway sets it.
+            client = LiteLLM(name=MODEL, api_base=model, api_key="none", max_output_tokens=4096)
+            alone = await _beside(url, model, "alone", partial(_alone, client))
+            await client.close()
+    return alone, plain
+
+
+async def _beside(
+    url: str, model: str, chat: str, ask: Callable[[dict[str, Any]], Awaitable[float]]
+) -> Samples:
+    """Ask the gateway, then ``ask`` for what it asked its model; return the seconds to the first words."""
+    waits: Samples = {"ours": [], "peer": []}
+    # It imports LiteLLM here, which takes longer than a connection may rest.
+    await ask({"messages": [{"role": "user", "content": "hello"}], "stream": True})
+    async with _Client.open(url) as client, httpx.AsyncClient() as looking:
+        for number in range(FIRST + FIRST_WARM):
+            ours = await client.first(chat, number)
+            request = (await looking.get(f"{model}/last")).json()
+            peer = await ask(request)
+            if number >= FIRST_WARM:
+                waits["ours"].append(ours)
+                waits["peer"].append(peer)
     return waits
+
+
+async def _plain(url: str, request: dict[str, Any]) -> float:
+    """Ask for it by LiteLLM as it comes."""
+    import litellm
+
+    first = 0.0
+    began = time.perf_counter()
+    answer = await litellm.acompletion(
+        **{**request, "model": MODEL}, api_base=url, api_key="none", num_retries=0
+    )
+    async for piece in answer:
+        if not first and piece.choices and piece.choices[0].delta.content:
+            first = time.perf_counter() - began
+    return first
+
+
+async def _alone(client: LiteLLM, request: dict[str, Any]) -> float:
+    """Ask for it as the gateway does."""
+    functions = [each["function"] for each in request.get("tools", ())]
+    tools = [ToolSpec(each["name"], each["description"], each["parameters"]) for each in functions]
+    first = 0.0
+
+    def heard(_: str) -> None:
+        nonlocal first
+        first = first or time.perf_counter() - began
+
+    began = time.perf_counter()
+    await client.ask(Prompt(request["messages"], tools), heard)
+    return first
 
 
 class _Client:
@@ -239,10 +283,10 @@ class _Client:
         finally:
             writer.close()
 
-    async def first(self, number: int) -> float:
+    async def first(self, chat: str, number: int) -> float:
         """Ask; return the seconds to the first word, once the answer is whole."""
         said = [{"role": "user", "content": f"message {number}"}]
-        body = orjson.dumps({"model": "chat-gateway", "user": "bench", "messages": said, "stream": True})
+        body = orjson.dumps({"model": "chat-gateway", "user": chat, "messages": said, "stream": True})
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json"
         request = f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         first = 0.0
@@ -263,18 +307,3 @@ class _Client:
 
 def _says(choices: Sequence[dict[str, Any]]) -> bool:
     return bool(choices and choices[0].get("delta", {}).get("content"))
-
-
-async def _alone(url: str, number: int) -> float:
-    import litellm
-
-    said = [{"role": "user", "content": f"message {number}"}]
-    first = 0.0
-    began = time.perf_counter()
-    answer = await litellm.acompletion(
-        model=MODEL, api_base=url, api_key="none", messages=said, stream=True, num_retries=0
-    )
-    async for piece in answer:
-        if not first and piece.choices[0].delta.content:
-            first = time.perf_counter() - began
-    return first

@@ -12,7 +12,7 @@ from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
 from durable.folders import make_below, make_folder, make_private, sync_folder
 from durable.group_commit import Asked, GroupCommit
-from durable.locks import is_free, locked, take_lock, try_lock, unlock
+from durable.locks import is_at, is_free, locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
 from durable.snapshot import snapshot
 from durable.state import check_version, decode_state
@@ -40,6 +40,7 @@ __all__ = [
     "discard",
     "first_of",
     "in_memory",
+    "is_at",
     "is_free",
     "keep_owner",
     "like",

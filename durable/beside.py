@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from durable.files import create
-from durable.locks import try_lock
+from durable.locks import is_at, try_lock
 
 # Bytes of a file's name that stand in the name of its temporary one.
 _NAME_MAX = 200
@@ -55,7 +55,7 @@ def beside(path: Path, *, inherit: bool) -> Iterator[tuple[int, Path]]:
             except BaseException:
                 with contextlib.suppress(OSError):
                     # Once it was renamed, the temporary name may be that of another writer.
-                    if _is_at(fd, temp):
+                    if is_at(fd, temp):
                         temp.unlink()
                 raise
             return
@@ -65,12 +65,4 @@ def beside(path: Path, *, inherit: bool) -> Iterator[tuple[int, Path]]:
 
 def _is_ours(fd: int, temp: Path) -> bool:
     """Lock a temporary file; False where another has it, or was quicker to rename or remove it."""
-    return try_lock(fd) and _is_at(fd, temp)
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(fd), there)
+    return try_lock(fd) and is_at(fd, temp)

@@ -46,6 +46,15 @@ def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+def is_at(fd: int, path: Path) -> bool:
+    """Say whether an open file still has this name: another may have removed or replaced it."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
 def take_lock(path: Path) -> int | None:
     """Take a lock file, made where there is none; return its descriptor, None while another holds it.
 

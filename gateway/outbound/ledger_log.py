@@ -80,7 +80,7 @@ class LedgerLog:
                 fd = self._opened()
                 with _locked(fd):
                     # Whoever takes something out replaces the file.
-                    if _is_at(self._path, fd):
+                    if durable.is_at(fd, self._path):
                         self._write(fd, notes, now_ms)
                         return
                 self.close()
@@ -134,11 +134,19 @@ class LedgerLog:
         """Remove files that are old, and the oldest of too many; what they say is done here already."""
         left = MAX_BYTES
         for path in reversed(_files(self._folder)):
-            with contextlib.suppress(FileNotFoundError):
+            # What is not to be had now goes with the next file that is begun.
+            with contextlib.suppress(OSError):
                 found = path.stat()
                 left -= found.st_size
                 if left < 0 or time.time() - found.st_mtime > KEPT_S:
-                    durable.discard(path)
+                    _discard(path)
+
+
+def _discard(path: Path) -> None:
+    """Remove a file, unless another machine is just writing into it: it would write into none."""
+    with path.open("rb") as file:
+        if durable.try_lock(file.fileno()):
+            durable.discard(path)
 
 
 def forget(state: Path, keys: Collection[str], *, before: datetime | None) -> None:
@@ -191,7 +199,7 @@ def _take_out(path: Path, gone: Collection[tuple[object, object]]) -> None:
         while True:
             with path.open("rb") as file, _locked(file.fileno()):
                 # Whoever had the lock before may have replaced the file: this one holds what was taken out.
-                if not _is_at(path, file.fileno()):
+                if not durable.is_at(file.fileno(), path):
                     continue
                 # The lines that came until the lock was ours are among these.
                 lines = file.readlines()
@@ -200,13 +208,6 @@ def _take_out(path: Path, gone: Collection[tuple[object, object]]) -> None:
                 if len(kept) < len(lines):
                     durable.replace(path, b"".join(kept))
                 return
-
-
-def _is_at(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager

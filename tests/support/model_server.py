@@ -193,6 +193,11 @@ class ModelServer:
             send(writer, 200, {"object": "list", "data": [{"id": "stub", "object": "model"}]})
             await writer.drain()
             return
+        if method == "GET" and path.endswith("/last"):
+            streamed = (seen.body for seen in reversed(self.seen) if seen.body.get("stream"))
+            send(writer, 200, next(streamed, {}))
+            await writer.drain()
+            return
         if method == "POST" and path.endswith("/embeddings"):
             await self._embed(json.loads(body), writer, left)
             return

@@ -127,6 +127,21 @@ def test_a_file_stays_for_seven_days(
     assert old.exists() == stays
 
 
+def test_a_file_into_which_another_machine_writes_just_now_stays(folder: Path) -> None:
+    """Its notes would else go into a file that nobody finds; one that cannot be opened keeps no other."""
+    old, odd, older = (long_file(folder, f"other-{number:02}", 1) for number in (2, 1, 0))
+    for path in (old, odd, older):
+        os.utime(path, (1, 1))
+    odd.unlink()
+    odd.mkdir()
+
+    with old.open("rb") as held, writing(folder) as log:
+        assert durable.try_lock(held.fileno())
+        log.append([done()], AT_MS)
+
+    assert (old.exists(), older.exists()) == (True, False)
+
+
 class Clock:
     """Time that passes by being looked at and slept; at ``free_at_s`` whoever holds the lock lets go."""
 
