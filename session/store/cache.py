@@ -60,6 +60,11 @@ class Handle:
         """Whether its transcript holds a file open to read older lines from."""
         return self.writer is not None and isinstance(self.writer.transcript.messages, Lines)
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether something is kept of its history for the next request."""
+        return self.writer is not None and self.writer.transcript.prepared is not None
+
     def shed(self) -> None:
         """Give up what was prepared of the history for the next request."""
         if self.writer is not None:
@@ -76,13 +81,18 @@ class Handle:
 class Handles:
     """The handles of a store; those used longest ago are given up first, never one in use.
 
-    Before any of them goes what was prepared of their histories, which takes less to make anew.
+    Before any of them goes what was prepared of their histories, which takes less to make anew. Each use ends
+    with a few steps, however many are kept: a full cache is the rule where there are many chats.
     """
 
     def __init__(self, max_bytes: int, *, max_files: int = MAX_FILES) -> None:
         self._max_bytes = max_bytes
         self._max_files = max_files
-        self._handles: OrderedDict[SessionKey, Handle] = OrderedDict()
+        self._handles: dict[SessionKey, Handle] = {}
+        # Those that nobody uses, the one used longest ago first; and which of them have what may go alone.
+        self._idle: OrderedDict[SessionKey, Handle] = OrderedDict()
+        self._prepared: OrderedDict[SessionKey, Handle] = OrderedDict()
+        self._reading: OrderedDict[SessionKey, Handle] = OrderedDict()
         self.indexer = Indexer()
         self.weight = 0
         self.hits = self.misses = 0
@@ -102,8 +112,8 @@ class Handles:
         handle = self._handles.get(key)
         if handle is None:
             handle = self._handles[key] = Handle(key)
-        else:
-            self._handles.move_to_end(key)
+        elif handle.pins == 0:
+            self._take(key)
         handle.pins += 1
         return handle
 
@@ -114,28 +124,35 @@ class Handles:
             self.indexer.offer(handle.writer)
             handle.slim()
         self._count(handle, handle.weight, reads=handle.reads_from_file)
-        if self.weight > self._max_bytes:
-            self._shed()
-        for key in list(self._handles) if self._is_full() else ():
-            if not self._is_full():
-                return
-            if self._handles[key].pins == 0:
-                self._count(self._handles.pop(key), 0, reads=False)
+        if handle.pins == 0:
+            self._rest(handle)
+        while self.weight > self._max_bytes and self._prepared:
+            _, shed = self._prepared.popitem(last=False)
+            shed.shed()
+            self._count(shed, shed.weight, reads=shed.reads_from_file)
+        while self._files > self._max_files and self._reading:
+            self._give_up(next(iter(self._reading)))
+        while self.weight > self._max_bytes and self._idle:
+            self._give_up(next(iter(self._idle)))
 
     def close(self) -> None:
         """Wait until what is being written is written."""
         self.indexer.close()
 
-    def _shed(self) -> None:
-        for handle in self._handles.values():
-            if self.weight <= self._max_bytes:
-                return
-            if handle.pins == 0:
-                handle.shed()
-                self._count(handle, handle.weight, reads=handle.reads_from_file)
+    def _rest(self, handle: Handle) -> None:
+        self._idle[handle.key] = handle
+        if handle.is_prepared:
+            self._prepared[handle.key] = handle
+        if handle.reads:
+            self._reading[handle.key] = handle
 
-    def _is_full(self) -> bool:
-        return self.weight > self._max_bytes or self._files > self._max_files
+    def _take(self, key: SessionKey) -> None:
+        for line in (self._idle, self._prepared, self._reading):
+            line.pop(key, None)
+
+    def _give_up(self, key: SessionKey) -> None:
+        self._take(key)
+        self._count(self._handles.pop(key), 0, reads=False)
 
     def _count(self, handle: Handle, weight: int, *, reads: bool) -> None:
         self.weight += weight - handle.weighed
