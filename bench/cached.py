@@ -1,16 +1,26 @@
-"""What 1,000 chats in the cache take of memory, beside a nanobot that holds the same."""
+"""What 1,000 chats in the cache take of memory, beside a nanobot with as many; and a turn in a full one.
+
+Where there are more chats than the cache has room for, and they write in turn, each turn reads a chat from
+its files and gives up another. That costs the same however many the cache holds.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 from bench.place import folder, place, transcript
-from bench.row import Row
+from bench.row import Row, median, times_slower
 from session.transcript.key import SessionKey
 from tests.support import peers
 
 CHATS, MESSAGES = 1_000, 40
+# Chats that a full cache holds; and how many turns are measured in each.
+FEW, MANY = 250, 5_000
+ROUNDS, TURNS = 5, 200
+# What is too many for the cache, of what it holds.
+TOO_MANY = 1.2
 
 
 def run() -> list[Row]:
@@ -22,6 +32,8 @@ def run() -> list[Row]:
         theirs = peers.ask(peers.NANOBOT_014, home, do="memory", **words)["bytes"]
         # A turn adds to the files, so that theirs are read first.
         ours = asyncio.run(_ours(home))
+    with folder() as home:
+        few, many = asyncio.run(_full(home))
     return [
         Row(
             "memory of 1,000 cached chats",
@@ -34,7 +46,15 @@ def run() -> list[Row]:
             notes={
                 "what": f"resident memory that {CHATS:,} chats of {MESSAGES} messages add, each once in use"
             },
-        )
+        ),
+        times_slower(
+            f"a turn in a full cache of {MANY:,} chats",
+            median(many),
+            median(few),
+            f"the same of {FEW}",
+            what=f"each of a chat that has to be read; medians of {ROUNDS * TURNS}, in turn",
+            at_most=1.3,
+        ),
     ]
 
 
@@ -50,6 +70,31 @@ async def _ours(workspace: Path) -> int:
         for number in range(CHATS):
             await here.turn(_key(number), f"m{number}.next", "hello")
         return resident_bytes() - before
+
+
+async def _full(home: Path) -> tuple[list[float], list[float]]:
+    """Return the seconds of turns in a full cache of few chats, and of many: each chat has to be read."""
+    async with place(home / "one") as probe:
+        await probe.turn(_key(0), "probe", "hello")
+        each = probe.store.cached_bytes()
+    found: tuple[list[float], list[float]] = ([], [])
+    async with (
+        place(home / "few", cache_bytes=FEW * each) as few,
+        place(home / "many", cache_bytes=MANY * each) as many,
+    ):
+        for number, here in ((FEW, few), (MANY, many)):
+            for chat in range(int(number * TOO_MANY)):
+                await here.turn(_key(chat), f"c{chat}", "hello")
+        turns = {id(few): 0, id(many): 0}
+        for _ in range(ROUNDS):
+            for number, here, samples in ((FEW, few, found[0]), (MANY, many, found[1])):
+                for _ in range(TURNS):
+                    chat = turns[id(here)] % int(number * TOO_MANY)
+                    began = time.perf_counter()
+                    await here.turn(_key(chat), f"m{turns[id(here)]}", "hello")
+                    samples.append(time.perf_counter() - began)
+                    turns[id(here)] += 1
+    return found
 
 
 def resident_bytes() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from bench.application import application, letter, settings
 from bench.application import run as run_loop
 from bench.backlog import Backlog
+from bench.bare_calls import side_by_side
 from bench.place import folder
 from bench.rates import daemon_rate
 from bench.row import Row, median, rate
@@ -39,6 +40,7 @@ def run() -> list[Row]:
     os.environ.setdefault("OPENAI_API_KEY", "none")
     samples = run_loop(_measure)
     one, two = run_loop(_workers)
+    bare_one, bare_two = run_loop(_bare_processes)
     what = f"{CHATS} chats of {EACH} turns, one in flight each, embedded queue, all durable"
     whole = [taken for taken, _ in samples["ours, whole"]]
     return [
@@ -71,6 +73,16 @@ def run() -> list[Row]:
                 "and model on the same cores"
             },
         ),
+        rate(
+            "… two processes without a gateway",
+            bare_two,
+            bare_one,
+            "one process",
+            notes={
+                "what": "told only: what the machine gives: bare acompletion, whole, in two processes beside "
+                "the model; no broker, no file"
+            },
+        ),
     ]
 
 
@@ -86,6 +98,16 @@ async def _workers() -> tuple[list[float], list[float]]:
                     each.append(
                         await asyncio.to_thread(daemon_rate, vhost, BACKLOG, workers=workers, config=config)
                     )
+    return rates
+
+
+async def _bare_processes() -> tuple[list[float], list[float]]:
+    """Return the requests a second of one process that only makes them, and of two, in turn."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    async with lean_model_process() as (url, _):
+        for _ in range(ROUNDS):
+            for processes, each in enumerate(rates, 1):
+                each.append(await side_by_side(url, processes))
     return rates
 
 

@@ -19,6 +19,8 @@ from session.tools import Toolbox
 from session.transcript.key import SessionKey
 from session.turn.turn import Reply, Request, StopSwitch, TurnContext, TurnLimits, Turns
 
+# What a daemon gives the conversations that were used lately: ``session.cache_mb``.
+CACHE_BYTES = 256 * 2**20
 TEXT = "A message of ordinary length, as people write it, with a word or two of détail in it. "
 
 
@@ -64,9 +66,11 @@ class Instant:
 class Place:
     """A store with turns over it."""
 
-    def __init__(self, workspace: Path, model: Model | None = None) -> None:
+    def __init__(
+        self, workspace: Path, model: Model | None = None, *, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         self.workspace = workspace
-        self.store = Store(workspace, zone=UTC)
+        self.store = Store(workspace, zone=UTC, cache_bytes=cache_bytes)
         self.turns = Turns(
             model=model or Echo(),
             toolbox=Toolbox([]),
@@ -86,9 +90,11 @@ class Place:
 
 
 @asynccontextmanager
-async def place(workspace: Path, model: Model | None = None) -> AsyncIterator[Place]:
+async def place(
+    workspace: Path, model: Model | None = None, *, cache_bytes: int = CACHE_BYTES
+) -> AsyncIterator[Place]:
     """Open a place and end its threads."""
-    made = Place(workspace, model)
+    made = Place(workspace, model, cache_bytes=cache_bytes)
     yield made
     await made.store.aclose()
 
