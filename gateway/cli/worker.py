@@ -1,6 +1,7 @@
 """A worker: the process that a gateway starts to work on conversations, and that ends with it.
 
-``python -m gateway.cli.worker <descriptor> <number>``: its end of the line, and which of the workers it is.
+``python -m gateway.cli.worker <descriptor> <number> [<core>]``: its end of the line, which of the workers it
+is, and the core that it keeps to.
 It is one more daemon of the workspace, without adapters, clock, HTTP and the clients of those.
 """
 
@@ -16,12 +17,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import structlog
 
+import durable
 from gateway.app import collector, descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application
@@ -57,6 +59,7 @@ def main() -> int:
     threading.Thread(target=_end_behind, args=(end.fileno(), settings), name="gateway", daemon=True).start()
     logs.setup(settings)
     structlog.contextvars.bind_contextvars(worker=number)
+    _keep_to_core(sys.argv[3:])
     descriptors.raise_limit()
     try:
         with (
@@ -77,6 +80,15 @@ def main() -> int:
             end.sendall(encoded({"failed": {**asdict(found), "exit_code": found.code}}))
         return found.code
     return 0
+
+
+def _keep_to_core(asked: Sequence[str]) -> None:
+    """Keep to the core that the gateway names, if it names one; without it all works as well, and slower."""
+    for core in asked:
+        try:
+            durable.keep_to_core(int(core))
+        except OSError as error:
+            log.warning("worker.on_any_core", core=core, error=str(error))
 
 
 def _settings(end: socket.socket) -> Settings | None:

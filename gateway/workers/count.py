@@ -36,6 +36,15 @@ def count(settings: Settings, role: str, asked: int | None = None) -> int:
     return 0 if number == 1 or settings.broker.embedded else number
 
 
+def cores(number: int) -> list[int | None]:
+    """Say to which core each of so many workers keeps: one each where there is one for each, else any.
+
+    Fewer leave cores to others, and several gateways would share the first ones.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    return [*allowed] if number == len(allowed) else [None] * number
+
+
 def remarks(settings: Settings, role: str, asked: int | None = None) -> list[str]:
     """Say in plain lines what becomes of the wish for several workers where it cannot be had."""
     if role == "channels":

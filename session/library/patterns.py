@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import durable
 from durable import write_all
 
 CHILD = Path(__file__).with_name("pattern_child.py")
@@ -114,16 +115,17 @@ class Searcher:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._end()
-            self._child = subprocess.Popen(  # noqa: S603 - our own file, nothing of it from outside
-                [sys.executable, "-I", "-S", str(CHILD)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env={},
-                # A Ctrl-C at the terminal is for the daemon, which ends its searches itself.
-                start_new_session=True,
-            )
+            with durable.on_any_core():
+                self._child = subprocess.Popen(  # noqa: S603 - our own file, nothing of it from outside
+                    [sys.executable, "-I", "-S", str(CHILD)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    bufsize=0,
+                    env={},
+                    # A Ctrl-C at the terminal is for the daemon, which ends its searches itself.
+                    start_new_session=True,
+                )
         return self._child
 
     def _end(self) -> None:

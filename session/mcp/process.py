@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+import durable
 from durable import make_folder
 from session.mcp.errors import Flooded, ServerFailed, ServerGone
 from session.mcp.spec import ServerSpec
@@ -166,15 +167,16 @@ async def running(spec: ServerSpec, folder: Path, launch: Launch) -> AsyncIterat
     argv = await asyncio.to_thread(_prepared, spec, folder)
     start = await launch(spec, argv, folder)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *start.argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=start.env,
-            cwd=start.cwd,
-            start_new_session=True,
-        )
+        with durable.on_any_core():
+            process = await asyncio.create_subprocess_exec(
+                *start.argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=start.env,
+                cwd=start.cwd,
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         raise ServerFailed(f"{argv[0]} cannot be started: {_cause(error)}") from error
     child = ServerProcess(process, spec.name)

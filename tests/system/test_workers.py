@@ -82,6 +82,16 @@ async def test_it_is_one_gateway_to_who_asks(team: Team) -> None:
     assert len(await metric(daemon, "process_resident_memory_bytes")) == 3
 
 
+async def test_each_worker_has_a_core(team: Team) -> None:
+    """Where there is one for each; the gateway itself keeps to none."""
+    allowed = os.sched_getaffinity(0)
+    found = [os.sched_getaffinity(pid) for pid in await pids(team.daemon)]
+
+    assert found == ([{core} for core in sorted(allowed)] if len(allowed) == 2 else [allowed, allowed])
+    assert team.daemon.pid is not None
+    assert os.sched_getaffinity(team.daemon.pid) == allowed
+
+
 async def test_both_workers_have_chats(team: Team) -> None:
     """The partitions are shared out among the workers as among any daemons, and the gateway has none."""
     keys = [f"web:share{number}" for number in range(16)]

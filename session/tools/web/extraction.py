@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import durable
 from session.errors import ToolError
 from session.tools.web.fetching import Page
 
@@ -45,9 +46,10 @@ async def _extracted(page: Page) -> Text:
     asked = json.dumps({"url": str(page.target.url), "charset": page.charset}).encode()
     try:
         # The library is installed beside this program; nothing else of ours is handed on.
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", str(CHILD), stdin=pipe, stdout=pipe, stderr=nothing, env={}
-        )
+        with durable.on_any_core():
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", str(CHILD), stdin=pipe, stdout=pipe, stderr=nothing, env={}
+            )
     except OSError as error:
         raise ToolError("the page cannot be read now") from error
     try:
