@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from tests.support.harness import ROOT
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs two cores")
 
+STARTS = {"asyncio.create_subprocess_exec", "subprocess.Popen", "subprocess.run"}
 BEGIN = """
 import asyncio, json, os, subprocess, sys, threading
 import durable
@@ -95,3 +97,22 @@ print(json.dumps([inside, mine()]))
 """
     )
     assert found == [[every[0]]] * 2
+
+
+def test_whatever_a_session_starts_may_run_on_every_core() -> None:
+    """A child inherits what its worker keeps to: each place that starts one has to say otherwise."""
+    started = [
+        (path.name, call.lineno, any(call in ast.walk(block) for block in _on_any_core(tree)))
+        for path in sorted((ROOT / "session").rglob("*.py"))
+        for tree in [ast.parse(path.read_text())]
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in STARTS
+    ]
+
+    assert len(started) >= 5
+    assert [(name, line) for name, line, said in started if not said] == []
+
+
+def _on_any_core(tree: ast.Module) -> list[ast.With]:
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
+    return [each for each in blocks if ast.unparse(each.items[0].context_expr) == "durable.on_any_core()"]
