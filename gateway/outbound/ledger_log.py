@@ -143,9 +143,9 @@ class LedgerLog:
 
 
 def _discard(path: Path) -> None:
-    """Remove a file, unless another machine is just writing into it: it would write into none."""
+    """Remove a file, unless another machine is just writing into it, or has just replaced it."""
     with path.open("rb") as file:
-        if durable.try_lock(file.fileno()):
+        if durable.try_lock(file.fileno()) and durable.is_at(file.fileno(), path):
             durable.discard(path)
 
 

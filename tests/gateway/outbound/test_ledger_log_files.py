@@ -142,6 +142,25 @@ def test_a_file_into_which_another_machine_writes_just_now_stays(folder: Path) -
     assert (old.exists(), older.exists()) == (True, False)
 
 
+def test_a_file_that_was_replaced_just_now_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes something out does so between the opening of the old one and its lock."""
+    old = long_file(folder, "other-00", 1)
+    os.utime(old, (1, 1))
+    lock = durable.try_lock
+
+    def late(fd: int) -> bool:
+        if os.path.samestat(os.fstat(fd), old.stat()):
+            durable.replace(old, b"new")
+        return lock(fd)
+
+    with writing(folder) as log:
+        monkeypatch.setattr(durable, "try_lock", late)
+        log._tidy()
+        monkeypatch.undo()
+
+    assert old.read_bytes() == b"new"
+
+
 class Clock:
     """Time that passes by being looked at and slept; at ``free_at_s`` whoever holds the lock lets go."""
 
