@@ -22,6 +22,7 @@ class Due:
         reason: why it was, the last time.
         again: its file was written while it was being done.
         scope: where it writes, as far as that was looked up.
+        arrival: its number among all that were asked for.
     """
 
     at: datetime
@@ -30,6 +31,7 @@ class Due:
     reason: str = ""
     again: bool = False
     scope: str = ""
+    arrival: int = 0
 
 
 class Calm:

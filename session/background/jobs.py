@@ -22,6 +22,7 @@ from session.background.due import Calm, Due
 from session.background.fact_timers import FactTimers
 from session.background.job_files import BackgroundJob, JobFiles
 from session.background.report import Report, sizes
+from session.background.waiting import Waiting
 from session.disk.threads import start_thread
 from session.errors import ModelAway, NewerFormat, NotNow, SessionError
 from session.memory.consolidation import MemoryNotes
@@ -79,8 +80,7 @@ class Background:
         idle_s = facts.rules.idle_s if facts is not None else 0.0
         self._timers = FactTimers(files, idle_s=idle_s, clock=clock, sleep=sleep)
         self._calm = Calm(quiet_s, clock)
-        self._due: dict[BackgroundJob, Due] = {}
-        self._running: set[BackgroundJob] = set()
+        self._waiting = Waiting(self._calm)
         self._named: BoundedDict[str, None] = BoundedDict(NAMED_MAX)
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
@@ -135,7 +135,7 @@ class Background:
 
     async def _forgotten(self, key: str, session_id: str) -> bool:
         """Say whether nobody has seen to a session that a compaction ended: its process died then."""
-        if BackgroundJob(key, session_id) in self._due:
+        if BackgroundJob(key, session_id) in self._waiting:
             return False
         unconsolidated = await self._memory.unconsolidated.load(key, session_id)
         return unconsolidated is not None and unconsolidated.ended and bool(unconsolidated.lines)
@@ -144,17 +144,17 @@ class Background:
         jobs = [BackgroundJob(key, session_id, "summary")]
         if lines:
             jobs.append(BackgroundJob(key, session_id))
-        if (name := BackgroundJob(key, session_id, "name")) in self._due:
+        if (name := BackgroundJob(key, session_id, "name")) in self._waiting:
             jobs.append(name)
         for job in jobs:
             await start_thread(partial(self._files.keep, job), name="job")
             self._put(job)
-            self._due[job].again = job in self._running
+            self._waiting[job].again = self._waiting.running(job)
 
     async def aclose(self) -> None:
         """Leave behind what was asked for by turns that may have been the last of their sessions."""
         # Listed here and not in the thread, since jobs under way may end meanwhile.
-        unnamed = [job for job in self._due if job.kind == "name"]
+        unnamed = [job for job in self._waiting if job.kind == "name"]
 
         def keep() -> None:
             for job in unnamed:
@@ -187,8 +187,7 @@ class Background:
                 self._changed.clear()
                 # One moment for both: what came due between two would be neither begun nor waited for.
                 now = self._clock()
-                for job in self._ready(now):
-                    self._running.add(job)
+                for job in self._take(now):
                     group.create_task(self._do(job), name=job.kind)
                 await self._next_change(now)
 
@@ -219,20 +218,21 @@ class Background:
         """Return when nothing runs, and nothing is to run before the clock moves."""
         # What was just put in is begun first.
         await asyncio.sleep(0)
-        while self._running or self._ready(self._clock()):
+        while self._waiting.running_count() or self._ready(self._clock()):
             self._ended.clear()
             await self._ended.wait()
 
     def shown(self) -> dict[str, Any]:
         """Return what ``status`` shows."""
-        waits = sorted((due.at, due.reason) for job, due in self._due.items() if job not in self._running)
+        idle = [due for _, due in self._waiting.idle()]
+        next_at = min((due.at for due in idle), default=None)
         now = self._clock()
         return {
-            "waiting": len(waits),
+            "waiting": len(idle),
             "facts_waiting": len(self._timers),
-            "running": len(self._running),
-            "next_at": waits[0][0].isoformat() if waits and waits[0][0] > now else None,
-            "reasons": sorted({reason for _, reason in waits if reason}),
+            "running": self._waiting.running_count(),
+            "next_at": next_at.isoformat() if next_at is not None and next_at > now else None,
+            "reasons": sorted({due.reason for due in idle if due.reason}),
             "last_error": self._last_error,
             "consolidated": dict(self._memory.totals),
             "written": dict(self._titles.totals),
@@ -242,30 +242,20 @@ class Background:
     # -- choosing ----------------------------------------------------------------------------------------
 
     def _put(self, job: BackgroundJob, *, gives_way: bool = False) -> None:
-        if job not in self._due:
-            self._due[job] = self._calm.due(gives_way=gives_way)
+        if job not in self._waiting:
+            self._waiting.put(job, self._calm.due(gives_way=gives_way))
             self._changed.set()
 
-    def _ready(self, now: datetime) -> list[BackgroundJob]:
-        if self._away_until is not None and self._away_until > now:
+    def _ready(self, now: datetime) -> bool:
+        away = self._away_until is not None and self._away_until > now
+        return not away and self._waiting.any_ready(now)
+
+    def _take(self, now: datetime) -> list[BackgroundJob]:
+        if not self._ready(now):
             return []
         # After an outage one job goes ahead, to see whether the model is back.
-        free = AT_ONCE if self._away_until is None else 1
-        free -= len(self._running)
-        busy = self._busy()
-        ready: list[BackgroundJob] = []
-        for job, due in self._due.items():
-            if len(ready) >= free:
-                break
-            if self._calm.start_of(due) <= now and job not in self._running and due.scope not in busy:
-                ready.append(job)
-                busy |= {due.scope} - {""}
-        return ready
-
-    def _busy(self, *, but: BackgroundJob | None = None) -> set[str]:
-        """Name the scopes in which jobs run."""
-        running = (self._due[job].scope for job in self._running if job != but and job in self._due)
-        return {scope for scope in running if scope}
+        places = AT_ONCE if self._away_until is None else 1
+        return self._waiting.take(now, places - self._waiting.running_count())
 
     async def _has_scope_alone(self, job: BackgroundJob, due: Due) -> bool:
         """Say whether no other job writes where this one will; if one does, it gives up its place."""
@@ -273,16 +263,15 @@ class Background:
         scope = (await self._memory.scope_of(job.key, job.session_id)).name
         # From here to the return nothing else runs, so that two cannot both find it free.
         due.scope = scope
-        return scope not in self._busy(but=job)
+        return scope not in self._waiting.busy(but=job)
 
     async def _next_change(self, now: datetime) -> None:
         """Wait until something was put in or has ended, or what is not due at ``now`` is."""
-        idle = [self._calm.start_of(due) for job, due in self._due.items() if job not in self._running]
-        times = [max(at, self._away_until or at) for at in idle]
-        later = [at for at in times if at > now]
+        away = self._away_until if self._away_until is not None and self._away_until > now else None
+        until = away or self._waiting.next_start(now)
         waits: list[Coroutine[Any, Any, object]] = [self._changed.wait()]
-        if later:
-            waits.append(self._sleep((min(later) - now).total_seconds()))
+        if until is not None:
+            waits.append(self._sleep((until - now).total_seconds()))
         await first_of(*waits)
 
     async def _look_around(self) -> None:
@@ -302,22 +291,24 @@ class Background:
             for job in left:
                 if job.kind != "facts":
                     self._put(job)
-                elif self._facts is not None and job not in self._due:
+                elif self._facts is not None and job not in self._waiting:
                     self._timers.take_over(job, job.due or self._clock())
         except (SessionError, OSError) as error:
             log.warning("jobs.unread", error=str(error))
 
     def _forget_done_elsewhere(self, left: list[BackgroundJob]) -> None:
         # One without a session's id, and a name, have no file yet.
-        filed = {job for job in self._due if job.session_id and job.kind != "name"} - self._running - {*left}
-        for job in [job for job in filed if self._due[job].reason == ELSEWHERE]:
-            del self._due[job]
+        filed = [(job, due) for job, due in self._waiting.idle() if job.session_id and job.kind != "name"]
+        known = set(left)
+        for job, due in filed:
+            if due.reason == ELSEWHERE and job not in known:
+                self._waiting.forget(job)
 
     # -- doing -------------------------------------------------------------------------------------------
 
     async def _do(self, job: BackgroundJob) -> None:
         """Do one job; what cannot be done now is put off, and nothing that it raises ends the others."""
-        due = self._due[job]
+        due = self._waiting[job]
         try:
             if not await self._has_scope_alone(job, due):
                 return
@@ -335,11 +326,12 @@ class Background:
             self._put_off(job, due, self._after(due.tries), "error", error)
         else:
             self._away_until, self._away_tries, self._last_error = None, 0, ""
-            del self._due[job]
+            self._waiting.done(job)
             if due.again:
                 self._put(job)
         finally:
-            self._running.discard(job)
+            if self._waiting.running(job):
+                self._waiting.back(job)
             self._ended.set()
             self._changed.set()
 
