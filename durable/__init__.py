@@ -7,7 +7,7 @@ from durable.append import append_whole, begin_sync
 from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
 from durable.bounded_dict import BoundedDict
-from durable.cores import keep_to_core, on_any_core
+from durable.cores import keep_to_core
 from durable.database import Database, Job, Schema, in_memory, settle_copy
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
@@ -15,12 +15,15 @@ from durable.folders import make_below, make_folder, make_private, sync_folder
 from durable.group_commit import Asked, GroupCommit
 from durable.locks import is_at, is_free, locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
+from durable.processes import NOTHING, PIPE, spawn, spawn_async
 from durable.snapshot import snapshot
 from durable.state import check_version, decode_state
 from durable.sync_times import SYNC_BOUNDS_S, sync_counts, sync_data, sync_file, timed_sync
 from durable.waits import first_of
 
 __all__ = [
+    "NOTHING",
+    "PIPE",
     "SYNC_BOUNDS_S",
     "Asked",
     "BoundedDict",
@@ -51,7 +54,6 @@ __all__ = [
     "make_folder",
     "make_private",
     "new_file",
-    "on_any_core",
     "open_private",
     "owner_of",
     "replace",
@@ -60,6 +62,8 @@ __all__ = [
     "settle",
     "settle_copy",
     "snapshot",
+    "spawn",
+    "spawn_async",
     "sweep",
     "sync_counts",
     "sync_data",

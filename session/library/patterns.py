@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import durable
-from durable import write_all
+from durable import spawn, write_all
 
 CHILD = Path(__file__).with_name("pattern_child.py")
 # Beyond the limit, which is time of the processor, for a process that the machine lets wait.
@@ -115,17 +114,8 @@ class Searcher:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._end()
-            with durable.on_any_core():
-                self._child = subprocess.Popen(  # noqa: S603 - our own file, nothing of it from outside
-                    [sys.executable, "-I", "-S", str(CHILD)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    bufsize=0,
-                    env={},
-                    # A Ctrl-C at the terminal is for the daemon, which ends its searches itself.
-                    start_new_session=True,
-                )
+            # A Ctrl-C at the terminal is for the daemon, which ends its searches itself.
+            self._child = spawn([sys.executable, "-I", "-S", str(CHILD)], apart=True)
         return self._child
 
     def _end(self) -> None:

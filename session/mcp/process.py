@@ -14,8 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
-import durable
-from durable import make_folder
+from durable import PIPE, make_folder, spawn_async
 from session.mcp.errors import Flooded, ServerFailed, ServerGone
 from session.mcp.spec import ServerSpec
 
@@ -167,16 +166,7 @@ async def running(spec: ServerSpec, folder: Path, launch: Launch) -> AsyncIterat
     argv = await asyncio.to_thread(_prepared, spec, folder)
     start = await launch(spec, argv, folder)
     try:
-        with durable.on_any_core():
-            process = await asyncio.create_subprocess_exec(
-                *start.argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=start.env,
-                cwd=start.cwd,
-                start_new_session=True,
-            )
+        process = await spawn_async(start.argv, stderr=PIPE, env=start.env, cwd=start.cwd, apart=True)
     except (OSError, ValueError) as error:
         raise ServerFailed(f"{argv[0]} cannot be started: {_cause(error)}") from error
     child = ServerProcess(process, spec.name)

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import structlog
 
-import durable
+from durable import NOTHING, spawn
 from session.disk.layout import Layout
 from session.recall.scope_files import ScopeFiles
 
@@ -72,17 +72,8 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
         "within_s": within_s,
     }
     try:
-        with durable.on_any_core():
-            child = subprocess.Popen(  # noqa: S603 - our own module, nothing of it from outside
-                [sys.executable, "-I", "-m", CHILD],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env={},
-                # A Ctrl-C at the terminal is for the daemon, which ends this process itself.
-                start_new_session=True,
-            )
+        # A Ctrl-C at the terminal is for the daemon, which ends this process itself.
+        child = spawn([sys.executable, "-I", "-m", CHILD], stdout=NOTHING, apart=True)
     except OSError as error:
         log.warning("recall.child_not_started", error=str(error))
         return "broken"

@@ -15,10 +15,20 @@ from tests.support.harness import ROOT
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs two cores")
 
-STARTS = {"asyncio.create_subprocess_exec", "subprocess.Popen", "subprocess.run"}
+STARTS = {
+    "asyncio.create_subprocess_exec",
+    "asyncio.create_subprocess_shell",
+    "os.posix_spawn",
+    "os.system",
+    "subprocess.Popen",
+    "subprocess.check_call",
+    "subprocess.check_output",
+    "subprocess.run",
+}
 BEGIN = """
 import asyncio, json, os, subprocess, sys, threading
 import durable
+from durable.cores import on_any_core
 TELL = "import os, json; print(json.dumps(sorted(os.sched_getaffinity(0))))"
 def mine():
     return sorted(os.sched_getaffinity(0))
@@ -47,7 +57,7 @@ def test_it_and_its_threads_keep_to_one_core_and_what_it_starts_has_all() -> Non
 durable.keep_to_core({every[-1]})
 kept, thread, loose = mine(), in_thread(mine), started()
 def start():
-    with durable.on_any_core():
+    with on_any_core():
         return started()
 inside, of_thread = start(), in_thread(start)
 print(json.dumps([kept, thread, loose, inside, of_thread, mine()]))
@@ -66,7 +76,7 @@ def test_of_two_that_start_something_at_once_the_last_goes_back() -> None:
         f"""
 durable.keep_to_core({every[0]})
 async def start(until):
-    with durable.on_any_core():
+    with on_any_core():
         await until.wait()
 async def main():
     ends = asyncio.Event(), asyncio.Event()
@@ -91,7 +101,7 @@ def test_without_a_core_nothing_changes() -> None:
     found = ran(
         """
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-with durable.on_any_core():
+with on_any_core():
     inside = mine()
 print(json.dumps([inside, mine()]))
 """
@@ -99,20 +109,32 @@ print(json.dumps([inside, mine()]))
     assert found == [[every[0]]] * 2
 
 
-def test_whatever_a_session_starts_may_run_on_every_core() -> None:
-    """A child inherits what its worker keeps to: each place that starts one has to say otherwise."""
-    started = [
-        (path.name, call.lineno, any(call in ast.walk(block) for block in _on_any_core(tree)))
-        for path in sorted((ROOT / "session").rglob("*.py"))
-        for tree in [ast.parse(path.read_text())]
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) in STARTS
-    ]
+def test_what_is_spawned_may_run_on_every_core() -> None:
+    """By a thread and by a loop, while the process keeps to one."""
+    every = sorted(os.sched_getaffinity(0))
+    by_thread, by_loop, after = ran(
+        f"""
+durable.keep_to_core({every[0]})
+words = [sys.executable, "-c", TELL]
+async def by_loop():
+    child = await durable.spawn_async(words)
+    return json.loads((await child.communicate())[0])
+child = durable.spawn(words)
+print(json.dumps([json.loads(child.communicate()[0]), asyncio.run(by_loop()), mine()]))
+"""
+    )
 
-    assert len(started) >= 5
-    assert [(name, line) for name, line, said in started if not said] == []
+    assert (by_thread, by_loop, after) == (every, every, [every[0]])
 
 
-def _on_any_core(tree: ast.Module) -> list[ast.With]:
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
-    return [each for each in blocks if ast.unparse(each.items[0].context_expr) == "durable.on_any_core()"]
+def test_a_session_starts_nothing_but_by_spawn() -> None:
+    """A child would inherit what its worker keeps to, and the environment with its keys."""
+    calls = {
+        ast.unparse(node.func): path.name
+        for path in (ROOT / "session").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    }
+
+    assert {"spawn", "spawn_async"} <= calls.keys()
+    assert {name: calls[name] for name in STARTS & calls.keys()} == {}

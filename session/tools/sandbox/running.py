@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import durable
+from durable import NOTHING, PIPE, spawn_async
 from session.tools.sandbox.rules import NoSandbox, Rules, Sandbox
 
 MAX_OUTPUT_BYTES = 64 * 1024
@@ -77,12 +77,10 @@ async def run(
         NoSandbox: it cannot be confined or started; nothing was run.
     """
     wrapped = sandbox.wrap(command, rules)
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
-        with durable.on_any_core():
-            process = await asyncio.create_subprocess_exec(
-                *wrapped.argv, stdin=nothing, stdout=pipe, stderr=pipe, cwd=wrapped.cwd, env=dict(wrapped.env)
-            )
+        process = await spawn_async(
+            wrapped.argv, stdin=NOTHING, stderr=PIPE, env=wrapped.env, cwd=wrapped.cwd
+        )
     except OSError as error:
         raise NoSandbox(f"the command was not started: {error.strerror}", hint="look at the log") from error
     out, err = Output(most_bytes), Output(most_bytes)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import durable
+from durable import spawn_async
 from session.errors import ToolError
 from session.tools.web.fetching import Page
 
@@ -42,14 +42,10 @@ async def text_of(page: Page) -> Text:
 
 
 async def _extracted(page: Page) -> Text:
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     asked = json.dumps({"url": str(page.target.url), "charset": page.charset}).encode()
     try:
         # The library is installed beside this program; nothing else of ours is handed on.
-        with durable.on_any_core():
-            child = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", str(CHILD), stdin=pipe, stdout=pipe, stderr=nothing, env={}
-            )
+        child = await spawn_async([sys.executable, "-I", str(CHILD)])
     except OSError as error:
         raise ToolError("the page cannot be read now") from error
     try:

@@ -1,0 +1,73 @@
+"""Processes that work for this one: on every core that it might use, with nothing of its environment."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from durable.cores import on_any_core
+
+PIPE, NOTHING = subprocess.PIPE, subprocess.DEVNULL
+_NO_ENV: Mapping[str, str] = MappingProxyType({})
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    stdin: int = PIPE,
+    stdout: int = PIPE,
+    stderr: int = NOTHING,
+    env: Mapping[str, str] = _NO_ENV,
+    cwd: Path | str | None = None,
+    apart: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a process, for threads; its pipes hold nothing back.
+
+    Args:
+        argv: the program and its words; no shell reads them.
+        stdin: ``PIPE``, ``NOTHING`` or a descriptor, as are the other two.
+        stdout: what it says.
+        stderr: what it complains of.
+        env: all that it sees of an environment.
+        cwd: where it works; None: where this process does.
+        apart: it gets a session of its own, so that Ctrl-C at this terminal is not for it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with on_any_core():
+        return subprocess.Popen(  # noqa: S603 - each caller says what it starts
+            argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            bufsize=0,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=apart,
+        )
+
+
+async def spawn_async(
+    argv: Sequence[str],
+    *,
+    stdin: int = PIPE,
+    stdout: int = PIPE,
+    stderr: int = NOTHING,
+    env: Mapping[str, str] = _NO_ENV,
+    cwd: Path | str | None = None,
+    apart: bool = False,
+) -> asyncio.subprocess.Process:
+    """Start a process, as ``spawn``, for a loop.
+
+    Raises:
+        OSError: it cannot be started.
+        ValueError: a word or a name of the environment has a null byte.
+    """
+    with on_any_core():
+        return await asyncio.create_subprocess_exec(
+            *argv, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), cwd=cwd, start_new_session=apart
+        )
