@@ -24,7 +24,7 @@ from typing import Any, Final
 import structlog
 
 import durable
-from gateway.app import collector, descriptors
+from gateway.app import allocator, collector, descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application
 from gateway.app.daemon import END_BEYOND_DRAIN_S, loop_factory
@@ -129,6 +129,7 @@ async def _main(settings: Settings, end: socket.socket) -> None:
     ending = Ending(application)
     ending.listen_once()
     collector.calm()
+    allocator.keep_little()
     # The line keeps a copy, so that why a start failed can still be told when the loop has ended.
     line = await Line.of(socket.fromfd(end.fileno(), socket.AF_UNIX, socket.SOCK_STREAM))
     async with _Gateway(line, application, ending).served(), application.open():
