@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from durable import first_of
-from gateway.app import allocator, collector, descriptors
+from gateway.app import collector, descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
@@ -106,7 +106,6 @@ async def _main(
     ending = Ending(application)
     ending.listen()
     collector.calm()
-    allocator.keep_little()
     manager = Manager()
     with manager.watching(lambda: _standing(application)):
         async with application.open(serve=http.serve if http is not None else None):

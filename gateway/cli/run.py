@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.app import daemon
+from gateway.app import allocator, daemon
 from gateway.app.app import Application
 from gateway.config.load import load_values
 from gateway.workers.count import count, remarks
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to end."""
+    allocator.keep_little()
     settings, values = load_values(args.config, args.workspace)
     number = count(settings, args.role, args.workers)
     if args.stop_on_eof:

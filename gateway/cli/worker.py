@@ -49,6 +49,7 @@ ROLE: Final = "worker"
 
 def main() -> int:
     """Be a worker until the gateway says that it shall end, or is gone."""
+    allocator.keep_little()
     # The gateway knows where it stands by this, even when the loop does not move.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     end, number = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
@@ -129,7 +130,6 @@ async def _main(settings: Settings, end: socket.socket) -> None:
     ending = Ending(application)
     ending.listen_once()
     collector.calm()
-    allocator.keep_little()
     # The line keeps a copy, so that why a start failed can still be told when the loop has ended.
     line = await Line.of(socket.fromfd(end.fileno(), socket.AF_UNIX, socket.SOCK_STREAM))
     async with _Gateway(line, application, ending).served(), application.open():

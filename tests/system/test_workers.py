@@ -15,6 +15,8 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
+from gateway.app.allocator import ARENAS
+from tests.support.arenas import arenas, needs_glibc
 from tests.support.broker import Broker
 from tests.support.gateway_team import gone, pids, post, running, worker_of, workers
 from tests.support.harness import Daemon, ask, command, status
@@ -90,6 +92,16 @@ async def test_each_worker_has_a_core(team: Team) -> None:
     assert found == ([{core} for core in sorted(allowed)] if len(allowed) == 2 else [allowed, allowed])
     assert team.daemon.pid is not None
     assert os.sched_getaffinity(team.daemon.pid) == allowed
+
+
+@needs_glibc
+async def test_what_a_worker_lets_go_of_lies_in_few_places(team: Team) -> None:
+    """Its threads share them, as those of a daemon in one process do."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(24):
+            group.create_task(ask(team.daemon, f"web:place{number}", "m", f"question {number}"))
+
+    assert [arenas(pid) <= ARENAS for pid in await pids(team.daemon)] == [True, True]
 
 
 async def test_both_workers_have_chats(team: Team) -> None:
