@@ -177,6 +177,7 @@ async def test_all_sessions_of_a_chat_are_listed(console: Console) -> None:
     await console.say("and here")
     await console.sees("stub: and here")
     await page.get_by_role("button", name="Details").click()
+    await expect(page.get_by_role("heading", name="Details")).to_be_visible()
     links = page.locator(".session-list a")
     await expect(links).to_have_count(1002)
 
