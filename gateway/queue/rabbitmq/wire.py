@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -111,6 +112,9 @@ def plain_words(error: BaseException, url: str) -> str:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, TimeoutError) and not str(error):
         text = "the broker does not answer"
+    elif isinstance(error, asyncio.CancelledError):
+        # What the library gives those who wait on a connection that ended, and calls its cause.
+        text = "the connection was lost"
     parts = urlsplit(url)
     secrets = {url, parts.netloc, parts.password or "", unquote(parts.password or "")}
     for secret in sorted(secrets - {""}, key=len, reverse=True):

@@ -21,6 +21,7 @@ from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.refusals import refusal
 from gateway.queue.rabbitmq.tls import refusal_of
+from gateway.queue.rabbitmq.wire import plain_words
 from tests.support import ports
 from tests.support.broker import Broker
 
@@ -157,3 +158,8 @@ def test_a_server_that_hangs_up_at_once_is_one_that_is_away() -> None:
     # Which word one hears, that it was reset, closed or hung up on, is a matter of moments.
     assert len(errors) == 100
     assert all(re.search("hung up|reset|closed", str(error)) for error in errors), set(map(str, errors))
+
+
+def test_what_the_library_cancelled_is_told_in_words() -> None:
+    """It does that to whoever waits on a connection that ends, and may hand it on as the cause."""
+    assert plain_words(asyncio.CancelledError(), "amqp://guest:planted@host") == "the connection was lost"
