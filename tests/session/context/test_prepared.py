@@ -30,6 +30,7 @@ from tests.session.wild_lines import LINES
 from tests.support.examples import drawn
 
 ADA = SessionKey("telegram:1")
+LONG = 200
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 20
 TOLD = [Part("Notes", "tea"), Part("Date and time", "now", 5)]
@@ -218,14 +219,14 @@ async def test_what_is_kept_is_weighed_and_given_up_before_a_conversation(tmp_pa
     others = [SessionKey(f"telegram:{number}") for number in range(2, 5)]
     try:
         async with store.open(ADA) as session:
-            await session.append(_said(KEPT_FROM))
+            await session.append(_said(LONG))
             bare = session.transcript.weight
             await _ask(turns, session, "q")
-            assert session.transcript.weight > bare + 2 * KEPT_FROM * 10
+            assert session.transcript.weight > bare + 2 * LONG * 10
             transcript = session.transcript
         for key in others:
             async with store.open(key) as session:
-                await session.append(_said(KEPT_FROM))
+                await session.append(_said(LONG))
                 await _ask(turns, session, "q")
 
         assert transcript.prepared is None
