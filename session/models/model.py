@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from session.errors import ModelAway
@@ -18,13 +20,18 @@ OnDelta = Callable[[str], None]
 PartKind = Literal["image", "pdf"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolSpec:
-    """A tool as the model sees it; ``parameters`` is a JSON Schema object."""
+    """A tool as the model sees it; ``parameters`` is a JSON Schema object, which nobody changes."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+
+    @cached_property
+    def chars(self) -> int:
+        """How many characters it takes in a request."""
+        return len(self.name) + len(self.description) + len(json.dumps(dict(self.parameters)))
 
 
 @dataclass(frozen=True, slots=True)

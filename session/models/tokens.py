@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -22,18 +21,20 @@ def estimate(text: str, *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
 
 def estimate_messages(messages: Iterable[Message], *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
     """Sum the estimates of ``messages``, each rounded up, so that the sum is additive."""
-    return sum(ceil(chars_of(message) / chars_per_token) for message in messages)
+    total = 0
+    for message in messages:
+        content = message.get("content")
+        # The usual message takes the shortest way.
+        if isinstance(content, str) and "tool_calls" not in message:
+            total += ceil(len(content) / chars_per_token)
+        else:
+            total += ceil(chars_of(message) / chars_per_token)
+    return total
 
 
 def estimate_tools(tools: Sequence[ToolSpec], *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
     """Estimate what the descriptions of ``tools`` take in a request."""
-    return sum(
-        ceil(
-            (len(tool.name) + len(tool.description) + len(json.dumps(dict(tool.parameters))))
-            / chars_per_token
-        )
-        for tool in tools
-    )
+    return sum(ceil(tool.chars / chars_per_token) for tool in tools)
 
 
 def chars_of(message: Message) -> int:
