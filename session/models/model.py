@@ -67,16 +67,6 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over the lines of a session: exchanges that people opened, tokens and price."""
-
-    turns: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Payer:
     """For whom a request counts: its conversation, who asked, the cron job that it is for.
 

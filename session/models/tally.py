@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from session.models.model import Payer, Totals, Usage
+from session.models.model import Payer, Usage
+from session.models.totals import Totals
 from session.models.usage_lines import Hold, SpendingRow, UsageLine
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from session.disk.layout import Layout, Seen, seen
 from session.errors import StoreError
-from session.models.model import Totals
+from session.models.totals import Totals
 from session.transcript import archive
 from session.transcript.agent import DEFAULT, agent_in, shown
 from session.transcript.archive import MAX_HEAD_BYTES, Archived

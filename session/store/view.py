@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from session.errors import StoreError
-from session.models.model import Totals
+from session.models.totals import Totals
 from session.transcript.archive import previous_in
 from session.transcript.index import Exchange, spent
 from session.transcript.journal import Build, Journal, JournalState, Record, SessionPlace, Told

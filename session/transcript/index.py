@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from session.models.model import Totals
+from session.models.totals import Totals
 from session.transcript.line import decode
 from session.transcript.lines import walk
 

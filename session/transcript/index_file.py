@@ -12,7 +12,7 @@ from pathlib import Path
 
 from durable import make_folder, new_file, write_all
 from session.errors import StoreError
-from session.models.model import Totals
+from session.models.totals import Totals
 from session.transcript.index import Older
 from session.transcript.lines import pread
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from session.errors import StoreError
-from session.models.model import Totals
+from session.models.totals import Totals
 from session.transcript.index import Older, checksum, copies_behind, spent
 from session.transcript.line import ROLES
 from session.transcript.lines import pread

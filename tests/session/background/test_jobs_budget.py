@@ -11,8 +11,9 @@ import pytest
 
 from session.errors import ModelAway, NotNow
 from session.memory.budget import Budget
-from session.models.model import Answer, Totals, Usage
+from session.models.model import Answer, Usage
 from session.models.spending import Spending
+from session.models.totals import Totals
 from tests.session.memory_place import ADA, BOB, START, Clock, open_workspace, saved, spending_of, talk
 from tests.session.spending_victim import AtOnce
 

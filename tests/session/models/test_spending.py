@@ -17,8 +17,9 @@ import structlog
 from session.disk.threads import DiskThreads
 from session.errors import NewerFormat, NotNow
 from session.models.caps import Caps
-from session.models.model import Totals, Usage
+from session.models.model import Usage
 from session.models.spending import Spending
+from session.models.totals import Totals
 from session.models.usage_files import KEPT_DAYS, DayFiles
 from session.models.usage_lines import SpendingRow
 from tests.support.clock import Clock
