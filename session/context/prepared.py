@@ -35,8 +35,8 @@ Line = Mapping[str, Any]
 Basis = tuple[int, int, int, bool]
 
 _POINTERS = ("first_kept", "from")
-# A shorter history is prepared in half a millisecond at most: not worth what its messages take in memory.
-KEPT_FROM = 40
+# A shorter history takes less time to prepare than its messages are worth in memory: they are half of all.
+KEPT_FROM = 100
 # So many lines are read at once: what is made of them in passing fits a cache of the processor.
 PIECE = 400
 # What a message takes beside its text: an object, its place, the objects of a call now and then.

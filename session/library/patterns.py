@@ -114,8 +114,7 @@ class Searcher:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._end()
-            # A Ctrl-C at the terminal is for the daemon, which ends its searches itself.
-            self._child = spawn([sys.executable, "-I", "-S", str(CHILD)], apart=True)
+            self._child = spawn([sys.executable, "-I", "-S", str(CHILD)])
         return self._child
 
     def _end(self) -> None:

@@ -72,8 +72,7 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
         "within_s": within_s,
     }
     try:
-        # A Ctrl-C at the terminal is for the daemon, which ends this process itself.
-        child = spawn([sys.executable, "-I", "-m", CHILD], stdout=NOTHING, apart=True)
+        child = spawn([sys.executable, "-I", "-m", CHILD], stdout=NOTHING)
     except OSError as error:
         log.warning("recall.child_not_started", error=str(error))
         return "broken"
