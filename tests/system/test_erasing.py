@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import signal
+from collections.abc import Sequence
 from pathlib import Path
 
-import aio_pika
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from session.store.places import kind_of
 from tests.support.broker import Broker
@@ -22,6 +23,7 @@ from tests.system.erasing_place import ADA, KEY, configured, files, lived, neigh
 PEOPLE = {"ada": [KEY, "cli:ada"]}
 # In every run these places hold something of Ada, or the look for it would prove nothing.
 PLACES = {"transcript", "archive", "original", "memory", "file", "media", "letter", "schedule", "pairing"}
+TURNS = "chat_gateway_turns_total"
 # By the lock a turn is fenced off, and by the journal no message is asked again.
 NAMED = {f"state/keys/telegram_{ADA}.{suffix}" for suffix in ("lock", "log")}
 
@@ -88,15 +90,16 @@ async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
     """A turn runs in each at this moment, and more waits; both hear of it, and the chats go on."""
-    chats = {"web:ada2": 0, "web:ada": 1}
-    config = on(broker, broker_name, partitions=2, people={"ada": list(chats)})
+    # Of two partitions each daemon has one, and a chat lies in each.
+    chats = ["web:ada2", "web:ada"]
+    config = on(broker, broker_name, partitions=2, people={"ada": chats})
     async with ModelServer() as model:
         config |= with_model(model)
         async with (
             Daemon(tmp_path, role="session", config=config) as first,
             Daemon(tmp_path, role="session", config=config) as second,
         ):
-            await handed_over(first, broker.url, f"{broker_name}.inbound.2.01")
+            by = await shared_out((first, second), chats)
             tool = 'write {"path": "sesame.txt", "content": "sesame written"}'
             async with httpx.AsyncClient(base_url=second.url, timeout=60) as http:
                 for key in chats:
@@ -104,7 +107,7 @@ async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons
                     for number, text in enumerate(("[[hang]] sesame running", "sesame waiting"), 1):
                         body = {"key": key, "id": str(number), "text": text}
                         assert (await http.post("/v1/messages", json=body)).status_code == 202
-            for daemon, key in zip((first, second), chats, strict=True):
+            for daemon, key in zip(by, chats, strict=True):
                 await until(lambda daemon=daemon, key=key: works_on(daemon, key))
             assert traces(tmp_path)
 
@@ -126,23 +129,36 @@ async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons
             await second.stop()
 
 
-async def handed_over(daemon: Daemon, url: str, queue: str) -> None:
-    """Have an inbound queue taken from by the other daemon: it is deleted while this one cannot notice."""
-    await daemon.freeze()
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        await channel.queue_delete(queue)
+async def shared_out(daemons: Sequence[Daemon], keys: Sequence[str]) -> list[Daemon]:
+    """Say something in each chat until no daemon answers two of them; return which one answers each."""
+    number = 0
 
-        async def taken_from() -> bool:
-            try:
-                look = await connection.channel()
-                found = await look.declare_queue(queue, passive=True)
-            except aio_pika.exceptions.ChannelNotFoundEntity:
-                return False
-            return bool(found.declaration_result.consumer_count)
+    async def answered_by(key: str) -> Daemon:
+        before = [await turns_of(daemon) for daemon in daemons]
+        assert await ask(daemons[0], key, f"before-{number}", "whose is this chat?") is not None
 
-        await until(taken_from)
-    daemon.signal(signal.SIGCONT)
+        async def one_more() -> Daemon | None:
+            after = [await turns_of(daemon) for daemon in daemons]
+            told = zip(daemons, before, after, strict=True)
+            return next((daemon for daemon, was, now in told if now > was), None)
+
+        by: Daemon = await until(one_more)
+        return by
+
+    async with asyncio.timeout(120):
+        while True:
+            number += 1
+            by = [await answered_by(key) for key in keys]
+            if len(set(map(id, by))) == len(keys):
+                return by
+
+
+async def turns_of(daemon: Daemon) -> float:
+    """Count the turns that a daemon has ended."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        text = (await client.get(f"{daemon.url}/metrics")).text
+    families = text_string_to_metric_families(text)
+    return sum(sample.value for family in families for sample in family.samples if sample.name == TURNS)
 
 
 async def works_on(daemon: Daemon, key: str) -> bool:
