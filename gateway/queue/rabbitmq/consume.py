@@ -137,7 +137,7 @@ class QueueReader:
                 share.entered()
             feed.tried.set()
             while not channel.ended.is_set():
-                if share is not None and share.leaving.is_set():
+                if share is not None and share.is_time(stream, self._handover_s):
                     if await share.makes_way(link, stream, self._handover_s):
                         return
                 elif await self._is_to_be_renewed(stream, channel.ended, share):
@@ -165,8 +165,8 @@ class QueueReader:
             return True
         if not stream.full and not stream.declined:
             stream.stalled.clear()
-            leaving = [share.leaving.wait()] if share is not None else []
-            await first_of(ended.wait(), stream.stalled.wait(), *leaving, timeout_s=due_s)
+            changed = [share.changed()] if share is not None else []
+            await first_of(ended.wait(), stream.stalled.wait(), *changed, timeout_s=due_s)
             return False
         if not stream.declined and await self._grown(stream):
             return False

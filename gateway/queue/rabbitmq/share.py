@@ -13,6 +13,9 @@ from gateway.queue.rabbitmq.stream import Stream
 # How long those who stand in front of the owner are waited for, and the heir when a queue is opened anew.
 OTHERS_S = 5.0
 LOOK_S = 0.25
+# While what runs is waited for, the other chats of a partition get no answer. How much longer it will run
+# nobody knows, as long again is the guess; so much of the time that passed since may that be.
+YOUNG = 0.25
 _log = structlog.get_logger()
 
 
@@ -22,6 +25,7 @@ class Share:
     def __init__(self, presence: Presence, partition: int, queue: str) -> None:
         self._presence, self._place, self._queue = presence, presence.place(partition), queue
         self.leaving = self._place.leaving
+        self._asked_at: float | None = None
 
     async def wanted(self, looked: asyncio.Event) -> None:
         """Return when this daemon is to enter the line; ``looked`` is set once that is known."""
@@ -41,6 +45,27 @@ class Share:
     def left(self) -> None:
         """Note that it has left the line."""
         self._presence.left(self._place)
+
+    def is_time(self, stream: Stream, within_s: float) -> bool:
+        """Say whether to make way now: the owner waits, and nothing runs that would keep others waiting long.
+
+        Whatever runs, it is time when that has been so for ``within_s``.
+        """
+        if not self.leaving.is_set():
+            self._asked_at = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._asked_at is None:
+            self._asked_at = now
+        asked_s = now - self._asked_at
+        return stream.running_s <= YOUNG * asked_s or asked_s >= within_s
+
+    async def changed(self) -> None:
+        """Return when it may have become time to make way."""
+        if self.leaving.is_set():
+            await asyncio.sleep(LOOK_S)
+        else:
+            await self.leaving.wait()
 
     async def makes_way(self, link: Link, stream: Stream, within_s: float) -> bool:
         """Let the running letters end, so that the closing gives the queue to its owner; False: not now."""

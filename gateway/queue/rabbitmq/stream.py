@@ -57,7 +57,7 @@ class RabbitLetter:
         """Say that work on it begins; False where it is lost, or may be another daemon's by now."""
         if self.lost or not self.stream.is_proven():
             return False
-        self.stream.begun.add(self.tag)
+        self.stream.begin(self)
         return True
 
     def rest(self) -> None:
@@ -128,7 +128,8 @@ class Stream:
         self.box, self.queue = box, queue
         self.window, self.stalled = window, asyncio.Event()
         self.live, self.is_proven = live, is_proven
-        self.begun: set[int] = set()
+        # By tag, when work on each letter began that did not end.
+        self.begun: dict[int, float] = {}
         self.declined = 0
         self._declined_cost = 0
         self._buffer, self._channel, self._bytes_held = buffer, channel, bytes_held
@@ -212,6 +213,15 @@ class Stream:
         self._bytes_held.add(self, -cost_of(letter.body))
         self._ended_work(letter)
 
+    def begin(self, letter: RabbitLetter) -> None:
+        """Note that work on one of its letters begins."""
+        self.begun.setdefault(letter.tag, self._clock())
+
+    @property
+    def running_s(self) -> float:
+        """For how long the letter that began first has been worked on; 0 while none is."""
+        return self._clock() - min(self.begun.values()) if self.begun else 0.0
+
     def rest(self, letter: RabbitLetter) -> None:
         """Wait no longer for one of its letters when the queue is handed over."""
         if letter.tag in self.begun and not letter.settled:
@@ -219,7 +229,7 @@ class Stream:
             self._ended_work(letter)
 
     def _ended_work(self, letter: RabbitLetter) -> None:
-        self.begun.discard(letter.tag)
+        self.begun.pop(letter.tag, None)
         if not self.begun:
             self._idle.set()
 

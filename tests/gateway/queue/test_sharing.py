@@ -10,6 +10,7 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from gateway.errors import LetterLost, MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter
+from gateway.queue.rabbitmq import roster, share
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.topology import Names, partition_of
 from gateway.testing_posts import ADA, collect, ids, post, put_all
@@ -21,8 +22,9 @@ from tests.support.until import until
 
 PARTITIONS = 16
 CHATS = [f"web:{number}" for number in range(60)]
-# A chat of another of four partitions than Ada's.
+# A chat of another of four partitions than Ada's, and one of the same.
 OTHER = next(key for key in CHATS if partition_of(slot_of(key), 4) != partition_of(slot_of(ADA), 4))
+BESIDE = next(key for key in CHATS if partition_of(slot_of(key), 4) == partition_of(slot_of(ADA), 4))
 ALL = {partition_of(slot_of(key), PARTITIONS) for key in CHATS}
 
 
@@ -63,10 +65,46 @@ async def shared_out(daemons: list[Daemon]) -> None:
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_a_long_turn_keeps_no_other_chat_waiting(
+    broker: Broker, broker_name: str, queue_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that joins waits for its share while a turn runs there for minutes, and the others are served."""
+    monkeypatch.setattr(roster, "SETTLED_BEATS", 0)
+    first, owner = sharers(2, partition_of(slot_of(ADA), 4))
+    options = {"queue_type": queue_type}
+    async with (
+        opened(broker.url, broker_name, daemon=first, **options) as one,
+        one.take(INBOUND) as letters,
+        opened(broker.url, broker_name, daemon=owner, **options) as other,
+    ):
+        await put_all(one, ADA, 1)
+        (long,) = await collect(letters, 1)
+        assert long.begin()
+        async with other.take(INBOUND) as rest:
+            # Asked to make way it works on no chat alone any more, nor does the other.
+            await until(lambda: not one.serves(ADA))
+            for number in range(12):
+                await one.put(post(BESIDE, number))
+                (letter,) = await collect(letters, 1)
+                assert letter.begin()
+                await asyncio.sleep(0.3)
+                await one.settle(letter)
+            assert not long.lost
+            assert not other.serves(ADA)
+
+            await one.settle(long)
+            await until(lambda: other.serves(ADA))
+            await one.put(post(BESIDE, "next"))
+            assert ids(await collect(rest, 1)) == [f"{BESIDE}#next"]
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_a_partition_moves_when_its_running_letters_ended(
-    broker: Broker, broker_name: str, queue_type: str
+    broker: Broker, broker_name: str, queue_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that joins is given its share: what was begun is settled where it runs, the rest comes in order."""
+    # Whatever runs is young enough to be waited for.
+    monkeypatch.setattr(share, "YOUNG", 1e9)
     first, owner = sharers(2, partition_of(slot_of(ADA), 4))
     options = {"queue_type": queue_type}
     async with (
@@ -203,10 +241,13 @@ async def test_who_starts_together_shares_out_before_it_takes(broker: Broker, br
         await put_all(one, ADA, 3)
         await put_all(one, OTHER, 3)
         taken = dict[str, list[Letter]]()
+        # What one of them holds when it leaves comes to the other.
+        together = asyncio.Barrier(2)
 
         async def take(name: str, mailbox: RabbitMailbox) -> None:
             async with mailbox.take(INBOUND) as letters:
                 taken[name] = await collect(letters, 3)
+                await together.wait()
 
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             tasks.create_task(take(first, one))
