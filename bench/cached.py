@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.place import folder, place, transcript
+from bench.place import Place, folder, place, transcript
 from bench.row import Row, median, times_slower
 from session.transcript.key import SessionKey
 from tests.support import peers
@@ -72,29 +73,42 @@ async def _ours(workspace: Path) -> int:
         return resident_bytes() - before
 
 
+@dataclass
+class _Full:
+    """A place whose cache is full: more chats write in turn than it has room for."""
+
+    here: Place
+    chats: int
+    turns: int = 0
+    samples: list[float] = field(default_factory=list)
+
+    async def turn(self) -> None:
+        """Run the next chat's turn, and note the seconds that it took."""
+        chat = self.turns % self.chats
+        began = time.perf_counter()
+        await self.here.turn(_key(chat), f"m{self.turns}", "hello")
+        self.samples.append(time.perf_counter() - began)
+        self.turns += 1
+
+
 async def _full(home: Path) -> tuple[list[float], list[float]]:
     """Return the seconds of turns in a full cache of few chats, and of many: each chat has to be read."""
     async with place(home / "one") as probe:
         await probe.turn(_key(0), "probe", "hello")
         each = probe.store.cached_bytes()
-    found: tuple[list[float], list[float]] = ([], [])
     async with (
         place(home / "few", cache_bytes=FEW * each) as few,
         place(home / "many", cache_bytes=MANY * each) as many,
     ):
-        for number, here in ((FEW, few), (MANY, many)):
-            for chat in range(int(number * TOO_MANY)):
-                await here.turn(_key(chat), f"c{chat}", "hello")
-        turns = {id(few): 0, id(many): 0}
+        both = [_Full(few, int(FEW * TOO_MANY)), _Full(many, int(MANY * TOO_MANY))]
+        for full in both:
+            for chat in range(full.chats):
+                await full.here.turn(_key(chat), f"c{chat}", "hello")
         for _ in range(ROUNDS):
-            for number, here, samples in ((FEW, few, found[0]), (MANY, many, found[1])):
+            for full in both:
                 for _ in range(TURNS):
-                    chat = turns[id(here)] % int(number * TOO_MANY)
-                    began = time.perf_counter()
-                    await here.turn(_key(chat), f"m{turns[id(here)]}", "hello")
-                    samples.append(time.perf_counter() - began)
-                    turns[id(here)] += 1
-    return found
+                    await full.turn()
+    return both[0].samples, both[1].samples
 
 
 def resident_bytes() -> int:

@@ -201,6 +201,8 @@ class Wait:
 class Fence:
     """The lock of one stem, for one process (``owner``). Used from threads, never on the event loop."""
 
+    __slots__ = ("_freeze_s", "_peeked", "_read", "kept", "layout", "name", "owner", "stem")
+
     def __init__(
         self,
         layout: Layout,
@@ -211,8 +213,7 @@ class Fence:
         kept: OpenFiles | None = None,
     ) -> None:
         """Touch nothing yet; with ``kept``, the key's lock and transcript stay open between two jobs."""
-        self.path = layout.lock(stem)
-        self.name, self._folder = str(self.path), str(self.path.parent)
+        self.name = str(layout.lock(stem))
         self.owner = owner
         self.layout = layout
         self.stem = stem
@@ -220,7 +221,16 @@ class Fence:
         self.kept = kept
         self._read: tuple[bytes, LockRecord] = (b"", LockRecord())
         self._peeked: tuple[Seen | None, LockRecord] = (None, LockRecord())
-        self.mark = temp_mark(stem)
+
+    @property
+    def path(self) -> Path:
+        """The lock file; made when asked for: it takes three times the memory of its name."""
+        return Path(self.name)
+
+    @property
+    def mark(self) -> str:
+        """What the temporary files of the stem's writers are named by."""
+        return temp_mark(self.stem)
 
     def temp(self, folder: Path, epoch: int) -> Path:
         """Name the temporary file that only a writer with this epoch uses."""
@@ -229,7 +239,7 @@ class Fence:
     @property
     def leases(self) -> bool:
         """Whether another machine may hold the lock that we believe to hold."""
-        return locks_are_leases(self._folder)
+        return locks_are_leases(self.name.rpartition(os.sep)[0])
 
     @property
     def taking(self) -> Taking:

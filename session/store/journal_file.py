@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 
 from durable import make_folder, write_all
 from session.disk.layout import Layout, Seen, append_whole, read_file, seen, sync_or_cut
@@ -20,11 +21,12 @@ from session.transcript.journal_lines import Entry
 class JournalFile:
     """One journal: what it says, and how an entry is added. One job at a time, as with the transcript."""
 
+    __slots__ = ("_clock", "_fence", "_keep", "_key", "_name", "_seen", "_unread", "state")
+
     def __init__(
         self, layout: Layout, stem: str, key: str, *, fence: Fence, clock: Callable[[], datetime]
     ) -> None:
-        self.path = layout.journal(stem)
-        self._name = str(self.path)
+        self._name = str(layout.journal(stem))
         self.state = JournalState()
         self._key = key
         self._fence = fence
@@ -32,6 +34,11 @@ class JournalFile:
         self._seen: Seen | None = None
         self._unread = True
         self._keep = 0
+
+    @property
+    def path(self) -> Path:
+        """The file; made when asked for: it takes three times the memory of its name."""
+        return Path(self._name)
 
     @property
     def is_read(self) -> bool:
@@ -87,7 +94,7 @@ class JournalFile:
     def open(self) -> Iterator[int | None]:
         """Open the journal, before the lock is taken; None where there is none yet."""
         try:
-            fd: int | None = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            fd: int | None = os.open(self._name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
             fd = None
         except OSError as error:
@@ -106,7 +113,7 @@ class JournalFile:
         """
         opened = None if fd is None else seen(fd)
         # Another process may have written or replaced it since, and what is known of it would be too little.
-        if self._unread or not opened == self._seen == seen(self.path):
+        if self._unread or not opened == self._seen == seen(self._name):
             self._unread = True
             self.refresh()
             raise Changed

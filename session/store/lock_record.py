@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ def read_record(raw: bytes, name: str) -> LockRecord:
     key, owner, renew = body.get("key"), body.get("owner"), body.get("renew", [])
     return LockRecord(
         key if isinstance(key, str) else None,
-        owner if isinstance(owner, str) else "",
+        # One process owns nearly all locks that it reads.
+        sys.intern(owner) if isinstance(owner, str) else "",
         epoch if type(epoch) is int else int(time.time()),
         tuple(item for item in renew if type(item) is int) if isinstance(renew, list) else (),
     )

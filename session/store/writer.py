@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ulid import ULID
@@ -46,20 +47,37 @@ class TranscriptWriter:
     One job at a time: the caller serialises them. What it holds may be read from the loop at any moment.
     """
 
+    __slots__ = (
+        "_kept",
+        "_name",
+        "_seen",
+        "_unread",
+        "clock",
+        "fence",
+        "key",
+        "layout",
+        "stem",
+        "transcript",
+    )
+
     def __init__(
         self, layout: Layout, stem: str, key: SessionKey, *, fence: Fence, clock: Callable[[], datetime]
     ) -> None:
         self.layout = layout
         self.stem = stem
         self.key = key
-        self.path = layout.transcript(stem)
-        self._name = str(self.path)
+        self._name = str(layout.transcript(stem))
         self._kept = fence.kept
         self.fence = fence
         self.clock = clock
         self.transcript = self._empty()
         self._seen: Seen | None = None
         self._unread = True
+
+    @property
+    def path(self) -> Path:
+        """The file; made when asked for: it takes three times the memory of its name."""
+        return Path(self._name)
 
     def _empty(self) -> Transcript:
         now = self.clock()

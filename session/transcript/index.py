@@ -21,7 +21,7 @@ from session.transcript.lines import walk
 # How a writer may spell an ASCII character that needs no escape.
 _SPELLED = re.compile(rb"\\u00[2-7]")
 # What an id takes: its text, its place in the dict, its first and its final line.
-_ID_COST = 150
+_ID_COST = 130
 # A number beyond it counts as 0.
 _MAX = 1e15
 

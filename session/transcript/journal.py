@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -79,6 +78,21 @@ class _Base:
 class JournalState:
     """What a journal's entries say; grows entry by entry. Pure: times come in, nothing is written."""
 
+    __slots__ = (
+        "_ages",
+        "_bases",
+        "_chosen",
+        "_known",
+        "_old_bytes",
+        "_reopened",
+        "_said",
+        "_told",
+        "_top",
+        "_tries",
+        "agent",
+        "size",
+    )
+
     def __init__(self) -> None:
         self._tries: dict[str, Tries] = {}
         self._known: dict[str, Known] = {}
@@ -93,7 +107,8 @@ class JournalState:
         self._chosen: Entry = {}
         # The highest number that any entry names.
         self._top = 0
-        self._ages: deque[tuple[datetime, int]] = deque()
+        # Most chats have no entry, and an empty deque takes 760 bytes.
+        self._ages: list[tuple[datetime, int]] = []
         self._old_bytes = 0
         self.size = 0
 
@@ -232,8 +247,11 @@ class JournalState:
 
     def overgrown(self, now: datetime) -> bool:
         """Say whether the file is large and most of it no longer needed."""
-        while self._ages and now - self._ages[0][0] > KEPT:
-            self._old_bytes += self._ages.popleft()[1]
+        old = 0
+        while old < len(self._ages) and now - self._ages[old][0] > KEPT:
+            self._old_bytes += self._ages[old][1]
+            old += 1
+        del self._ages[:old]
         return self.size > REWRITE_BYTES and self._old_bytes * 2 > self.size
 
     def pruned(self, entries: list[Entry], now: datetime, place: SessionPlace) -> list[Entry]:

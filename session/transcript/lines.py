@@ -12,8 +12,8 @@ from session.errors import StoreError
 
 HOT_BYTES = 2**21
 BLOCK_BYTES = 2**18
-# What an object of bytes takes beside its bytes.
-_LINE_COST = 64
+# What a line takes beside its bytes: the head of its object, the end of its place, its entry in a list.
+LINE_COST = 56
 
 
 class HeldFile:
@@ -127,7 +127,7 @@ class Lines(Sequence[bytes]):
     def append(self, raw: bytes) -> None:
         """Take in a line that now stands at the end of the file."""
         self._hot[1].append(raw)
-        self._hot_bytes += len(raw) + _LINE_COST
+        self._hot_bytes += len(raw) + LINE_COST
         self._starts.append(self._end)
         self._end += len(raw) + 1
         if self._hot_bytes > self._max_hot_bytes:
@@ -197,7 +197,7 @@ class Lines(Sequence[bytes]):
         return self._starts[at] if at < len(self._starts) else self._end
 
     def _take_hot(self, first: int, lines: list[bytes]) -> None:
-        self._hot_bytes = sum(map(len, lines)) + _LINE_COST * len(lines)
+        self._hot_bytes = sum(map(len, lines)) + LINE_COST * len(lines)
         self._hot = (first, lines)
 
     def _read(self, first: int, stop: int) -> list[bytes]:

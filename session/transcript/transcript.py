@@ -25,7 +25,7 @@ from session.transcript.line import (
     stamp,
     whole_lines,
 )
-from session.transcript.lines import Lines
+from session.transcript.lines import LINE_COST, Lines
 from session.transcript.rescue import rescue, too_deep
 from session.transcript.torn_append import torn_append
 
@@ -169,7 +169,7 @@ class Transcript:
         self.messages.append(bytes(memoryview(raw)))
         self.index.add(len(self.messages) - 1, line)
         if not isinstance(self.messages, Lines):
-            self.line_bytes += len(raw) + 64
+            self.line_bytes += len(raw) + LINE_COST
 
     def head(
         self, *, now: datetime, inner: Mapping[str, Any] | None = None, offset: int | None = None
@@ -253,7 +253,7 @@ def parse(data: bytes, *, stem: str) -> Transcript:
         transcript.keep, transcript.open_end = transcript.size, False
     transcript.last_consolidated = _offset_in_force(transcript)
     _convert_records(transcript)
-    transcript.line_bytes = len(plain) + 64 * len(transcript.messages)
+    transcript.line_bytes = len(plain) + LINE_COST * len(transcript.messages)
     return transcript
 
 
