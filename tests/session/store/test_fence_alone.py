@@ -242,6 +242,18 @@ def test_the_names_of_temporary_files_are_those_of_the_stem() -> None:
     assert len(marks) == 3
 
 
+def test_a_temporary_file_is_named_by_stem_and_epoch(layout: Layout, tmp_path: Path) -> None:
+    """What another chat's writer left in the same folder is not taken for one of its own."""
+    assert fence(layout).temp(tmp_path, 7) == tmp_path / f".{temp_mark(STEM)}.7.tmp"
+
+
+def test_whether_locks_hold_is_asked_of_the_folder_that_they_lie_in(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence_module, "locks_are_leases", lambda folder: folder == str(layout.keys))
+    assert fence(layout).leases
+
+
 def test_a_lock_that_cannot_be_let_go_of_is_closed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which lets go of it in any case; the error is told."""
 

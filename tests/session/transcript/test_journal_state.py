@@ -67,6 +67,17 @@ def test_a_journal_is_overgrown_once_most_of_a_large_one_is_old() -> None:
     assert not overgrown(half + 1, half, AT + KEPT)
 
 
+def test_a_journal_whose_entries_are_all_old_is_overgrown_and_each_counts_once() -> None:
+    later, large = AT + KEPT + SECOND, JournalState()
+    large.take(entry("end"), REWRITE_BYTES + 1)
+    assert large.overgrown(later)
+
+    half_old = JournalState()
+    half_old.take(entry("end"), REWRITE_BYTES // 2)
+    half_old.take(entry("end", at=AT + SECOND), REWRITE_BYTES // 2 + 1)
+    assert [half_old.overgrown(later) for _ in range(3)] == [False] * 3
+
+
 def test_a_notice_that_ended_an_id_is_remembered_by_what_it_was_about() -> None:
     state = state_of(
         entry("end", "a", kind="notice", reason="quota", about="turns"),
