@@ -126,9 +126,13 @@ def take_over(
                 if (other := _next_of(taking, temp, gone)) is not None:
                     taking.remove_temps(other)
                     gone.append(other)
-                    temp.unlink()
+                    discard(temp)
                     continue
-            temp.rename(taking.path)
+            try:
+                temp.rename(taking.path)
+            except FileNotFoundError as error:
+                # Whoever takes over from us has taken it away.
+                raise Fenced("another process took this conversation over") from error
             # A copy of the descriptor shares the open file, and with it the lock.
             ours = opened(os.dup(fd))
         try:

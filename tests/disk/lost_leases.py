@@ -97,8 +97,8 @@ def _check_unchanged(op: str, before: Mapping[str, bytes], after: Mapping[str, b
             raise Broken(f"the old owner changed {name}: {before.get(name)!r} {after.get(name)!r}")
 
 
-def check_lines(files: Mapping[str, bytes]) -> None:
-    """Read transcripts and journals as strictly as any reader may.
+def check_lines(files: Mapping[str, bytes], found: Mapping[str, bytes] | None = None) -> None:
+    """Read transcripts and journals as strictly as any reader may; as they were ``found`` they may be torn.
 
     Raises:
         Broken: a line stands within another, or twice.
@@ -109,13 +109,16 @@ def check_lines(files: Mapping[str, bytes]) -> None:
         if not name.endswith((".jsonl", ".log")):
             continue
         if not data.endswith(b"\n"):
-            raise Broken(f"{name} ends within a line")
+            if data != (found or {}).get(name):
+                raise Broken(f"{name} ends within a line")
+            # Nobody wrote to it, or the first write had cut its tail.
+            data = data[: data.rfind(b"\n") + 1]
         try:
-            found = [json.loads(raw) for raw in data.splitlines()][1:]
+            whole = [json.loads(raw) for raw in data.splitlines()][1:]
         except ValueError as error:
             raise Broken(f"{name} has a line that nobody can read: {error}") from error
         if name.endswith(".jsonl"):
-            said = [(line["message_id"], line["role"]) for line in found if line.get("message_id")]
+            said = [(line["message_id"], line["role"]) for line in whole if line.get("message_id")]
             sessions.setdefault(parse(data, stem=STEM).session_id, said)
     counts = Counter(each for said in sessions.values() for each in said)
     if twice := [each for each, count in counts.items() if count > 1]:
@@ -123,12 +126,13 @@ def check_lines(files: Mapping[str, bytes]) -> None:
 
 
 def ids(files: Mapping[str, bytes]) -> list[str]:
-    """Return the ids of all turns."""
+    """Return the ids of all turns that stand there whole."""
     found = [
         json.loads(raw)
         for name, data in files.items()
         if name.endswith(".jsonl")
-        for raw in data.splitlines()
+        for raw in data.splitlines(keepends=True)
+        if raw.endswith(b"\n")
     ]
     return [line["message_id"] for line in found if line.get("role") == "user"]
 
@@ -162,6 +166,7 @@ async def interleaved(
     """
     ops = [dice.choice([op for op in OPS if op not in _CLEARS]) for _ in nurseries]
     furnish(machines["a"] / folder, ops[0])
+    found = machines.look("c", folder)
     told, stopped, promised = [folder], [], ["old"] * (ops[0] != "create")
     for (name, nursery), op in zip(nurseries.items(), ops, strict=True):
         at, who = dice.randint(0, 45), f"of-{name}"
@@ -180,7 +185,7 @@ async def interleaved(
     try:
         promised += await _among(machines, folder, stopped, dice)
         files = machines.look("c", folder)
-        check_lines(files)
+        check_lines(files, found)
     except Broken as error:
         raise Broken(f"{told}: {error}") from error
     if lost := [id_ for id_ in promised if id_ not in ids(files)]:

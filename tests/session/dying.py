@@ -41,7 +41,7 @@ async def victim(module: str, folder: Path, *more: str) -> int:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return await process.wait()
     finally:
         if process.returncode is None:

@@ -82,7 +82,8 @@ async def child(op: str, workspace: Path, trap: Trap, *, owner: str = "", who: s
         first = session.session_id
         if op == "reopen":
             await session.end()
-            await session.append(lines("middle"))
+            # Two may do so, each with a turn of its own.
+            await session.append(lines("middle" if who == "child" else f"middle-{who}"))
         for number in range(OVERGROWN if op == "rewrite" else 0):
             await session.journal.conclude(f"long-{number}", "command", text="x" * 20_000)
         now, trap.armed = NOW, True

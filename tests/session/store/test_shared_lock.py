@@ -75,6 +75,24 @@ def test_who_finds_another_about_to_take_over_takes_over_from_that_one(layout: L
     assert not list(layout.keys.glob("*.tmp"))
 
 
+def test_who_is_overtaken_on_the_way_is_told_so(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its temporary file is taken away before it could be renamed: no fault of the disk."""
+    leave(layout, LockRecord(KEY, THERE, 7))
+    looked = shared_lock._next_of
+
+    def overtaken(taking: shared_lock.Taking, temp: Path, gone: list[int]) -> int | None:
+        found = looked(taking, temp, gone)
+        monkeypatch.setattr(shared_lock, "_next_of", looked)
+        assert claim(fence(layout, "third.1:1:D")) > 7
+        return found
+
+    monkeypatch.setattr(shared_lock, "_next_of", overtaken)
+    with pytest.raises(Fenced):
+        shared_lock.take_over(fence(layout, HERE).taking, stored(layout), key=KEY, owner=HERE, foreign=True)
+    assert stored(layout).owner == "third.1:1:D"
+    assert list(layout.keys.glob(".*.tmp")) == []
+
+
 def test_a_machine_of_ones_own_that_was_about_to_take_over_is_renewed_behind_as_well(layout: Layout) -> None:
     """The one before is dead, but of this one nobody knows."""
     paths = fill(layout)
