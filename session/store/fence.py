@@ -33,7 +33,7 @@ from durable import (
 from session.disk.file_system import locks_are_leases
 from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, seen
 from session.errors import Fenced, StoreError
-from session.store.lock_record import LockRecord, read_record, temp_mark, write_record
+from session.store.lock_record import LockPlace, LockRecord, read_record, temp_mark, write_record
 from session.store.settling import renew_files, settle_files
 from session.store.shared_lock import Taking, alone_in, is_still, look_anew, machine_of, take_over
 
@@ -198,10 +198,10 @@ class Wait:
     abort: threading.Event = field(default_factory=threading.Event)
 
 
-class Fence:
+class Fence(LockPlace):
     """The lock of one stem, for one process (``owner``). Used from threads, never on the event loop."""
 
-    __slots__ = ("_freeze_s", "_peeked", "_read", "kept", "layout", "name", "owner", "stem")
+    __slots__ = ("_freeze_s", "_peeked", "_read", "kept", "layout", "owner")
 
     def __init__(
         self,
@@ -213,28 +213,13 @@ class Fence:
         kept: OpenFiles | None = None,
     ) -> None:
         """Touch nothing yet; with ``kept``, the key's lock and transcript stay open between two jobs."""
-        self.name = str(layout.lock(stem))
+        super().__init__(layout.lock(stem), stem)
         self.owner = owner
         self.layout = layout
-        self.stem = stem
         self._freeze_s = freeze_s
         self.kept = kept
         self._read: tuple[bytes, LockRecord] = (b"", LockRecord())
         self._peeked: tuple[Seen | None, LockRecord] = (None, LockRecord())
-
-    @property
-    def path(self) -> Path:
-        """The lock file; made when asked for: it takes three times the memory of its name."""
-        return Path(self.name)
-
-    @property
-    def mark(self) -> str:
-        """What the temporary files of the stem's writers are named by."""
-        return temp_mark(self.stem)
-
-    def temp(self, folder: Path, epoch: int) -> Path:
-        """Name the temporary file that only a writer with this epoch uses."""
-        return folder / f".{self.mark}.{epoch}.tmp"
 
     @property
     def leases(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a lock file says: whose conversation it is, who wrote last, and how often it changed hands."""
+"""A lock file: where it lies, whose conversation it says it is, who wrote last, how often it moved on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from durable import check_version
@@ -24,6 +25,29 @@ class LockRecord:
     owner: str = ""
     epoch: int = 0
     renew: tuple[int, ...] = ()
+
+
+class LockPlace:
+    """Where the lock of a stem lies, and how the temporary files of its writers are named."""
+
+    __slots__ = ("name", "stem")
+
+    def __init__(self, path: Path, stem: str) -> None:
+        self.name, self.stem = str(path), stem
+
+    @property
+    def path(self) -> Path:
+        """The lock file; made when asked for: it takes three times the memory of its name."""
+        return Path(self.name)
+
+    @property
+    def mark(self) -> str:
+        """What the temporary files of the stem's writers are named by."""
+        return temp_mark(self.stem)
+
+    def temp(self, folder: Path, epoch: int) -> Path:
+        """Name the temporary file that only a writer with this epoch uses."""
+        return folder / f".{self.mark}.{epoch}.tmp"
 
 
 def read_record(raw: bytes, name: str) -> LockRecord:

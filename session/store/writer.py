@@ -48,16 +48,8 @@ class TranscriptWriter:
     """
 
     __slots__ = (
-        "_kept",
-        "_name",
-        "_seen",
-        "_unread",
-        "clock",
-        "fence",
-        "key",
-        "layout",
-        "stem",
-        "transcript",
+        *("_kept", "_name", "_seen", "_unread", "clock"),
+        *("fence", "key", "layout", "stem", "transcript"),
     )
 
     def __init__(

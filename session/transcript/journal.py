@@ -79,18 +79,8 @@ class JournalState:
     """What a journal's entries say; grows entry by entry. Pure: times come in, nothing is written."""
 
     __slots__ = (
-        "_ages",
-        "_bases",
-        "_chosen",
-        "_known",
-        "_old_bytes",
-        "_reopened",
-        "_said",
-        "_told",
-        "_top",
-        "_tries",
-        "agent",
-        "size",
+        *("_ages", "_bases", "_chosen", "_known", "_old_bytes", "_reopened"),
+        *("_said", "_told", "_top", "_tries", "agent", "size"),
     )
 
     def __init__(self) -> None:
@@ -247,10 +237,8 @@ class JournalState:
 
     def overgrown(self, now: datetime) -> bool:
         """Say whether the file is large and most of it no longer needed."""
-        old = 0
-        while old < len(self._ages) and now - self._ages[old][0] > KEPT:
-            self._old_bytes += self._ages[old][1]
-            old += 1
+        old = next((n for n, (at, _) in enumerate(self._ages) if now - at <= KEPT), len(self._ages))
+        self._old_bytes += sum(size for _, size in self._ages[:old])
         del self._ages[:old]
         return self.size > REWRITE_BYTES and self._old_bytes * 2 > self.size
 
