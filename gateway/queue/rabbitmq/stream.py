@@ -128,7 +128,7 @@ class Stream:
         self.box, self.queue = box, queue
         self.window, self.stalled = window, asyncio.Event()
         self.live, self.is_proven = live, is_proven
-        # By tag, when work on each letter began that did not end.
+        # By tag, when work on each letter began that did not end; the earliest first.
         self.begun: dict[int, float] = {}
         self.declined = 0
         self._declined_cost = 0
@@ -220,7 +220,7 @@ class Stream:
     @property
     def running_s(self) -> float:
         """For how long the letter that began first has been worked on; 0 while none is."""
-        return self._clock() - min(self.begun.values()) if self.begun else 0.0
+        return self._clock() - next(iter(self.begun.values())) if self.begun else 0.0
 
     def rest(self, letter: RabbitLetter) -> None:
         """Wait no longer for one of its letters when the queue is handed over."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from aio_pika.abc import AbstractIncomingMessage
@@ -64,19 +65,27 @@ async def shared_out(daemons: list[Daemon]) -> None:
     await until(even, 60)
 
 
+@asynccontextmanager
+async def before_it_joins(
+    url: str, name: str, queue_type: str
+) -> AsyncIterator[tuple[RabbitMailbox, AsyncIterator[Letter], RabbitMailbox]]:
+    """Yield a mailbox, what it takes, and the one that owns Ada's partition once it takes as well."""
+    first, owner = sharers(2, partition_of(slot_of(ADA), 4))
+    async with (
+        opened(url, name, daemon=first, queue_type=queue_type) as one,
+        one.take(INBOUND) as letters,
+        opened(url, name, daemon=owner, queue_type=queue_type) as other,
+    ):
+        yield one, letters, other
+
+
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_a_long_turn_keeps_no_other_chat_waiting(
     broker: Broker, broker_name: str, queue_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that joins waits for its share while a turn runs there for minutes, and the others are served."""
     monkeypatch.setattr(roster, "SETTLED_BEATS", 0)
-    first, owner = sharers(2, partition_of(slot_of(ADA), 4))
-    options = {"queue_type": queue_type}
-    async with (
-        opened(broker.url, broker_name, daemon=first, **options) as one,
-        one.take(INBOUND) as letters,
-        opened(broker.url, broker_name, daemon=owner, **options) as other,
-    ):
+    async with before_it_joins(broker.url, broker_name, queue_type) as (one, letters, other):
         await put_all(one, ADA, 1)
         (long,) = await collect(letters, 1)
         assert long.begin()
@@ -105,13 +114,7 @@ async def test_a_partition_moves_when_its_running_letters_ended(
     """One that joins is given its share: what was begun is settled where it runs, the rest comes in order."""
     # Whatever runs is young enough to be waited for.
     monkeypatch.setattr(share, "YOUNG", 1e9)
-    first, owner = sharers(2, partition_of(slot_of(ADA), 4))
-    options = {"queue_type": queue_type}
-    async with (
-        opened(broker.url, broker_name, daemon=first, **options) as one,
-        one.take(INBOUND) as letters,
-        opened(broker.url, broker_name, daemon=owner, **options) as other,
-    ):
+    async with before_it_joins(broker.url, broker_name, queue_type) as (one, letters, other):
         names = await put_all(one, ADA, 5)
         taken = await collect(letters, 5)
         assert one.serves(ADA)
