@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import zlib
 from array import array
 from bisect import bisect_left
@@ -20,8 +21,8 @@ from session.transcript.lines import walk
 
 # How a writer may spell an ASCII character that needs no escape.
 _SPELLED = re.compile(rb"\\u00[2-7]")
-# What an id takes: its text, its place in the dict, its first and its final line.
-_ID_COST = 130
+# What an id takes beside its place in the tables: its text, the numbers of its first and its final line.
+_ID_COST = 90
 # A number beyond it counts as 0.
 _MAX = 1e15
 
@@ -209,7 +210,9 @@ class Index:
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
-        return _ID_COST * len(self._starts) + (0 if self._older is None else self._older.weight)
+        # A table grows by leaps, to twice its size: all that are as long leap at once.
+        tables = sys.getsizeof(self._starts) + sys.getsizeof(self.finals)
+        return tables + _ID_COST * len(self._starts) + (0 if self._older is None else self._older.weight)
 
     def snapshot(self) -> Callable[[], Older]:
         """Copy what is known, while nothing grows; what is returned makes one of it, in any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -12,8 +13,8 @@ from session.errors import StoreError
 
 HOT_BYTES = 2**21
 BLOCK_BYTES = 2**18
-# What a line takes beside its bytes: the head of its object, the end of its place, its entry in a list.
-LINE_COST = 56
+# What a line takes beside its bytes: the head of its object, the end of its place.
+LINE_COST = 42
 
 
 class HeldFile:
@@ -147,7 +148,8 @@ class Lines(Sequence[bytes]):
     @property
     def weight(self) -> int:
         """About how many bytes of memory they take."""
-        return self._hot_bytes + self._starts.itemsize * len(self._starts) + self._block_bytes
+        lines = self._hot_bytes + sys.getsizeof(self._hot[1])
+        return lines + sys.getsizeof(self._starts) + self._block_bytes
 
     def snapshot(self) -> tuple[HeldFile, int, bytes, int]:
         """Return file, beginning of the body, starts and end as they are, while nothing grows."""

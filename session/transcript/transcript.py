@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -60,7 +61,7 @@ class Transcript:
         keep: how many of them are whole lines; what follows is a torn tail, or one of NUL bytes.
         open_end: the last record is whole but lacks its newline.
         body_at: where line 2 begins.
-        line_bytes: how much memory the lines take if all are in memory.
+        line_bytes: how much memory the lines take if all are in memory, the list of them apart.
         whole: it was read as a whole since it cannot be read in parts.
         prepared: what is kept of its history for the next request; given up at any time.
     """
@@ -86,7 +87,10 @@ class Transcript:
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
         derived = 0 if self.prepared is None else self.prepared.weight
-        lines = self.messages.weight if isinstance(self.messages, Lines) else self.line_bytes
+        if isinstance(self.messages, Lines):
+            lines = self.messages.weight
+        else:
+            lines = self.line_bytes + sys.getsizeof(self.messages)
         return lines + self.index.weight + derived
 
     @property

@@ -42,12 +42,12 @@ def memory() -> Iterator[Taken]:
         tracemalloc.stop()
 
 
-async def _talk(store: Store, turns: int, *, commands: int) -> None:
+async def _talk(store: Store, turns: int, *, commands: int = 0, first: int = 0) -> None:
     for chat in range(CHATS):
         key = SessionKey(f"telegram:{chat}")
         async with store.open(key) as session:
             lines = []
-            for number in range(turns):
+            for number in range(first, first + turns):
                 id_ = f"{key}:{number}"
                 lines.append(make_line("user", TEXT, AT, message_id=id_))
                 lines.append(make_line("assistant", TEXT, AT, message_id=id_, final=True))
@@ -75,3 +75,18 @@ async def test_a_conversation_is_counted_with_what_it_takes(make: Make, turns: i
 
     assert 0.95 < written.cached_bytes() / grown.bytes < 1.3
     assert 0.95 < read.cached_bytes() / loaded.bytes < 1.3
+
+
+async def test_what_is_counted_leaps_where_a_table_does(make: Make) -> None:
+    """Many chats may be about as long: uncounted, a full cache would take more each time that they leap."""
+    reading, reading_more = make(), make()
+    # A dict of 85 is full, and one of 86 takes twice as much.
+    await _talk(make(), 83)
+    with memory() as before:
+        await _talk(reading, 0)
+    await _talk(make(), 5, first=83)
+    with memory() as after:
+        await _talk(reading_more, 0)
+
+    counted = reading_more.cached_bytes() - reading.cached_bytes()
+    assert 0.95 < counted / (after.bytes - before.bytes) < 1.3
