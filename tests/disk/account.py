@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.model_replies import Seen, since_newest_user
 from tests.support.place import archives, transcript
 
 ID = re.compile(r"\b[a-z]+-\d{5}\b")
+# An answer is set aside as one that may have been sent after so many deaths in its send, or more.
+TRIES = 2
 MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
 ROLES = {"user", "assistant", "tool", "system"}
 
@@ -84,6 +87,7 @@ def check(
     asked: Sequence[Seen],
     kills: Sequence[float],
     refusals: Sequence[tuple[float, float]] = (),
+    unsent: Mapping[str, str] = MappingProxyType({}),
 ) -> Account:
     """Look at transcripts, replies, memory and the model's own count of requests.
 
@@ -96,14 +100,18 @@ def check(
         asked: the requests that the model got.
         kills: when a daemon was dead, by the same clock.
         refusals: from when to when a disk may have refused to store an answer, which is then made anew.
+        unsent: the messages whose answers were set aside, and why.
     """
     account = Account(messages=sum(map(len, sent.values())))
     texts = _replies(account, replies)
     for name, messages in sent.items():
         chat = _read(workspace, stem(name), named)
         account.illegal += chat.illegal
-        _check_chat(account, name, messages, chat, texts)
+        _check_chat(account, name, messages, chat, texts, unsent)
     pauses = [*((kill, kill) for kill in kills), *refusals]
+    for name, reason in unsent.items():
+        if reason != "unknown" or len(kills) < TRIES:
+            account.illegal.append(f"the answer to {name} was set aside: {reason}")
     _check_calls(account, [message for each in sent.values() for message in each], asked, pauses)
     for path in workspace.glob("memory/**/HISTORY.md"):
         _check_history(account, path)
@@ -159,6 +167,7 @@ def _check_chat(
     messages: Sequence[Message],
     chat: _Chat,
     texts: Mapping[str, list[str]],
+    unsent: Collection[str],
 ) -> None:
     lines = chat.lines
     finals = [line for line in lines if line.get("final")]
@@ -176,9 +185,9 @@ def _check_chat(
             )
         elif stopped and told:
             account.twice.append(f"{message.id} was stopped and told {told}")
-        elif not stopped and not told:
+        elif not stopped and not told and message.id not in unsent:
             account.lost.append(f"{message.id} ({message.kind}) has no reply")
-        elif final is not None and not stopped and told[0] != final["content"]:
+        elif told and final is not None and not stopped and told[0] != final["content"]:
             account.twice.append(f"{message.id}: stored {final['content']!r}, told {told[0]!r}")
         others = {one for text in told for one in ID.findall(text)} - {message.id}
         if others:

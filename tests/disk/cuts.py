@@ -210,7 +210,7 @@ class Cuts:
                 await asyncio.wait_for(asyncio.gather(*self._writers), REST_S)
                 until = time.monotonic() + REST_S
                 while True:
-                    account = self._account(people, model)
+                    account = self._account(people, model, await people.unsent())
                     if not account.lost or time.monotonic() > until:
                         break
                     await people.remind(self.sent, account.lost)
@@ -229,7 +229,7 @@ class Cuts:
         finally:
             await self._mount.unmount()
 
-    def _account(self, people: People, model: ModelServer) -> Account:
+    def _account(self, people: People, model: ModelServer, unsent: Mapping[str, str]) -> Account:
         account = check(
             self.workspace,
             sent=self.sent,
@@ -239,6 +239,7 @@ class Cuts:
             asked=model.seen,
             kills=self.harm.kills,
             refusals=self.harm.refusals,
+            unsent=unsent,
         )
         account.twice += made_anew(people.seen_at, model.seen)
         account.illegal += [one for chat in CHATS for one in mingled(self.workspace, people.stem(chat))]

@@ -58,6 +58,14 @@ class OverHttp:
             if answer.status_code == 200:
                 self._note(message.id, answer.json()["kind"], answer.json()["reply"])
 
+    async def parked(self) -> list[dict[str, Any]]:
+        """List the letters that were set aside; there are fewer than fill a page."""
+        answer = await self._client.get(f"{self._url()}/v1/parked")
+        page = answer.raise_for_status().json()
+        assert not page["next"]
+        found: list[dict[str, Any]] = page["parked"]
+        return found
+
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Follow the replies of all chats over every restart."""
@@ -171,6 +179,10 @@ class People:
             each for each in self.platform.updates.values() if each.message == message.id
         ).confirmed:
             await asyncio.sleep(0.05)
+
+    async def unsent(self) -> dict[str, str]:
+        """Return the messages whose letters were set aside, and why: nobody knows whether they were sent."""
+        return {self.named(row["id"].partition("#")[0]): row["reason"] for row in await self._web.parked()}
 
     async def remind(self, sent: Mapping[str, Sequence[Message]], lost: Sequence[str]) -> None:
         """Ask for replies that were told while nobody listened; the platform has heard each.

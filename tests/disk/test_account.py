@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.disk.account import Message, sessions_of
+from tests.disk.account import Message, check, sessions_of
 
 
 def said(*words: str) -> list[Message]:
@@ -26,3 +28,28 @@ def said(*words: str) -> list[Message]:
 )
 def test_the_sessions_that_commands_make(words: list[str], wanted: list[list[int]]) -> None:
     assert sessions_of(said(*words)) == [[f"ann-{number:05d}" for number in ids] for ids in wanted]
+
+
+@pytest.mark.parametrize(
+    ("unsent", "deaths", "broken"),
+    [
+        ({}, 2, ["lost: finn-00001 (stop) has no reply"]),
+        ({"finn-00001": "unknown"}, 2, []),
+        ({"finn-00001": "unknown"}, 1, ["illegal: the answer to finn-00001 was set aside: unknown"]),
+        ({"finn-00001": "refused"}, 2, ["illegal: the answer to finn-00001 was set aside: refused"]),
+    ],
+)
+def test_an_answer_may_be_set_aside_after_deaths_in_its_send(
+    tmp_path: Path, unsent: dict[str, str], deaths: int, broken: list[str]
+) -> None:
+    account = check(
+        tmp_path,
+        sent={"finn": [Message("finn-00001", "stop", "/compact")]},
+        stem=str,
+        named=str,
+        replies=(),
+        asked=(),
+        kills=[1.0] * deaths,
+        unsent=unsent,
+    )
+    assert account.broken == broken
