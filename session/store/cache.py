@@ -13,7 +13,7 @@ from session.transcript.lines import Lines
 from session.transcript.loading import WHOLE_BYTES
 
 # What a key takes that has no message yet: its writers, its fence, line 1, names of files.
-_HELD_COST = 5120
+_HELD_COST = 4608
 # Transcripts that read from an open file while nobody uses them.
 MAX_FILES = 64
 

@@ -140,14 +140,21 @@ class Store:
     async def run(
         self, handle: Handle, job: Callable[[Wait | None], T | WriteThenSync[T]], *, slow: bool = False
     ) -> T:
-        """Run one disk job of a key: beside those of others, or in its own thread where it may take long."""
+        """Run one disk job of a key: beside those of others, or in its own thread where it may take long.
+
+        Raises:
+            StoreError: the disk refused, at whatever step; else what the job does.
+        """
         async with handle.turn:
-            if not slow:
-                # The threads that all keys share must not wait for the lock of one.
-                with contextlib.suppress(Busy):
-                    return await self._threads.start(lambda: job(None))
-            wait = Wait()
-            return await start_thread(lambda: job(wait), name="disk-slow", abort=wait.abort)
+            try:
+                if not slow:
+                    # The threads that all keys share must not wait for the lock of one.
+                    with contextlib.suppress(Busy):
+                        return await self._threads.start(lambda: job(None))
+                wait = Wait()
+                return await start_thread(lambda: job(wait), name="disk-slow", abort=wait.abort)
+            except OSError as error:
+                raise StoreError(f"the disk refused: {error.strerror}", hint="look at the disk") from error
 
     def beside(self, job: Callable[[], T]) -> DiskJob[T]:
         """Run a short disk job that belongs to no key among those of the keys."""

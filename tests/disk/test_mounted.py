@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import sqlite3
@@ -109,6 +110,38 @@ async def test_a_row_that_was_found_at_the_start_survives_a_cut(disk: Mount) -> 
     again = sqlite3.connect(path)
     assert again.execute("SELECT n FROM numbers").fetchall() == [(7,)]
     again.close()
+
+
+@pytest.mark.parametrize("call", ["make", "rename", "unlink", "write", "sync"])
+async def test_whatever_the_disk_refuses_is_told_as_such(tmp_path: Path, disk: Mount, call: str) -> None:
+    """Of another error a turn would be counted as one that crashed, and its message set aside in the end."""
+    workspace = disk.folder / "w"
+    store = Store(workspace, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(turn("a"))
+    await store.aclose()
+    await disk.unmount()
+    before = disk.saved.read_bytes()
+    told = 0
+    for number in (1, 2, 3, 5, 8):
+        disk.saved.write_bytes(before)
+        await disk.mount("--refuse", f"{call}:{number}:2:ENOSPC")
+        # Another process takes the conversation over, answers, and ends it.
+        store = Store(workspace, zone=UTC)
+        for _ in range(4):
+            with contextlib.suppress(StoreError):
+                async with store.open(ADA) as session:
+                    if session.find("b") is None:
+                        await session.append(turn("b"))
+                    await session.end()
+                    break
+            told += 1
+        else:
+            pytest.fail(f"{call} {number} is never got over")
+        await store.aclose()
+        await disk.unmount()
+    assert told
+    await disk.mount()
 
 
 async def test_what_a_refused_sync_left_is_not_taken_for_stored(tmp_path: Path, disk: Mount) -> None:
