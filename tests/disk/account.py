@@ -118,6 +118,12 @@ def check(
     return account
 
 
+def crashed(log: str) -> list[str]:
+    """Find the turns that took a refusal of the disk for an error of their own, in what a gateway logged."""
+    lines = [line for line in log.splitlines() if '"event":"turn.crashed"' in line]
+    return [f"a turn crashed: {json.loads(line)['exception'][-300:]}" for line in lines]
+
+
 def _replies(account: Account, replies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for reply in replies:

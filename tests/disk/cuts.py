@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.disk.account import Account, Message, check
+from tests.disk.account import Account, Message, check, crashed
 from tests.disk.feed import CHATS, People
 from tests.disk.mount import Mount, why_not
 from tests.support import harness, prepared
@@ -220,7 +220,7 @@ class Cuts:
             if code != 0:
                 account.illegal.append(f"the last daemon ended with {code}")
             _, verified = await command(self.workspace, "sessions", "verify", "--json", config=self._config)
-            account.illegal += crashed(self.folder / "daemon.log")
+            account.illegal += crashed((self.folder / "daemon.log").read_text())
             # Lines of usage are not synced, by design: a cut may cost some, and tear one.
             found = [row for row in json.loads(verified or "[]") if "state/usage/" not in row["file"]]
             account.illegal += map(str, found)
@@ -263,12 +263,6 @@ def made_anew(seen_at: Mapping[str, float], asked: list[Seen]) -> list[str]:
         if late_s > 0:
             found.append(f"{words[0]} was asked {late_s:.2f} s after its reply was seen")
     return found
-
-
-def crashed(log: Path) -> list[str]:
-    """Find the turns of which a refusal of the disk was taken for an error of their own."""
-    lines = [line for line in log.read_text().splitlines() if '"event":"turn.crashed"' in line]
-    return [f"a turn crashed: {json.loads(line)['exception'][-300:]}" for line in lines]
 
 
 def mingled(workspace: Path, stem: str) -> list[str]:

@@ -29,7 +29,7 @@ from functools import cache
 from pathlib import Path
 
 from session.store.lock_record import temp_mark
-from tests.disk.account import Account, Message, check
+from tests.disk.account import Account, Message, check, crashed
 from tests.disk.feed import People
 from tests.support import harness, prepared
 from tests.support.harness import Daemon
@@ -153,6 +153,7 @@ async def broken_by(fault: Fault, folder: Path) -> Round:
             account = await _at_rest(people, sent, workspace, pause)
             if await second.stop() != 0:
                 account.illegal.append(f"the last daemon ended badly: {second.log.decode()[-500:]}")
+    account.illegal += crashed(first.log.decode(errors="replace"))
     told = log.read_text(errors="replace")
     return Round(account, told.count("(INJECTED)") + ("killed by SIGKILL" in told and "signal" in fault.what))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk.account import Message, check, sessions_of
+from tests.disk.account import Message, check, crashed, sessions_of
 
 
 def said(*words: str) -> list[Message]:
@@ -53,3 +53,8 @@ def test_an_answer_may_be_set_aside_after_deaths_in_its_send(
         unsent=unsent,
     )
     assert account.broken == broken
+
+
+def test_a_turn_that_crashed_is_found_in_the_log() -> None:
+    log = '-- dead\n{"event":"turn.replied"}\n{"event":"turn.crashed","exception":"OSError: full"}\n'
+    assert crashed(log) == ["a turn crashed: OSError: full"]
