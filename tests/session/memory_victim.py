@@ -25,7 +25,7 @@ TARGETS = {
     "strike": "session.background.job_files:JobFiles.strike?kind='consolidate')",
     "ask": "tests.session.memory_victim:Counting.note",
     "write": "tests.session.memory_victim:Counting.write",
-    "renew": "session.store.archived:renew_head",
+    "renew": "session.memory.titles:SessionTitles._write_summary",
     "forget": "session.background.job_files:JobFiles.strike?kind='summary')",
 }
 
