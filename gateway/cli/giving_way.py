@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ NICE: Final = 5
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _SET_DEATH_SIGNAL: Final = 1
 _BROKEN: Final = 70
+_LOOK_S: Final = 0.05
 
 
 def giving_way(work: Callable[[], int], args: argparse.Namespace) -> int:
@@ -33,6 +35,8 @@ def giving_way(work: Callable[[], int], args: argparse.Namespace) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    # Until both know what to do with a Ctrl-C it waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if child == 0:
         _be(work, args, parent)
@@ -43,6 +47,7 @@ def _be(work: Callable[[], int], args: argparse.Namespace, parent: int) -> None:
     """Do the work in the child, which never returns from here."""
     code = _BROKEN
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         stand_behind()
         _die_with(parent)
         code = work()
@@ -59,13 +64,17 @@ def _be(work: Callable[[], int], args: argparse.Namespace, parent: int) -> None:
 
 def _end_of(child: int) -> int:
     """Wait for the child; what ends it by a signal ends this process by the same."""
-    while True:
+    ended = status = 0
+    while not ended:
         try:
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            break
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            # A call that waits for good would miss a Ctrl-C that comes just before it.
+            time.sleep(_LOOK_S)
+            ended, status = os.waitpid(child, os.WNOHANG)
         except KeyboardInterrupt:
             # The terminal tells its own session alone.
             os.kill(child, signal.SIGINT)
+    code = os.waitstatus_to_exitcode(status)
     if code < 0:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

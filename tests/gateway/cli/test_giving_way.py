@@ -14,7 +14,7 @@ import pytest
 from gateway.cli.giving_way import NICE
 
 _VERB = """\
-import argparse, os, signal, sys
+import argparse, os, signal, sys, time
 from gateway.cli.giving_way import giving_way
 
 def work():
@@ -25,6 +25,20 @@ try:
     sys.exit(giving_way(lambda: work(), argparse.Namespace(json=False)))
 except KeyboardInterrupt:
     sys.exit(1)
+"""
+
+# A verb to which it comes as soon as there are two processes.
+_EARLY = """\
+import os, signal
+fork = os.fork
+
+def forked():
+    child = fork()
+    if child:
+        os.kill(os.getpid(), signal.SIGINT)
+    return child
+
+os.fork = forked
 """
 
 
@@ -70,7 +84,7 @@ def test_others_go_before_its_session() -> None:
 )
 def test_it_ends_with_the_verb(number: signal.Signals, code: int) -> None:
     """Whatever ends what a person sees ends the work: nothing goes on unseen."""
-    with verb("signal.pause()") as process:
+    with verb("while True: time.sleep(0.1)") as process:
         pid, _, _ = begun(process)
         work = os.pidfd_open(pid)
         process.send_signal(number)
@@ -87,3 +101,11 @@ def test_what_kills_the_work_kills_the_verb() -> None:
         begun(process)
 
     assert process.returncode == -signal.SIGKILL
+
+
+def test_a_ctrl_c_that_comes_before_the_verb_waits_ends_it() -> None:
+    """Between the two processes and the wait for one of them it was lost, or left the work behind."""
+    script = _EARLY + _VERB.format(work="while True: time.sleep(0.1)")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
+
+    assert done.returncode == 130
