@@ -28,7 +28,7 @@ _ANSWER = "stub: "
 # What a command may be told besides its answer: that it waits, or that too many do.
 _WAITS = re.compile(r"\d+ messages of this chat wait|Your message is kept, ")
 # A letter is set aside as one that may have been sent after so many tries without an outcome, or more.
-_TRIES = 2
+TRIES = 2
 _BREAK = "\n\n"
 
 
@@ -147,5 +147,5 @@ def _set_aside(records: Records, poison: Guarantee, letter: Parked) -> None:
     """An answer is set aside only where nobody can know whether it was sent: its sender was harmed."""
     asked = min((call.at for call in records.calls if call.message == letter.id), default=0.0)
     harms = [harm for harm in records.harms if harm.kind in BETWEEN and harm.ended >= asked]
-    if letter.reason != "unknown" or len(harms) < _TRIES:
+    if letter.reason != "unknown" or len(harms) < TRIES:
         poison.broken.append(f"the answer to {letter.id} is parked: {letter.reason}")

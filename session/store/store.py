@@ -154,7 +154,9 @@ class Store:
                 wait = Wait()
                 return await start_thread(lambda: job(wait), name="disk-slow", abort=wait.abort)
             except OSError as error:
-                raise StoreError(f"the disk refused: {error.strerror}", hint="look at the disk") from error
+                raise StoreError(
+                    f"the disk refused: {error.strerror or error}", hint="look at the disk"
+                ) from error
 
     def beside(self, job: Callable[[], T]) -> DiskJob[T]:
         """Run a short disk job that belongs to no key among those of the keys."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gateway.chaos.pieces import TRIES
 from tests.support.model_replies import Seen, since_newest_user
 from tests.support.place import archives, transcript
 
 ID = re.compile(r"\b[a-z]+-\d{5}\b")
-# An answer is set aside as one that may have been sent after so many deaths in its send, or more.
-TRIES = 2
 MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
 ROLES = {"user", "assistant", "tool", "system"}
 

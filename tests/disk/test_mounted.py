@@ -68,6 +68,17 @@ async def finals(workspace: Path) -> list[bool]:
         await store.aclose()
 
 
+async def left_with_an_answer(disk: Mount) -> Path:
+    """Answer one message, then unmount; return the workspace."""
+    workspace = disk.folder / "w"
+    store = Store(workspace, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(turn("a"))
+    await store.aclose()
+    await disk.unmount()
+    return workspace
+
+
 async def test_what_is_promised_outlasts_a_cut(tmp_path: Path) -> None:
     assert await broken_promises(tmp_path) == []
 
@@ -113,14 +124,9 @@ async def test_a_row_that_was_found_at_the_start_survives_a_cut(disk: Mount) -> 
 
 
 @pytest.mark.parametrize("call", ["make", "rename", "unlink", "write", "sync"])
-async def test_whatever_the_disk_refuses_is_told_as_such(tmp_path: Path, disk: Mount, call: str) -> None:
+async def test_whatever_the_disk_refuses_is_told_as_such(disk: Mount, call: str) -> None:
     """Of another error a turn would be counted as one that crashed, and its message set aside in the end."""
-    workspace = disk.folder / "w"
-    store = Store(workspace, zone=UTC)
-    async with store.open(ADA) as session:
-        await session.append(turn("a"))
-    await store.aclose()
-    await disk.unmount()
+    workspace = await left_with_an_answer(disk)
     before = disk.saved.read_bytes()
     told = 0
     for number in (1, 2, 3, 5, 8):
@@ -144,14 +150,9 @@ async def test_whatever_the_disk_refuses_is_told_as_such(tmp_path: Path, disk: M
     await disk.mount()
 
 
-async def test_what_a_refused_sync_left_is_not_taken_for_stored(tmp_path: Path, disk: Mount) -> None:
+async def test_what_a_refused_sync_left_is_not_taken_for_stored(disk: Mount) -> None:
     """Linux calls pages clean that it could not write: no later sync brings them to the disk."""
-    workspace = disk.folder / "w"
-    store = Store(workspace, zone=UTC)
-    async with store.open(ADA) as session:
-        await session.append(turn("a"))
-    await store.aclose()
-    await disk.unmount()
+    workspace = await left_with_an_answer(disk)
     await disk.mount("--refuse", "append:1:1:EIO")
     store = Store(workspace, zone=UTC)
     async with store.open(ADA) as session:
