@@ -7,9 +7,8 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
 from itertools import islice
 from typing import Any, Protocol
 
@@ -21,8 +20,13 @@ from session.transcript.lines import walk
 
 # How a writer may spell an ASCII character that needs no escape.
 _SPELLED = re.compile(rb"\\u00[2-7]")
-# What an id takes beside its place in the tables: its text, the numbers of its first and its final line.
+# What one of the newest ids takes beside its place in the table: its text, the number of its first line.
 _ID_COST = 90
+# How many of the newest ids are kept by their text at least, and how many that may become. Where there are
+# many it is a share of all: sorting the others anew for each few would cost more the longer a transcript is.
+_NEWEST_IDS = 8
+_NEWEST_IDS_MAX = 32
+_NEWEST_SHARE = 4
 # A number beyond it counts as 0.
 _MAX = 1e15
 
@@ -47,8 +51,7 @@ class Exchange:
 class Older:
     """What is known of the first ``lines`` lines of a big transcript, in few bytes a line.
 
-    ``begins`` holds, sorted, a number for each place where an id may begin: the checksum of the id above, the
-    line below. Two ids may share a checksum, so that only the line itself says whose it is.
+    ``begins`` holds, sorted, a number for each place where an id may begin; see ``begin``.
     """
 
     lines: int = 0
@@ -57,23 +60,13 @@ class Older:
     records: array[int] = field(default_factory=lambda: array("I"))
     totals: Totals = field(default_factory=Totals)
 
-    @property
-    def weight(self) -> int:
-        """How many bytes of memory it takes."""
-        return 8 * len(self.begins) + 4 * (len(self.finals) + len(self.records))
 
-    def candidates(self, id_: str) -> Iterator[int]:
-        """Yield the lines where ``id_`` may begin, oldest first."""
-        sum_ = checksum(id_)
-        at = bisect_left(self.begins, sum_ << 32)
-        while at < len(self.begins) and self.begins[at] >> 32 == sum_:
-            yield self.begins[at] & 0xFFFFFFFF
-            at += 1
+def begin(id_: str, at: int) -> int:
+    """Return 64 bits for line ``at`` as one where an id may begin: the id's checksum above, the line below.
 
-
-def checksum(id_: str) -> int:
-    """Return 32 bits of an id."""
-    return zlib.crc32(id_.encode("utf-8", "surrogatepass"))
+    Two ids may share a checksum, so that only the line itself says whose it is.
+    """
+    return zlib.crc32(id_.encode("utf-8", "surrogatepass")) << 32 | at
 
 
 class _Newest:
@@ -128,26 +121,27 @@ class Derived(Protocol):
 
 
 class Index:
-    """Grows with the transcript; keeps where each id begins, and looks the rest up in the raw lines."""
+    """Grows with the transcript; keeps where each id begins, and looks the rest up in the raw lines.
 
-    __slots__ = ("_messages", "_newest", "_older", "_starts", "_summed", "_totals", "finals", "records")
+    The newest ids are kept by their text, at some 130 bytes each, the others as ``begin`` has them, at 8.
+    """
+
+    __slots__ = ("_begins", "_messages", "_newest", "_starts", "_summed", "_totals", "finals", "records")
 
     def __init__(self, messages: Sequence[bytes], older: Older | None = None) -> None:
         """Know nothing yet, or what ``older`` says of the first lines; it is taken over."""
+        older = Older() if older is None else older
         # Lines that were sent as a reply.
-        self.finals: MutableSequence[int] = []
+        self.finals = older.finals
         # Our own ``role: system`` lines: overlay, undo, note, compact.
-        self.records: MutableSequence[int] = []
+        self.records = older.records
         self._messages = messages
-        # Where each id begins among the lines behind the older ones.
+        # Where each of the newest ids begins.
         self._starts: dict[str, int] = {}
+        # Where each of the others may; replaced, never changed.
+        self._begins = older.begins
         self._newest: _Newest | None = None
-        self._totals = Totals()
-        self._summed = 0
-        self._older = older
-        if older is not None:
-            self.finals, self.records = older.finals, older.records
-            self._totals, self._summed = older.totals, older.lines
+        self._totals, self._summed = older.totals, older.lines
 
     def add(self, at: int, line: Mapping[str, Any]) -> None:
         """Take in message line ``at``; one without ``message_id`` that is no system line may be left out."""
@@ -164,6 +158,8 @@ class Index:
         newest = self._newest
         if role == "user" or self._start(id_) is None:
             self._starts[id_] = at
+            if len(self._starts) > _NEWEST_IDS_MAX:
+                self._fold()
             newest = self._newest = _Newest(id_, at)
         elif newest is not None and (newest.id != id_ or newest.stop != at):
             newest = self._newest = None
@@ -210,29 +206,39 @@ class Index:
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
-        # A table grows by leaps, to twice its size: all that are as long leap at once.
-        tables = sys.getsizeof(self._starts) + sys.getsizeof(self.finals)
-        return tables + _ID_COST * len(self._starts) + (0 if self._older is None else self._older.weight)
+        tables = (self._starts, self._begins, self.finals, self.records)
+        return sum(map(sys.getsizeof, tables)) + _ID_COST * len(self._starts)
 
     def snapshot(self) -> Callable[[], Older]:
         """Copy what is known, while nothing grows; what is returned makes one of it, in any thread."""
-        begins = array("Q") if self._older is None else self._older.begins
-        newer, finals, records = dict(self._starts), array("I", self.finals), array("I", self.records)
+        begins, newer = self._begins, dict(self._starts)
+        finals, records = self.finals[:], self.records[:]
         messages, lines, totals, summed = self._messages, len(self._messages), self._totals, self._summed
 
         def finish() -> Older:
-            more = sorted(checksum(id_) << 32 | at for id_, at in newer.items())
             sums = sum_up(totals, islice(walk(messages, summed), max(lines - summed, 0)))
-            return Older(lines, array("Q", merge(begins, more)), finals, records, sums)
+            return Older(lines, _merged(begins, newer.items()), finals, records, sums)
 
         return finish
+
+    def _fold(self) -> None:
+        """Keep the newest ids by their text alone, once they are a share of all."""
+        if len(self._starts) * _NEWEST_SHARE <= len(self._begins):
+            return
+        folded = len(self._starts) - _NEWEST_IDS
+        self._begins = _merged(self._begins, islice(self._starts.items(), folded))
+        self._starts = dict(islice(self._starts.items(), folded, None))
 
     def _start(self, id_: str) -> int | None:
         """Return where an id begins: at its newest user line, else at its first line."""
         start = self._starts.get(id_)
-        if start is not None or self._older is None:
+        if start is not None:
             return start
-        for at in self._older.candidates(id_):
+        first = begin(id_, 0)
+        for place in range(bisect_left(self._begins, first), len(self._begins)):
+            at = self._begins[place] - first
+            if at >> 32:
+                break
             line = decode(self._messages[at])
             if line.get("message_id") == id_ and (start is None or line.get("role") == "user"):
                 start = at
@@ -298,6 +304,11 @@ class Index:
             )
             self._summed = count
         return self._totals
+
+
+def _merged(begins: array[int], more: Iterable[tuple[str, int]]) -> array[int]:
+    """Return ``begins`` with the places of ``more`` ids, sorted."""
+    return array("Q", sorted([*begins, *sorted(begin(id_, at) for id_, at in more)]))
 
 
 def sum_up(sums: Totals, lines: Iterable[bytes]) -> Totals:

@@ -12,7 +12,7 @@ import orjson
 
 from session.errors import StoreError
 from session.models.totals import Totals
-from session.transcript.index import Older, checksum, copies_behind, spent
+from session.transcript.index import Older, begin, copies_behind, spent
 from session.transcript.line import ROLES
 from session.transcript.lines import pread
 from session.transcript.rescue import too_deep
@@ -86,8 +86,8 @@ class Survey:
             return
         if role == "user" or id_ != self._last_id:
             self._last_id = id_
-            begin = checksum(id_) << 32 | at
-            self._begins[begin >> _SHIFT].append(begin)
+            place = begin(id_, at)
+            self._begins[place >> _SHIFT].append(place)
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self._finals.append(at)
 

@@ -15,7 +15,7 @@ from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.store_place import AT, Make
 
-CHATS = 25
+CHATS = 100
 TEXT = "x" * 90
 # A table of the whole process, as of interned names, may grow in the middle.
 TABLE_BYTES = 200_000
@@ -80,11 +80,13 @@ async def test_a_conversation_is_counted_with_what_it_takes(make: Make, turns: i
 async def test_what_is_counted_leaps_where_a_table_does(make: Make) -> None:
     """Many chats may be about as long: uncounted, a full cache would take more each time that they leap."""
     reading, reading_more = make(), make()
-    # A dict of 85 is full, and one of 86 takes twice as much.
-    await _talk(make(), 83)
+    # A dict of 21 is full, and one of 22 takes twice as much.
+    await _talk(make(), 21)
+    # What the first reading makes once for all is no conversation's.
+    await _talk(make(), 0)
     with memory() as before:
         await _talk(reading, 0)
-    await _talk(make(), 5, first=83)
+    await _talk(make(), 1, first=21)
     with memory() as after:
         await _talk(reading_more, 0)
 

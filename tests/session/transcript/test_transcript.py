@@ -289,8 +289,8 @@ def test_exchange_is_found_by_its_id() -> None:
     assert seen("c") == (3, 5, 4, False)
     assert index.find("z") is None
     assert index.find("") is None
-    assert index.finals == [1, 4]
-    assert index.records == [6]
+    assert list(index.finals) == [1, 4]
+    assert list(index.records) == [6]
 
 
 @pytest.mark.parametrize("id_", ['q"uote', "back\\slash", "ünï", "a/b", "\ud800"])
@@ -314,7 +314,7 @@ def test_stopped_turn_is_final_but_no_reply() -> None:
 
     assert (found := index.find("a")) is not None
     assert found.final == 1
-    assert index.finals == []
+    assert list(index.finals) == []
 
 
 def test_what_is_kept_of_a_line_takes_about_what_is_counted_for_it() -> None:
