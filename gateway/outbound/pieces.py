@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from channels.base import Channel, Rendered
 from channels.message import Attachment, Outbound
+from session.transcript.agent import scopes_below
 
 NONCE_CHARS = 25
 # Never sent, whatever a reply names.
@@ -78,8 +79,8 @@ def _owns(home: Path, folder: Path, path: Path) -> bool:
     inside = (home / folder).resolve()
     if not inside.is_relative_to(home) or not path.is_relative_to(inside):
         return False
-    others = (inside / name for name in ("chats", "people")) if inside == home / "files" else ()
-    return not any(path.is_relative_to(each) for each in others)
+    top = path.relative_to(inside).parts[:1]
+    return not any(name.casefold() in scopes_below(inside) for name in top)
 
 
 def _resolve(attachment: Attachment, workspace: Path, folders: Sequence[Path], max_bytes: int) -> Path | str:

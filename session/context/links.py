@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+from session.transcript.agent import scopes_below
 from session.transcript.attachments import Attachment, open_beneath
 
 MAX_FILES = 10
@@ -29,8 +30,9 @@ def may_link(text: str) -> bool:
 def linked_files(text: str, folder: Path, *, workspace: Path, max_bytes: int) -> list[Attachment]:
     """List the files that Markdown links and images of ``text`` name; blocks, for threads.
 
-    A target counts that is the relative path of a regular file below ``folder``, reached over no link, not
-    empty and of at most ``max_bytes``; each counts once, and ``MAX_FILES`` of them.
+    A target counts that is the relative path of a regular file below ``folder``, in no folder of another
+    scope, reached over no link, not empty and of at most ``max_bytes``; each counts once, and ``MAX_FILES``
+    of them.
     """
     found: dict[str, Attachment] = {}
     for target in targets(text):
@@ -70,7 +72,10 @@ def file_at(
     target: str, folder: Path, *, workspace: Path, max_bytes: int, caption: str = ""
 ) -> Attachment | None:
     """Return the file that lies at a relative path, as ``linked_files`` says; None where none counts."""
-    path = "/".join(name for name in target.split("/") if name not in ("", "."))
+    names = [name for name in target.split("/") if name not in ("", ".")]
+    if names and names[0].casefold() in scopes_below(folder):
+        return None
+    path = "/".join(names)
     try:
         fd = open_beneath(folder, path)
     except (OSError, ValueError):

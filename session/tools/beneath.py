@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import durable
 from session.errors import ToolError
+from session.transcript.agent import scopes_below
 
 T = TypeVar("T")
 
@@ -32,8 +33,6 @@ _TEMP_PREFIX, _TEMP_SUFFIX = ".chat-gateway-", ".tmp"
 _TEMP_LIFE_S = 3600
 _LOCK_WAIT_S = 10.0
 _LOCK_POLL_S = 0.01
-# Below the folder that all direct chats may share lie those of groups and of people.
-_SCOPES = frozenset({"chats", "people"})
 _SAID = {
     errno.ENOENT: "there is no such file or folder",
     errno.ELOOP: "it is a link, and links are not followed",
@@ -74,14 +73,9 @@ def names_of(folder: Path, path: str) -> list[str]:
             names.pop()
         elif name not in ("", "."):
             names.append(name)
-    if names and names[0] in scopes_below(folder):
+    if names and names[0].casefold() in scopes_below(folder):
         raise FileNotFoundError(errno.ENOENT, "not of this scope")
     return names
-
-
-def scopes_below(folder: Path) -> frozenset[str]:
-    """Name the folders right below ``folder`` that are of other scopes: only the shared one has any."""
-    return _SCOPES if folder.name == "files" and folder.parent.name not in _SCOPES else frozenset()
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from session.tools.beneath import (
     is_temp,
     names_of,
     read_file,
-    scopes_below,
     threaded,
     write_file,
 )
+from session.transcript.agent import scopes_below
 
 MAX_ENTRIES = 2_000
 _NOTE_ROOM = 200

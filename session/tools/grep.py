@@ -12,7 +12,8 @@ from session.errors import ToolError
 from session.library.patterns import PatternResult, Searcher
 from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
-from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, scopes_below, threaded
+from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, threaded
+from session.transcript.agent import scopes_below
 
 LIMIT_S = 5.0
 MAX_LINES = 200

@@ -13,8 +13,10 @@ AGENT: Final = "agent"
 DEFAULT: Final = "default"
 # What the scopes of an agent begin with, and the folder in which the agents have theirs.
 AGENTS: Final = "agents"
+# Below the folder that all direct chats may share lie those of groups and jobs, and of people.
+_SCOPES: Final = frozenset({"chats", "people"})
 # Its folder has them below, and they are no agents'.
-_TAKEN: Final = frozenset({DEFAULT, "chats", "people"})
+_TAKEN: Final = frozenset({DEFAULT, *_SCOPES})
 # It becomes the name of a folder.
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
@@ -50,6 +52,15 @@ def parted(name: str) -> tuple[str, str]:
 def within(agent: str, own: str) -> str:
     """Return the name of an agent's scope by its name among that agent's."""
     return f"{AGENTS}/{agent}/{own}" if agent else own
+
+
+def scopes_below(folder: Path) -> frozenset[str]:
+    """Name the folders right below ``folder``, in small letters, that are of other scopes.
+
+    Only the ``files`` that direct chats share has any; a person may be called so, and then has none of these
+    names either.
+    """
+    return _SCOPES if folder.name == "files" else frozenset()
 
 
 def home_of(workspace: Path, agent: str) -> Path:

@@ -26,6 +26,9 @@ REFS = (
     "files/chats/telegram_1/own.txt",
     "files/chats/telegram_-5/theirs.txt",
     "files/chats/cron_j1/job.txt",
+    "agents/clerk/files/shared.txt",
+    "agents/clerk/files/chats/telegram_-5/theirs.txt",
+    "agents/clerk/files/people/bob/his.txt",
     "memory/MEMORY.md",
     "sessions/telegram_1.jsonl",
     "chat-gateway.toml",
@@ -56,12 +59,16 @@ def letter(key: str, in_reply_to: str = "telegram:1:1") -> Outbound:
     )
 
 
-async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
-    """Send a letter with all files; return those that the platform got."""
+def make_files(workspace: Path) -> None:
     for ref in REFS:
         path = workspace / ref
         path.parent.mkdir(parents=True, exist_ok=True)
         path.exists() or path.write_text("x")
+
+
+async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
+    """Send a letter with all files; return those that the platform got."""
+    make_files(workspace)
     place = Place(workspace)
     place.may_leave = list(folders)
     async with place.open() as mailbox:
@@ -103,6 +110,18 @@ async def test_a_letter_brings_what_its_chat_may_see(
     folders = folders_by(Settings.model_validate(table))
 
     assert set(await leaving(tmp_path, await folders(letter(key, asked)))) == expected
+
+
+async def test_an_agent_that_shares_its_files_sends_none_of_its_other_scopes(tmp_path: Path) -> None:
+    """What its groups and people put beside the shared files is theirs."""
+    make_files(tmp_path)
+    await heard(tmp_path, ADA, "direct")
+    agents = {"clerk": {"memory": {"scope": "workspace"}}}
+    settings = Settings.model_validate({"workspace": tmp_path, "agents": agents})
+    folders = await folders_by(settings)(letter(ADA))
+    shared = {"files/chats/telegram_1/own.txt", "agents/clerk/files/shared.txt"}
+
+    assert set(await leaving(tmp_path, folders)) == {"media/ab/cat.jpg", *shared}
 
 
 async def test_without_a_word_about_scopes_only_media_leaves(tmp_path: Path) -> None:

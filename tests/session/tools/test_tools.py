@@ -371,9 +371,13 @@ def test_which_tools_may_run_again() -> None:
     assert [tool.repeatable for tool in (Read(), Ls(), Write())] == [True, True, False]
 
 
-async def test_the_folder_that_all_share_shows_no_scopes_of_others(tmp_path: Path) -> None:
-    """Groups and people have theirs below it: neither a path, nor a list, nor a search leads there."""
-    top = tmp_path / "files"
+@pytest.mark.parametrize("home", ["", "agents/clerk", "chats", "people"])
+async def test_the_folder_that_all_share_shows_no_scopes_of_others(tmp_path: Path, home: str) -> None:
+    """Groups and people have theirs below it: neither a path, nor a list, nor a search leads there.
+
+    Whatever the folder is called in which the workspace lies.
+    """
+    top = tmp_path / home / "files"
     for name in ("chats/telegram_-5", "people/ada", "mine"):
         (top / name).mkdir(parents=True)
         (top / name / "x.txt").write_text("needle")
@@ -389,8 +393,5 @@ async def test_the_folder_that_all_share_shows_no_scopes_of_others(tmp_path: Pat
     for path in ("chats/telegram_-5/x.txt", "./mine/../people/ada/x.txt", f"{top}/people/ada/x.txt"):
         assert "there is no such file" in await done("read", path=path)
         assert "there is no such file" in await done("write", path=path, content="y")
+    assert "there is no such file" in await done("write", path="People/x.txt", content="y")
     assert (top / "people/ada/x.txt").read_text() == "needle"
-
-    own = ToolPlace(folder=top / "chats" / "files", key="files")
-    (own.folder / "people").mkdir(parents=True)
-    assert (await box.run(ToolCall("1", "ls", "{}"), own, ("ls",))).text == "people/"

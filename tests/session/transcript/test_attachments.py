@@ -313,6 +313,21 @@ def test_a_linked_file_is_described(chat: Path) -> None:
     assert file == Attachment("photo", "b c.png", "image/png", 4, "files/chats/ada/b c.png")
 
 
+@pytest.mark.parametrize("home", ["", "agents/clerk", "chats"])
+def test_an_answer_from_the_shared_folder_links_to_no_other_scope(tmp_path: Path, home: str) -> None:
+    """Of the gateway or of an agent, wherever the workspace lies; a disk may take both cases of a letter."""
+    folder = tmp_path / home / "files"
+    names = ("chats/telegram_-5/theirs.txt", "people/bob/his.txt", "CHATS/odd.txt", "ours/chats/a.txt")
+    for name in names:
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("x")
+    text = " ".join(f"[it](./{name})" for name in names)
+
+    found = linked_files(text, folder, workspace=tmp_path, max_bytes=1000)
+
+    assert [file.name for file in found] == ["a.txt"]
+
+
 def test_at_most_ten_go_out(chat: Path) -> None:
     for n in range(MAX_FILES + 3):
         (chat / "files" / "chats" / "ada" / f"{n}.txt").write_text("x")
