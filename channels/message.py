@@ -9,8 +9,10 @@ from typing import Any, Final, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from channels.errors import Address, Unreadable
+from channels.plain import whole
 
 MAX_ID_BYTES: Final = 200
 MAX_OUT_ID_BYTES: Final = 255
@@ -113,6 +115,19 @@ class Outbound(_Body):
     buttons: list[Button] = Field(default_factory=list)
     replaced_by: str | None = None
     meta: dict[str, Any] = Field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Encode as ``Inbound`` is, with what people read made text that UTF-8 has: an answer goes out."""
+        try:
+            return super().to_bytes()
+        except PydanticSerializationError:
+            read: dict[str, Any] = {"text": whole(self.text)}
+            read["attachments"] = [
+                each.model_copy(update={"name": whole(each.name), "caption": whole(each.caption)})
+                for each in self.attachments
+            ]
+            read["buttons"] = [each.model_copy(update={"label": whole(each.label)}) for each in self.buttons]
+            return self.__pydantic_serializer__.to_json(self.model_copy(update=read))
 
 
 def id_number(value: Any) -> int:

@@ -15,6 +15,7 @@ from gateway.cli import parser
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the command line, run its verb and return the exit code."""
+    _open_what_is_shut()
     if "_ARGCOMPLETE" in os.environ:
         # A shell asks, and it does so at each press of a key.
         from gateway.cli import completing
@@ -49,6 +50,14 @@ def run(args: argparse.Namespace) -> int:
             # The disk behind it is full, perhaps.
             _abandon_stdout()
     return code
+
+
+def _open_what_is_shut() -> None:
+    """Give each standard stream that the caller left shut an end: else the next file gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # It gets the lowest number that is free: the one that is missing.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _imported(name: str) -> ModuleType:

@@ -25,6 +25,7 @@ from channels.cron.schedule import (
 )
 from channels.errors import ChannelError
 from channels.message import MAX_TEXT_BYTES, Inbound, key_fault, now_text
+from channels.plain import whole as whole_text
 
 Row = dict[str, Any]
 Status = Literal["ok", "error", "skipped"]
@@ -226,7 +227,8 @@ def new_row(
     a new one. ``agent`` is whose it is. A ``heartbeat`` without a message asks the usual one.
 
     Raises:
-        BadJob: the message is empty or too long, ``to`` names no chat, or ``in_chat`` has none.
+        BadJob: the message is empty or too long, ``to`` names no chat, ``in_chat`` has none, or no UTF-8 has
+            a text.
     """
     ms, job_id = ms_of(at), job_id or uuid4().hex[:8]
     message = message or (HEARTBEAT_MESSAGE if heartbeat else "")
@@ -238,6 +240,8 @@ def new_row(
     if agent:
         payload["agent"] = agent
     _message_of(payload)
+    if not _encodable(name):
+        raise BadJob("name is no text", hint="it holds half of a surrogate pair")
     following = next_after(schedule, at)
     return {
         "id": job_id,
@@ -335,7 +339,7 @@ def letter(
     """
     name = slot_name(slot) if slot is not None else f"run:{run_id}"
     channel, _, chat_id = job.key.partition(":")
-    about = {"name": job.name} | ({"heartbeat": True} if job.heartbeat else {})
+    about = {"name": whole_text(job.name)} | ({"heartbeat": True} if job.heartbeat else {})
     return Inbound(
         v=1,
         id=f"{job.own_key}@{name}",

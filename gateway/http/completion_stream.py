@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
 
-import orjson
 import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.http.errors import encoded
 from gateway.http.leaving import ClientLeft, while_there
 from gateway.http.openai_errors import error_body
 from gateway.service.chats import SLOW_S, Closing
@@ -144,4 +144,4 @@ def _piece(shown: Event | Outcome, written: Written) -> str:
 
 
 def _frame(content: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(content) + b"\n\n"
+    return b"data: " + encoded(content) + b"\n\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
@@ -136,7 +138,8 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
         model = await _answering(chats, key, agent)
         if body.stream:
             options = body.stream_options
-            await completion.begin()
+            with _refusals(message.id):
+                await completion.begin()
             return CompletionStream(completion, model, usage=bool(options and options.include_usage))
         return await _whole(request, completion, model)
 
@@ -148,19 +151,27 @@ def _message(key: str, text: str, message_id: str | None, agent: str) -> Inbound
         raise HttpError(400, str(error), hint=error.hint) from None
 
 
-async def _whole(request: Request, completion: Completion, model: str) -> Response:
-    """Wait for the answer as long as the client does."""
-    id_ = completion.message.id
+@contextmanager
+def _refusals(id_: str) -> Iterator[None]:
+    """Answer what keeps a message from being taken in, or waited for, by its status."""
     try:
-        outcome = await while_there(request.receive, completion.outcome())
-    except ClientLeft:
-        await completion.broken_off()
-        raise unavailable("the client left", "ask again") from None
+        yield
     except Conflict:
         raise HttpError(409, f"the id {id_} stands for another text", hint="take a new key") from None
     except (Closing, MailboxDown) as error:
         cure = "send it again with the same Idempotency-Key"
         raise unavailable(str(error) or "the gateway ends", cure) from None
+
+
+async def _whole(request: Request, completion: Completion, model: str) -> Response:
+    """Wait for the answer as long as the client does."""
+    id_ = completion.message.id
+    try:
+        with _refusals(id_):
+            outcome = await while_there(request.receive, completion.outcome())
+    except ClientLeft:
+        await completion.broken_off()
+        raise unavailable("the client left", "ask again") from None
     if outcome.kind == "notice":
         raise HttpError(422, outcome.text, hint="there is no answer to this message; ask again")
     said: dict[str, Any] = {"role": "assistant", "content": outcome.text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from channels.plain import plain
 from gateway.errors import GatewayError, MailboxDown
 from session.errors import SessionError
 
@@ -35,7 +37,16 @@ class HttpError(Exception):
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Encode ``content`` as the body of a response."""
-    return Response(orjson.dumps(content), status, headers=dict(headers or {}), media_type="application/json")
+    return Response(encoded(content), status, headers=dict(headers or {}), media_type="application/json")
+
+
+def encoded(content: Any) -> bytes:
+    """Write JSON that every reader takes, whatever a file, a model or another program put in it."""
+    try:
+        return orjson.dumps(content)
+    # Half of a surrogate pair, a number of over 64 bits, 254 levels: one such row must not hide all others.
+    except TypeError:
+        return json.dumps(plain(content), ensure_ascii=False).encode()
 
 
 def error_response(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
-from gateway.http.security import COOKIE, COOKIE_AGE_S, Gate, Refusal, address_of
+from gateway.http.security import COOKIE, COOKIE_AGE_S, Gate, Refusal, address_of, cookie_name
 from gateway.http.shape import Shape, caller_of, needs
 from gateway.service.tokens import Right, cookie_of
 
@@ -53,7 +53,7 @@ def routes(gate: Gate) -> APIRouter:
         response = json_response({"ok": True, "name": caller.name, "right": caller.right})
         if gate.asks_token:
             response.set_cookie(
-                COOKIE,
+                cookie_name(request.headers["host"]),
                 cookie_of(body.token),
                 max_age=COOKIE_AGE_S,
                 path="/",
@@ -72,9 +72,10 @@ def routes(gate: Gate) -> APIRouter:
     async def post_logout(request: Request) -> Response:
         response = json_response({"ok": True})
         # Also for a cookie whose token was revoked: whoever shows none has none to lose.
-        response.delete_cookie(
-            COOKIE, path="/", httponly=True, samesite="strict", secure=request.url.scheme == "https"
-        )
+        for name in {COOKIE, cookie_name(request.headers["host"])}:
+            response.delete_cookie(
+                name, path="/", httponly=True, samesite="strict", secure=request.url.scheme == "https"
+            )
         return response
 
     @router.get(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
+from itertools import chain, islice
 from urllib.parse import urlsplit
 
 import structlog
@@ -25,6 +25,8 @@ log = structlog.get_logger("http")
 
 COOKIE = "chat_gateway"
 COOKIE_AGE_S = 30 * 24 * 3600
+# As many gateways of one host may have given a browser one.
+MAX_COOKIES = 16
 # Files, which may be larger than any other body.
 STREAMED = frozenset({("POST", "/v1/media")})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -182,7 +184,7 @@ class Gate:
     def _shown(self, scope: Scope, headers: _Headers) -> Caller | Refusal:
         """Find out whose token a request shows."""
         bearers = [token.strip() for token in map(_bearer_of, headers.all("authorization")) if token]
-        cookies = [cookie for cookie in map(_cookie_of, headers.all("cookie")) if cookie]
+        cookies = list(islice(chain.from_iterable(map(_cookies_of, headers.all("cookie"))), MAX_COOKIES))
         address = address_of(scope)
         if bearers or cookies:
             if (wait := self._wait(address)) is not None:
@@ -349,9 +351,15 @@ def _bearer_of(header: str) -> str:
     return token if scheme.lower() == "bearer" else ""
 
 
-def _cookie_of(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+def cookie_name(host: str) -> str:
+    """Return what the cookie is called at a ``host:port``: all ports of a host share a browser's cookies."""
+    port = _port(host)
+    return COOKIE if port is None else f"{COOKIE}_{port}"
+
+
+def _cookies_of(header: str) -> Iterator[str]:
+    """Yield the values of our cookies, whatever others stand beside them: some are no cookies by the book."""
+    for pair in header.split(";"):
+        name, _, value = pair.strip().partition("=")
+        if value and (name == COOKIE or name.startswith(f"{COOKIE}_")):
+            yield value.strip('"')

@@ -155,7 +155,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     parts["responses"] = {f"Error{status}": _error(status) for status in _ERRORS}
     parts["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": _RIGHTS_SAID},
-        "cookie": {"type": "apiKey", "in": "cookie", "name": "chat_gateway"},
+        "cookie": {"type": "apiKey", "in": "cookie", "name": "chat_gateway", "description": _COOKIE_SAID},
     }
     for path in found["paths"].values():
         for operation in path.values():
@@ -184,6 +184,9 @@ def _error(status: int) -> dict[str, Any]:
     }
 
 
+_COOKIE_SAID = (
+    "As POST /v1/login sets it. Where the address names a port, the name ends with it: chat_gateway_8080."
+)
 _RIGHTS_SAID = (
     f"`http.token` has every right, a named token one of {', '.join(RIGHTS)}, with those before it."
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -29,6 +29,7 @@ from channels.base import Arrival
 from channels.errors import ChannelError
 from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment, Inbound, Sender, now_text
+from channels.plain import plain, whole
 from channels.tables import Platform
 from gateway.errors import GatewayError, MailboxDown
 from gateway.inbound.intake import Intake
@@ -296,25 +297,7 @@ def _sound(arrival: Arrival) -> Arrival:
     sender = arrival.sender
     return replace(
         arrival,
-        text=_text(arrival.text),
-        sender=Sender(id=_text(sender.id), name=_text(sender.name), username=_text(sender.username)),
-        meta=_plain(arrival.meta),
+        text=whole(arrival.text),
+        sender=Sender(id=whole(sender.id), name=whole(sender.name), username=whole(sender.username)),
+        meta=plain(arrival.meta),
     )
-
-
-def _text(value: str) -> str:
-    return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case str():
-            return _text(value)
-        case bool() | int() | float() | None:
-            return value
-        case Mapping():
-            return {_text(str(name)): _plain(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case _:
-            return _text(str(value))

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticSerializationError
+
+from channels.plain import whole
 
 if TYPE_CHECKING:
     from session.transcript.journal import Told
@@ -61,8 +64,11 @@ class Event(BaseModel):
         )
 
     def to_bytes(self) -> bytes:
-        """Encode as one line of JSON."""
-        return self.__pydantic_serializer__.to_json(self)
+        """Encode as one line of JSON, with its text made one that UTF-8 has."""
+        try:
+            return self.__pydantic_serializer__.to_json(self)
+        except PydanticSerializationError:
+            return self.__pydantic_serializer__.to_json(self.model_copy(update={"text": whole(self.text)}))
 
 
 def read_event(body: bytes | str) -> Event | None:

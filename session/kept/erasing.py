@@ -25,6 +25,7 @@ from session.store.enclosed import Named, within
 from session.store.fence import Fence, Wait
 from session.store.recall_file import discard_index
 from session.subagents.records import SubagentFiles, remove_conversation
+from session.transcript.agent import home_of, parted
 from session.transcript.line import read_time
 
 log = structlog.get_logger("erasing")
@@ -121,7 +122,8 @@ class Owed:
 def count(layout: Layout, subject: Subject, erased: Erased) -> None:
     """Count the subject's files before they are removed, those in folders that are shut as well."""
     for scope in subject.scopes:
-        places.open_up(layout.workspace / "files" / scope)
+        agent, own = parted(scope)
+        places.open_up(home_of(layout.workspace, agent) / "files" / own)
     for found in subject.files(layout):
         if found.place.use != "guard":
             erased.add(found.place.kind, 1, found.size)

@@ -35,9 +35,11 @@ class Assembly:
         # By the index that the provider gives to a call.
         self._at: dict[int, dict[str, str]] = {}
         self._refusal = ""
+        # The first half of a character that a piece ended with.
+        self._half = ""
 
     def add(self, chunk: Chunk) -> str:
-        """Take in one piece and return the text in it."""
+        """Take in one piece and return the text in it, without half a character at its end."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         if not chunk.choices:
             return ""
@@ -52,6 +54,10 @@ class Assembly:
         text = getattr(delta, "content", None)
         if not isinstance(text, str) or not text:
             return ""
+        text, self._half = self._half + text, ""
+        if "\ud800" <= text[-1] < "\udc00":
+            text, self._half = text[:-1], text[-1]
+        text = _whole(text)
         self._text.append(text)
         return text
 
@@ -93,7 +99,7 @@ class Assembly:
             ModelRefused: the provider's content policy ended it.
             BadAnswer: neither text nor a usable tool call came.
         """
-        text = "".join(self._text)
+        text = _whole("".join(self._text) + self._half)
         calls = usable_calls(self._calls)
         if self.finish == "content_filter" or (self._refusal and not text and not calls):
             raise ModelRefused("the provider's content policy ended the answer")
@@ -101,9 +107,12 @@ class Assembly:
             raise BadAnswer(f"neither text nor a tool call came (finish: {self.finish or 'none'})")
         extra: dict[str, Any] = {}
         if self._reasoning:
-            extra["reasoning_content"] = "".join(self._reasoning)
+            extra["reasoning_content"] = _whole("".join(self._reasoning))
         if self._thinking:
-            extra["thinking_blocks"] = self._thinking
+            extra["thinking_blocks"] = [
+                {name: _whole(value) if isinstance(value, str) else value for name, value in block.items()}
+                for block in self._thinking
+            ]
         usage = None
         if self.usage is not None:
             prompt, completion = self.usage.prompt_tokens or 0, self.usage.completion_tokens or 0
@@ -154,5 +163,10 @@ def usable_calls(calls: Sequence[Mapping[str, str]]) -> tuple[ToolCall, ...]:
             call_id = call["id"]
             while not call_id or call_id in usable:
                 call_id = f"call_{os.urandom(8).hex()}"
-            usable[call_id] = ToolCall(call_id, call["name"], call["arguments"])
+            usable[call_id] = ToolCall(call_id, _whole(call["name"]), _whole(call["arguments"]))
     return tuple(usable.values())
+
+
+def _whole(text: str) -> str:
+    """Join halves of surrogate pairs: a server may cut one in two; a lone one, no UTF-8, becomes U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from channels.cron.job import Ran, new_row
+from channels.cron.job import BadJob, Ran, letter, new_row
 from channels.cron.jobs_file import CronFile, Damaged
 from channels.cron.schedule import Every
 from channels.errors import ChannelError
@@ -72,6 +72,19 @@ def test_half_of_a_surrogate_pair_is_no_text(file: CronFile) -> None:
     assert len(file.read().bad) == 1
     file.add(new_row(Every(60_000, NOON), "m", at=NOON))
     assert on_disk(file)["jobs"][0]["payload"]["message"] == "\ud800"
+
+
+def test_a_name_that_is_no_text_makes_no_job() -> None:
+    """A shell or a model may give one; the letter of such a job could not be put, at any slot."""
+    with pytest.raises(BadJob, match="name is no text"):
+        new_row(Every(60_000, NOON), "m", at=NOON, name="half \ud83d")
+
+
+def test_a_job_in_the_file_whose_name_is_no_text_runs(file: CronFile) -> None:
+    put(file, b'{"jobs": [' + json.dumps(job("a", name="half \ud83d")).encode() + b"]}")
+    (found,) = file.read().jobs.values()
+
+    assert json.loads(letter(found, NOON, at=NOON).to_bytes())["meta"]["job"]["name"] == "half \ufffd"
 
 
 TEXT = json.dumps({"version": 1, "jobs": [job("one"), job("two"), job("three")]}, indent=2)

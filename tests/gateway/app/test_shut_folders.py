@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.gateway.service_place import UID, as_root, service, workspace_of_the_service
-from tests.support.harness import ask, command
+from tests.support.harness import ROOT, ask, command
 
 pytestmark = as_root
 KEY = "web:ada"
@@ -61,6 +63,34 @@ async def test_what_a_command_shut_goes_with_its_chat(
             {name: row[name] for name in ("kind", "count")} for row in removed(printed)
         ]
         assert await daemon.stop() == 0
+
+
+def test_what_a_command_of_an_agent_shut_is_counted_too(workspace: Path, tmp_path: Path) -> None:
+    """The files of an agent's chats lie in its own home."""
+    folder = workspace / "agents" / "coder" / "files" / "chats" / "web_ada"
+    shut(folder, mode=0o000, links_to=tmp_path)
+    os.chown(folder.parent, UID, UID)
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from session.disk.layout import Layout\n"
+        "from session.kept.erasing import Erased, count\n"
+        "from session.kept.subject import Subject\n"
+        "os.setuid(int(sys.argv[2]))\n"
+        "erased = Erased('web:ada')\n"
+        "subject = Subject('web:ada', False, (), ('agents/coder/chats/web_ada',), (), {})\n"
+        "count(Layout(Path(sys.argv[1])), subject, erased)\n"
+        "print(sum(each.count for each in erased.removed.values()))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, workspace, str(UID)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "2\n"
 
 
 def removed(printed: str) -> list[dict[str, object]]:

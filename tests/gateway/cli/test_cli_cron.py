@@ -258,6 +258,7 @@ async def test_jobs_over_http(place: Place, tmp_path: Path) -> None:
         {"every": "2h", "at": LATER, "message": "m"},
         {"every": "2h", "message": "m", "to": "ada"},
         {"every": "2h", "message": "\ud800"},
+        {"every": "2h", "message": "m", "name": "\ud800"},
         {"every": "2h", "message": "m", "color": "red"},
         {"every": 5, "message": "m"},
     ],

@@ -287,6 +287,34 @@ def test_output_onto_a_full_disk_is_an_error(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("shut", "words"),
+    [
+        (">&-", "config check"),
+        ("2>&-", "config check"),
+        (">&- 2>&- <&-", "config check"),
+        (">&-", "backup create ../b.tar"),
+        ("<&-", "chat -m hi"),
+    ],
+)
+def test_a_stream_that_is_shut_ends_no_command(tmp_path: Path, shut: str, words: str) -> None:
+    """Cron and daemons start programs so: what was done is no failure."""
+    (tmp_path / "chat-gateway.toml").write_text('[model]\nname = "echo"\n')
+    line = f"exec {sys.executable} -m gateway --workspace . {words} {shut}"
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert words != "chat -m hi" or "hi" in done.stdout
+
+
 def test_what_a_terminal_cannot_show_does_not_end_a_command(tmp_path: Path) -> None:
     """Text becomes question marks; JSON keeps what it was, as escapes."""
     code = (

@@ -12,7 +12,9 @@ import orjson
 import pytest
 
 from gateway.app import log as logs
+from gateway.errors import MailboxDown
 from gateway.http.completion_stream import Written
+from gateway.service.chats import ChatService
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 from tests.support.until import until
@@ -74,6 +76,34 @@ async def test_a_stream(place: Place) -> None:
     assert "".join(delta.get("content", "") for delta in deltas) == "got hello"
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["total_tokens"] == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_key_stands_for_one_text(place: Place, stream: bool) -> None:
+    """Streamed or not: a client would ask again after an error that is said to be the server's."""
+    model = place.gate()
+    model.let.set()
+    key = {"Idempotency-Key": "k1"}
+    first = await place.http.post("/v1/chat/completions", json=asked("one"), headers=key)
+
+    other = await place.http.post("/v1/chat/completions", json=asked("two", stream=stream), headers=key)
+
+    assert (first.status_code, other.status_code) == (200, 409)
+    assert "another text" in other.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_queue_that_confirms_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async def away(*_: object) -> None:
+        raise MailboxDown("the queue did not confirm the message in time")
+
+    monkeypatch.setattr(ChatService, "_put", away)
+    answer = await place.http.post("/v1/chat/completions", json=asked("one", stream=stream))
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "did not confirm" in answer.json()["error"]["message"]
 
 
 async def test_what_gets_no_answer(place: Place) -> None:

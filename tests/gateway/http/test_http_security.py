@@ -174,6 +174,45 @@ async def test_login_by_cookie(locked: Place) -> None:
     assert TOKEN not in right.headers["set-cookie"]
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        'prefs={"a":1}',
+        "theme=dark mode",
+        r"a=b\c",
+        "flag",
+        "x=1; prefs=[1,2]",
+        "chat_gateway=old",
+        "chat_gateway_1=b",
+    ],
+)
+async def test_no_cookie_of_another_program_hides_ours(locked: Place, beside: str) -> None:
+    """All ports of a host share a browser's cookies, and some are none by the book."""
+    login = await locked.http.post("/v1/login", json={"token": TOKEN})
+    ours = login.headers["set-cookie"].partition(";")[0]
+    locked.http.cookies.clear()
+
+    for header in (f"{beside}; {ours}", f"{ours};{beside}"):
+        answer = await locked.http.get("/v1/status", headers={"Cookie": header})
+        assert answer.status_code == 200, header
+
+
+async def test_the_gateways_of_one_host_log_nobody_out_of_the_others(locked: Place) -> None:
+    """A cookie of the same name would be replaced, and taken away, by the login of the other."""
+    host = locked.http.base_url.host
+    names = {
+        (await locked.http.post("/v1/login", json={"token": TOKEN}, headers={"Host": name}))
+        .headers["set-cookie"]
+        .partition("=")[0]
+        for name in (host, f"{host}:8787", f"{host}:8788")
+    }
+    left = await locked.http.post("/v1/logout", headers={"Host": f"{host}:8788"})
+
+    assert names == {"chat_gateway", "chat_gateway_8787", "chat_gateway_8788"}
+    assert "chat_gateway_8788=" in left.headers["set-cookie"]
+    assert "chat_gateway_8787=" not in left.headers["set-cookie"]
+
+
 async def test_forged_cookie(locked: Place) -> None:
     """Neither the token itself nor anything else passes as the cookie."""
     for value in (TOKEN, "", "x", "ü".encode().decode("latin-1")):

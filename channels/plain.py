@@ -1,0 +1,34 @@
+"""Makes what comes from elsewhere something that JSON in UTF-8 can carry; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, Final
+
+# orjson writes 254 levels, and what this goes into has some of its own.
+MAX_DEPTH: Final = 200
+
+
+def whole(text: str) -> str:
+    """Join halves of surrogate pairs that stand together; a lone one, which no UTF-8 has, becomes U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return ``value`` with nothing that JSON in UTF-8 cannot carry; what is nested deeper becomes text."""
+    match value:
+        case str():
+            return whole(value)
+        case float() if not isfinite(value):
+            return None
+        case bool() | int() | float() | None:
+            return value
+        case Mapping() if depth:
+            return {whole(str(name)): plain(each, depth - 1) for name, each in value.items()}
+        case list() | tuple() if depth:
+            return [plain(each, depth - 1) for each in value]
+        case Mapping() | list() | tuple():
+            return "…"
+        case _:
+            return whole(str(value))
