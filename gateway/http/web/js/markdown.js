@@ -7,13 +7,14 @@ import { h } from "./dom.js";
 import { S } from "./strings.js";
 
 const MAX_DEPTH = 12;
-const MAX_INLINE = 20000;
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const MAX_INLINE = 10000;
+// Anybody may write a line of any length: no two parts of a pattern that follow each other may take the same.
+const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))(?=[^`]*$)\s*([^`\s]*)/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/s;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(.*)$/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(.*)$/s;
 const QUOTE = /^ {0,3}>\s?(.*)$/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const DIVIDER = /^:?-+:?$/;
 const TASK = /^\[([ xX])\]\s+(.*)$/s;
 
 export function markdown(text) {
@@ -76,9 +77,16 @@ function heading(line, at, parent) {
   // The page has its own h1 and h2: what a message calls its first heading stands below them.
   const level = Math.min(found[1].length + 2, 6);
   const made = h(`h${level}`);
-  inline(found[2], made, 0);
+  inline(unclosed(found[2]), made, 0);
   parent.append(made);
   return at + 1;
+}
+
+// A heading without the marks that may close it.
+function unclosed(text) {
+  let end = text.trimEnd().length;
+  while (text[end - 1] === "#") end--;
+  return text.slice(0, end).trimEnd();
 }
 
 function rule(line, at, parent) {
@@ -146,7 +154,8 @@ function listItem(lines, depth) {
     made.append(h("input", { type: "checkbox", disabled: true, checked: done, "aria-label": done ? S.copy.taskDone : S.copy.taskOpen }));
     lines = [task[2], ...lines.slice(1)];
   }
-  const loose = lines.some((line, at) => !line.trim() && lines.slice(at + 1).some((later) => later.trim()));
+  const last = lines.findLastIndex((line) => line.trim());
+  const loose = lines.some((line, at) => at < last && !line.trim());
   blocks(lines, made, depth + 1);
   // A tight list has no paragraphs.
   if (!loose) for (const p of [...made.children]) if (p.tagName === "P") p.replaceWith(...p.childNodes);
@@ -154,13 +163,14 @@ function listItem(lines, depth) {
 }
 
 function table(lines, at, parent) {
-  if (!lines[at].includes("|") || at + 1 >= lines.length || !DIVIDER.test(lines[at + 1]) || !lines[at + 1].includes("-")) return 0;
+  if (!lines[at].includes("|") || at + 1 >= lines.length || !cells(lines[at + 1]).every((cell) => DIVIDER.test(cell))) return 0;
   const head = cells(lines[at]);
   const sides = cells(lines[at + 1]).map((cell) => (/^:.*:$/.test(cell) ? "center" : /:$/.test(cell) ? "end" : ""));
   if (head.length !== sides.length) return 0;
-  const row = (texts, name) => h("tr", {}, head.map((_, i) => {
+  // A short row is not filled up: many of them below a wide head would be far more cells than characters.
+  const row = (texts, name) => h("tr", {}, texts.slice(0, head.length).map((text, i) => {
     const cell = h(name, { class: sides[i] ? `to-${sides[i]}` : null });
-    inline(texts[i] ?? "", cell, 0);
+    inline(text, cell, 0);
     return cell;
   }));
   let end = at + 2;
