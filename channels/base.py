@@ -13,6 +13,8 @@ from channels.platform_time import steady_s
 from channels.tables import Platform
 
 FileKind = Literal["photo", "document", "voice", "audio", "video"]
+# An adapter that says what is wrong may go on without a round trip for so many times as long.
+PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Piece:
             emitted as an ``action`` with its value as text, and an edit of the message takes them away.
         meta: the ``meta`` of the message that it answers.
         caption: what is to be shown beside a file, as plain text; it has at most 1,024 characters.
+        first: nothing of its letter was sent before it; what can be answered only once is answered by it.
     """
 
     chat_id: str
@@ -101,13 +104,14 @@ class Piece:
     buttons: Sequence[Button] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     caption: str = ""
+    first: bool = True
 
 
 class Channel(Protocol):
     """One chat platform: run it to receive, call send to reply, cancel run to stop.
 
     What else a platform can do is a Protocol of one member each: ``Types``, ``Edits``, ``Registers``,
-    ``Admins``, ``Presses``.
+    ``Admins``, ``Presses``, ``Promises``.
     """
 
     @property
@@ -182,6 +186,15 @@ class Presses(Protocol):
 
 
 @runtime_checkable
+class Promises(Protocol):
+    """The platform itself shows that some messages are being answered, in the place of their answers."""
+
+    def promised(self, message_id: str) -> bool:
+        """Say whether this message is one of them: its answer is shown there, and only when it is whole."""
+        ...
+
+
+@runtime_checkable
 class Registers(Protocol):
     """The platform shows a menu of commands."""
 
@@ -204,34 +217,50 @@ class Pulse:
 
     Args:
         clock: the wall clock, UTC.
+        steady: seconds that setting the clock does not change.
     """
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        steady: Callable[[], float] = steady_s,
+    ) -> None:
         self._clock = clock
+        self._steady = steady
         self.up = False
         self.since = clock()
         self.error = "not connected yet"
         self.last_round_trip: datetime | None = None
         self.within_s = 0.0
+        # When a round trip ended last, and when anything was said; both at first when the run began.
+        self._trip_s = self._word_s = steady()
+
+    def begin(self) -> None:
+        """Note that a new run begins: what the one before heard last says nothing about it."""
+        self._trip_s = self._word_s = self._steady()
 
     def beat(self, *, within_s: float) -> None:
         """Note a completed round trip; the next one is to come within ``within_s`` seconds."""
         self.last_round_trip = self._clock()
+        self._trip_s = self._word_s = self._steady()
         self.within_s = within_s
         if not self.up:
             self.up, self.since, self.error = True, self.last_round_trip, ""
 
     def fail(self, error: str) -> None:
-        """Note that the platform does not answer, in words without secrets."""
+        """Note that the platform does not answer, in words without secrets; whoever says so tries again."""
+        self._word_s = self._steady()
         if self.up:
             self.up, self.since = False, self._clock()
         self.error = error
 
     def stalled(self) -> bool:
-        """Say whether the next round trip is overdue."""
-        if self.last_round_trip is None or not self.within_s:
+        """Say whether the next round trip is overdue, and nobody says why, or has said so for very long."""
+        if not self.within_s:
             return False
-        return (self._clock() - self.last_round_trip).total_seconds() > self.within_s
+        now = self._steady()
+        return now - self._word_s > self.within_s or now - self._trip_s > PATIENCE * self.within_s
 
 
 @dataclass(frozen=True, slots=True)

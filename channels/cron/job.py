@@ -394,9 +394,5 @@ def whole(value: object) -> int:
 
 
 def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair cannot be written as UTF-8.
-        return False
-    return True
+    """Say whether it is text of UTF-8, which half of a surrogate pair is not."""
+    return whole_text(text) == text

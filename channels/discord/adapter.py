@@ -13,6 +13,7 @@ from channels.base import Emit, Piece, Rendered, Site
 from channels.discord.cursors import Cursors, cursor_file
 from channels.discord.gateway import Gateway, Servers, refusal
 from channels.discord.ingress import DiscordIngress, Tempo
+from channels.discord.messages import INTERACTION
 from channels.discord.rest import Rest
 from channels.discord.send import Egress
 from channels.discord.sweep import Sweeper
@@ -36,7 +37,7 @@ def build(table: Table, site: Site) -> Discord:
 
 
 class Discord:
-    """Discord as a ``Channel`` that ``Types``, ``Edits``, ``Registers``, ``Presses`` and knows ``Admins``."""
+    """Discord: ``Channel``, ``Types``, ``Edits``, ``Promises``, ``Registers``, ``Admins`` and ``Presses``."""
 
     name = "discord"
     # Every piece carries a nonce, by which Discord makes a repeat the same message.
@@ -160,6 +161,10 @@ class Discord:
     async def typing(self, chat_id: str) -> None:
         """Show for some seconds that an answer is being written."""
         await self._egress.typing(chat_id)
+
+    def promised(self, message_id: str) -> bool:
+        """Say whether "is thinking…" stands where the answer will be, as after a command of the menu."""
+        return message_id.startswith(INTERACTION)
 
     async def register(self, commands: Mapping[str, str]) -> None:
         """Replace the menu of commands."""

@@ -23,6 +23,8 @@ _SPOKEN: Final = frozenset({0, 19, 20, 23})
 _VOICE: Final = 1 << 13
 _FORWARD: Final = 1
 _COMMAND, _BUTTON = 2, 3
+# With it begin the ids of what people use besides messages: commands of the menu, and buttons.
+INTERACTION: Final = "discord:i"
 _FAULTS: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
@@ -185,7 +187,7 @@ def _interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
     user: Raw = member["user"] if member else raw["user"]
     meta = {"interaction": str(raw["token"]), "application": str(raw["application_id"])}
     return Arrival(
-        id=f"discord:i{int(raw['id'])}",
+        id=f"{INTERACTION}{int(raw['id'])}",
         chat_id=location.channel,
         text=text,
         kind=kind,

@@ -36,6 +36,8 @@ HINT: Final = "reset the token in the developer portal (Bot) and set channels.di
 # So long one request waits for a limit; the client takes no less.
 _LONGEST_WAIT_S: Final = 30.0
 _CHUNK_BYTES: Final = 2**16
+# For a file: 20 MB over a line of 0.7 Mbit/s.
+_UPLOAD_S: Final = 240.0
 _SECRET_PATH: Final = re.compile(r"((?:webhooks|interactions)/\d+/|\b\d+\+)[\w.\-]{20,}")
 T = TypeVar("T")
 
@@ -65,7 +67,8 @@ _flight: ContextVar[_Flight | None] = ContextVar("discord_flight", default=None)
 class Rest:
     """One logged-in HTTP client, made when it is first used; independent of the gateway.
 
-    One request may take ``request_timeout_s`` of its table, its waits for limits included.
+    One request may take ``request_timeout_s`` of its table, its waits for limits included; one with a file
+    may take four minutes.
     """
 
     def __init__(self, table: Table) -> None:
@@ -92,12 +95,19 @@ class Rest:
         """Return the time by Discord's clock; by this machine's before Discord has answered."""
         return self.time.now() or datetime.now(UTC)
 
-    async def call(self, ask: Callable[[HTTPClient], Awaitable[T]], *, by_token: bool = True) -> T:
+    async def call(
+        self,
+        ask: Callable[[HTTPClient], Awaitable[T]],
+        *,
+        by_token: bool = True,
+        at_least_s: float = 0.0,
+    ) -> T:
         """Do one request of the client.
 
         Args:
             ask: the request.
             by_token: the bot's token opens the route: a refusal of it concerns the whole adapter.
+            at_least_s: how long it may take, however short the limit of requests is.
 
         Raises:
             ChannelDown, SendLater, SendUnknown: as ``Channel.send`` says.
@@ -108,7 +118,7 @@ class Rest:
         mark = _flight.set(flight)
         try:
             # The library waits out rate limits of any length by itself: a caller would never learn why.
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(max(self._timeout_s, at_least_s)):
                 return await ask(await self._client())
         except ChannelError:
             raise
@@ -160,7 +170,10 @@ class Rest:
             if components and parameters.payload is not None:
                 # The client would build a view of its own, with a life and a task for each message.
                 parameters.payload["components"] = list(components)
-            return await self.call(lambda http: http.send_message(channel, params=parameters))
+            return await self.call(
+                lambda http: http.send_message(channel, params=parameters),
+                at_least_s=_UPLOAD_S if isinstance(content, Path) else 0.0,
+            )
 
     async def history(self, channel: str, after: int) -> list[Raw]:
         """Return the messages of a channel after an id, oldest first, at most ``PAGE``."""

@@ -47,9 +47,11 @@ class Egress:
     async def send(self, piece: Piece) -> str:
         """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
         channel = _id(piece.chat_id)
-        # What can be pressed goes to the channel itself: a promise is filled in with a text alone.
-        if isinstance(piece.content, Rendered) and piece.meta.get("interaction") and not piece.buttons:
-            answered = await self._answer(piece.content.plain, piece.meta)
+        content, promised = piece.content, bool(piece.meta.get("interaction"))
+        # What can be pressed goes to the channel itself: a promise is filled in with a text alone. So does a
+        # later piece: where the first one is not in that place, it would be read before the first.
+        if promised and piece.first and isinstance(content, Rendered) and not piece.buttons:
+            answered = await self._answer(content.plain, piece.meta)
             if answered:
                 return answered
         try:
@@ -140,9 +142,10 @@ class Egress:
         path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
         try:
             promised: Raw = await self._rest.ask("GET", path, by_token=False, **where)
-            # A try before this one may have filled it in, and its answer was lost.
+            # A try before this one may have filled it in, and its answer was lost. Discord trims texts.
             if not int(promised.get("flags") or 0) & _LOADING:
-                return str(promised["id"]) if promised.get("content") == text else ""
+                same = str(promised.get("content") or "").strip() == text.strip()
+                return str(promised["id"]) if same else ""
             body = {"content": text, "allowed_mentions": {"parse": []}}
             return _sent_id(await self._rest.ask("PATCH", path, by_token=False, json=body, **where))
         except RequestRefused as error:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from gateway.errors import GatewayError, NewerState
 from gateway.inbound.intake import Intake
 from gateway.inbound.reception import Reception
 from gateway.observer import Observer
-from gateway.outbound.delivery import Delivery
+from gateway.outbound.delivery import SEND_TIMEOUT_S, Delivery
 from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.greetings import Greetings
@@ -49,6 +49,8 @@ LASTING_S = 60.0
 LOOK_S = 1.0
 SHOW_S = 1.0
 ALIVE_S = 60.0
+# For the calls that are under way when a run is over: as long as a text may take.
+REST_S = SEND_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,12 @@ class AdapterContext:
 
 
 class Adapter:
-    """One enabled channel: its ingress, its delivery, and how it stands."""
+    """One enabled channel: its ingress, its delivery, and how it stands.
+
+    Args:
+        pulse: where the channel says that it lives.
+        sleep: waits some seconds.
+    """
 
     def __init__(
         self,
@@ -82,14 +89,17 @@ class Adapter:
         context: AdapterContext,
         *,
         build: Callable[[Kind, Platform, Site], Channel] = registry.build,
+        pulse: Pulse | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.name = kind.name
-        self.pulse = Pulse()
+        self.pulse = pulse or Pulse()
         self.pulse.fail("not started yet")
         self._kind = kind
         self._table = table
         self._context = context
         self._build = build
+        self._sleep = sleep
         self._state = context.workspace / "state"
         self._receiving: asyncio.Task[None] | None = None
         self._began, self._mark_s = datetime.now(UTC), steady_s()
@@ -148,7 +158,7 @@ class Adapter:
                     hint=getattr(error, "hint", ""),
                     again_s=round(wait, 1),
                 )
-                await asyncio.sleep(wait)
+                await self._sleep(wait)
 
     def stop_receiving(self) -> None:
         """Take nothing new from the platform; what is to be sent still is."""
@@ -165,7 +175,7 @@ class Adapter:
         except* Exception as group:
             # One channel ends here, and is begun anew.
             log.exception("adapter.crashed", channel=self.name)
-            error = ChannelDown(f"it crashed: {type(_first(group)).__name__}")
+            error = ChannelDown(_said(group))
         else:
             error = ChannelDown("it ended by itself")
         return error
@@ -189,7 +199,9 @@ class Adapter:
             limiter = Limiter(
                 self._state, self.name, self._table.token.get_secret_value(), rates_of(self.name)
             )
-            async with asyncio.TaskGroup() as group:
+            self.pulse.begin()
+            # A group cuts off all that is left in it: the work on the chats is ended by their delivery alone.
+            async with asyncio.TaskGroup() as chats, asyncio.TaskGroup() as group:
                 drafts = self._drafts(channel, ledger, limiter)
                 delivery = Delivery(
                     channel=channel,
@@ -197,16 +209,17 @@ class Adapter:
                     ledger=ledger,
                     limiter=limiter,
                     workspace=context.workspace,
-                    group=group,
+                    group=chats,
                     drafts=drafts,
                     max_file_mb=context.max_mb,
                     folders=context.folders,
                     observer=context.observer,
                 )
                 if not self._closing:
-                    self._receiving = group.create_task(self._receive(channel), name=f"{self.name} ingress")
+                    receiving = self._receive(channel, delivery)
+                    self._receiving = group.create_task(receiving, name=f"{self.name} ingress")
                 group.create_task(delivery.run(), name=f"{self.name} delivery")
-                group.create_task(self._watch(), name=f"{self.name} watch")
+                group.create_task(self._watch(delivery), name=f"{self.name} watch")
                 greetings = Greetings(self.name, state=self._state, mailbox=context.mailbox)
                 group.create_task(greetings.run(), name=f"{self.name} greetings")
                 if drafts is not None:
@@ -226,7 +239,7 @@ class Adapter:
             turn_timeout_s=self._context.turn_timeout_s,
         )
 
-    async def _receive(self, channel: Channel) -> None:
+    async def _receive(self, channel: Channel, delivery: Delivery) -> NoReturn:
         context = self._context
         reception = Reception(
             name=self.name,
@@ -239,15 +252,31 @@ class Adapter:
             held=self._held_back,
             restricted=context.restricted,
         )
-        await channel.run(reception.accept)
-        raise ChannelDown("it stopped receiving")
+        try:
+            await channel.run(reception.accept)
+            raise ChannelDown("it stopped receiving")
+        except Exception as error:
+            # There is nothing to stop any more: this run has still to fail, so that the next one goes on.
+            self._receiving = None
+            await self._rest(error, delivery)
+            raise
 
-    async def _watch(self) -> None:
+    async def _watch(self, delivery: Delivery) -> NoReturn:
         """Begin anew when no round trip came to an end for too long."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await self._sleep(LOOK_S)
             if self.pulse.stalled() and not self._closing:
-                raise ChannelDown(f"no round trip for {self.pulse.within_s:.0f} s")
+                error = ChannelDown(f"no round trip for over {self.pulse.within_s:.0f} s")
+                await self._rest(error, delivery)
+                raise error
+
+    async def _rest(self, error: Exception, delivery: Delivery) -> None:
+        """Show what ends this run, and let the calls under way end before it does.
+
+        Of one that is cut off nobody knows what became of it.
+        """
+        self.pulse.fail(_said(error))
+        await delivery.rest(REST_S)
 
     async def _register(self, channel: Registers) -> None:
         """Show the menu of commands, if another one was shown last."""
@@ -283,6 +312,13 @@ async def _keep(path: Path, content: Mapping[str, Any]) -> None:
     except ChannelError as error:
         # Messages go on: what these files show is written again at the next change.
         log.warning("state.unwritten", error=str(error), hint=error.hint)
+
+
+def _said(error: BaseException) -> str:
+    """Say in words without secrets why a run has ended."""
+    error = _first(error)
+    known = isinstance(error, ChannelError | GatewayError)
+    return str(error) if known else f"it crashed: {type(error).__name__}"
 
 
 def _first(error: BaseException) -> BaseException:

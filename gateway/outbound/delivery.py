@@ -53,10 +53,11 @@ class Delivery:
     A chat that must wait holds up no other. ``attached`` is set once letters are taken.
 
     Args:
-        group: where the work on the chats runs.
+        group: where the work on the chats runs; one that is cancelled together with ``run`` cuts calls off.
         drafts: who shows replies while they are written; None: nobody.
         max_file_mb: files beyond it are named in the chat, not sent.
         sleep: waits some seconds.
+        now: a clock that never goes back, in seconds.
         folders: names those below which a letter's files may lie.
         timeout_s: how long one call to the platform may take; a file may take longer.
         observer: hears of each call to the platform, and of each letter that has ended.
@@ -74,6 +75,7 @@ class Delivery:
         drafts: Drafts | None = None,
         max_file_mb: float = 20,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        now: Callable[[], float] = time.perf_counter,
         folders: Folders = media_alone,
         timeout_s: float = SEND_TIMEOUT_S,
         at_once: int = AT_ONCE,
@@ -91,6 +93,7 @@ class Delivery:
         self._drafts = drafts
         self._max_bytes = int(max_file_mb * 2**20)
         self._sleep = sleep
+        self._now = now
         self._sender = PieceSender(
             channel=channel,
             ledger=ledger,
@@ -98,6 +101,7 @@ class Delivery:
             at_once=at_once,
             timeout_s=timeout_s,
             sleep=sleep,
+            now=now,
             called=observer.called,
         )
         self._chats: KeyedLanes[_Entry] = KeyedLanes(self._serve, start=self._start_chat)
@@ -150,15 +154,19 @@ class Delivery:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _close(self) -> None:
-        """Begin nothing more; let the calls under way end, then cancel what is left."""
+    async def rest(self, within_s: float) -> None:
+        """Begin nothing more; return when the calls under way have ended, or after ``within_s`` seconds."""
         self._closing = True
         self._chats.close()
         # A call that is cut off has an unknown outcome: those under way may end.
         for task in self._tasks - self._sender.busy:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=GRACE_S)
+            await asyncio.wait(self._tasks, timeout=within_s)
+
+    async def _close(self) -> None:
+        """Let the calls under way end, then cancel what is left."""
+        await self.rest(GRACE_S)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -169,7 +177,7 @@ class Delivery:
     async def _serve(self, entry: _Entry) -> None:
         # A lost letter comes again, and all behind it, in order: without any wait each leaves its lane.
         entry.begun = entry.letter.begin()
-        entry.begun_s = time.monotonic()
+        entry.begun_s = self._now()
         made_at = read_time(entry.out.created_at)
         if made_at is not None:
             entry.waited_s = max((datetime.now(UTC) - made_at).total_seconds(), 0.0)
@@ -269,7 +277,7 @@ class Delivery:
 
     def _tell(self, entry: _Entry, result: str, pieces: int) -> None:
         """Write the one line of the log that a letter has in the end, and let it be counted."""
-        out, took_s = entry.out, time.monotonic() - entry.begun_s
+        out, took_s = entry.out, self._now() - entry.begun_s
         if result == "delivered":
             waited_s = None if entry.waited_s is None else round(entry.waited_s, 3)
             figures = {"pieces": pieces, "wait_s": waited_s, "took_s": round(took_s, 3)}

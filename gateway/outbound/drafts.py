@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from ulid import ULID
 
-from channels.base import Channel, Edits, Piece, Rendered, Types
+from channels.base import Channel, Edits, Piece, Promises, Rendered, Types
 from channels.errors import ChannelDown, SendLater, SendNever
 from durable import BoundedDict
 from gateway.outbound.ledger import DeliveryLedger
@@ -39,7 +39,7 @@ WAITING_MAX = 8
 # Shown at once; turns beyond it are answered all the same.
 TURNS_MAX = 1_000
 CLOSED_MAX = 10_000
-# The piece number of a draft: its nonce must not be that of the answer.
+# The piece number of a draft.
 DRAFT = -1
 # Characters that are gathered; no first piece is longer.
 TEXT_MAX = 100_000
@@ -220,10 +220,14 @@ class Drafts:
         work: list[tuple[str, Coroutine[Any, Any, None]]] = []
         if self._types:
             work.append((f"typing {key}", self._keep_typing(turn)))
-        if self._streams:
+        if self._streams and not self._promised(message_id):
             work.append((f"draft {key}", self._keep_drawing(turn)))
         turn.tasks = [self._group.create_task(each, name=name) for name, each in work]
         return turn
+
+    def _promised(self, message_id: str) -> bool:
+        """Say whether the answer has a place of its own already: a draft beside it would stay there."""
+        return isinstance(self._channel, Promises) and self._channel.promised(message_id)
 
     def _end(self, turn: _Turn) -> None:
         """Begin no further call for this turn; a call for its draft that is under way ends by itself."""
@@ -327,8 +331,10 @@ class Drafts:
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     await self._channel.edit(address, turn.draft, content)
             else:
+                # A draft is sent once. By the nonce of one that was left, it would be that one again.
+                piece = Piece(address, content, nonce(str(ULID()), DRAFT))
                 async with asyncio.timeout(CALL_TIMEOUT_S):
-                    draft = await self._channel.send(Piece(address, content, nonce(out_id, DRAFT)))
+                    draft = await self._channel.send(piece)
                 await self._ledger.draft_sent(turn.key, out_id, draft)
                 turn.draft = draft
             turn.shown = content

@@ -43,6 +43,9 @@ CRASHES_MAX = 2
 MOVES_MAX = 5
 # A file may take this many times as long as a text.
 FILE_TIMES = 5
+# Where a repeat is safe a file is given up when its sends of unknown outcome, with the waits behind them,
+# took so long: one that a slow line always cuts off would hold up its chat for ever.
+FILE_DOUBT_S = 600.0
 
 
 # How a call is counted that ended in an error; any other has an unknown outcome.
@@ -76,6 +79,7 @@ class Errand:
         closing: it is the last of the letter's text, and has its buttons.
         ours: whether its letter can still be settled here.
         caption: what is shown beside it, where it is a file.
+        doubt_s: what its sends of unknown outcome took, with the waits behind them.
     """
 
     out: Outbound
@@ -86,6 +90,7 @@ class Errand:
     ours: Callable[[], bool]
     closing: bool = False
     caption: str = ""
+    doubt_s: float = 0.0
 
 
 class PieceSender:
@@ -103,6 +108,7 @@ class PieceSender:
         at_once: int,
         timeout_s: float,
         sleep: Callable[[float], Awaitable[object]],
+        now: Callable[[], float] = time.perf_counter,
         called: Callable[[PlatformCall], None] = lambda call: None,
     ) -> None:
         self._called = called
@@ -114,6 +120,7 @@ class PieceSender:
         self._slots = asyncio.Semaphore(at_once)
         self._timeout_s = timeout_s
         self._sleep = sleep
+        self._now = now
 
     async def send(self, errand: Errand) -> None:
         """Return when the platform has accepted the piece and that is on disk.
@@ -126,7 +133,11 @@ class PieceSender:
         tries = crashes = moves = 0
         most = DEATHS_MAX
         while True:
-            if errand.unknown >= most and not self._channel.safe_to_repeat:
+            if self._channel.safe_to_repeat:
+                # What is sent in its place has its nonce: where the file is there after all, it stays.
+                if isinstance(errand.content, Path) and errand.doubt_s >= FILE_DOUBT_S:
+                    raise PieceRefused("unknown")
+            elif errand.unknown >= most:
                 raise Undecided("unknown")
             chat_id = self._ledger.address(out.chat_id)
             try:
@@ -154,7 +165,7 @@ class PieceSender:
                 # The platform may have taken it: how often it may be tried blindly is bounded.
                 errand.unknown += 1
                 most = UNKNOWN_MAX
-                await self._wait(errand, error, errand.unknown)
+                errand.doubt_s += await self._wait(errand, error, errand.unknown)
             except Gone:
                 raise
             except Exception as error:
@@ -179,6 +190,7 @@ class PieceSender:
             buttons=self._buttons(out) if errand.closing else (),
             meta=out.meta,
             caption=errand.caption if isinstance(errand.content, Path) else "",
+            first=number == 0,
         )
         async with self._call_of(errand, chat_id):
             # If the process dies from here on, nobody can know whether the platform took it.
@@ -193,14 +205,15 @@ class PieceSender:
     @contextmanager
     def _heard(self, errand: Errand) -> Iterator[None]:
         """Tell how the call to the platform within ended, and how long it took."""
-        began_ns, began, result = time.time_ns(), time.perf_counter(), "accepted"
+        began_ns, began, result = time.time_ns(), self._now(), "accepted"
         try:
             yield
         except BaseException as error:
             result = next((name for kind, name in _RESULTS if isinstance(error, kind)), "unknown")
             raise
         finally:
-            took_s, out = time.perf_counter() - began, errand.out
+            took_s, out = self._now() - began, errand.out
+            errand.doubt_s += took_s if result == "unknown" else 0.0
             call = PlatformCall(self._channel.name, out.key, out.id, errand.number, result, began_ns, took_s)
             self._called(call)
 
@@ -300,7 +313,8 @@ class PieceSender:
         await self._limiter.pause(chat_id, error.after_s)
         log.info("send.limited", key=errand.out.key, id=errand.out.id, after_s=round(error.after_s, 2))
 
-    async def _wait(self, errand: Errand, error: Exception, tries: int) -> None:
+    async def _wait(self, errand: Errand, error: Exception, tries: int) -> float:
+        """Wait before the next try; return how long, in seconds."""
         self._note(errand, error)
         wait = min(back_off_s(tries, spread=random.random()), MAX_WAIT_S)
         log.warning(
@@ -314,6 +328,7 @@ class PieceSender:
             wait_s=round(wait, 2),
         )
         await self._sleep(wait)
+        return wait
 
     def _note(self, errand: Errand, error: Exception) -> None:
         said = str(error) if isinstance(error, ChannelError) else type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,6 +60,7 @@ class Place:
         self.naps = Naps()
         self.delivery: Delivery
         self.may_leave: list[Path] = [folder]
+        self.now: Callable[[], float] = time.perf_counter
 
     async def folders(self, out: Outbound) -> Sequence[Path]:
         return self.may_leave
@@ -85,6 +87,7 @@ class Place:
                 drafts=drafts(ledger) if drafts is not None else None,
                 max_file_mb=1,
                 sleep=self.naps,
+                now=self.now,
                 folders=self.folders,
             )
             running = group.create_task(self.delivery.run(), name="delivery")

@@ -63,6 +63,8 @@ class Fault:
     text: str = ""
     drop: Literal["", "before", "after"] = ""
     hang: Literal["", "before", "after"] = ""
+    # How long the answer takes.
+    late_s: float = 0.0
     times: int | None = 1
     used: int = 0
 
@@ -201,6 +203,7 @@ class Rest:
                 return self._faulty(fault)
         response = await self._answer(request, handler, call)
         if fault is not None:
+            await asyncio.sleep(fault.late_s)
             await self._broken(request, "after", fault)
         return response
 

@@ -187,7 +187,9 @@ class DiscordServer(People):
         self, message: Message, payload: dict[str, Any], files: list[Upload], *, via: str = "channel"
     ) -> None:
         """Give a message of the bot what was sent, and note it in ``sent``."""
-        message.content = text = str(payload.get("content") or "")
+        text = str(payload.get("content") or "")
+        # The platform shows no white space around a text.
+        message.content = text.strip()
         message.attachments = self.attach(message.channel, files)
         message.embeds, message.components = payload.get("embeds") or [], payload.get("components") or []
         message.mentions = self.mentioned(text)
@@ -200,7 +202,7 @@ class DiscordServer(People):
     def revise(self, message: Message, payload: dict[str, Any], files: list[Upload]) -> None:
         """Apply an edit of the bot."""
         if "content" in payload:
-            message.content = str(payload["content"] or "")
+            message.content = str(payload["content"] or "").strip()
         if "components" in payload:
             message.components = payload["components"] or []
         if files:

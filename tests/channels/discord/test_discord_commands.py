@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from channels.errors import SendUnknown
 from tests.channels.discord.discord_place import Record, adapter, piece, running
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
@@ -50,6 +51,24 @@ async def test_an_answer_of_several_pieces_to_a_command(
         assert one == again != two
         assert command.answers == ["One"]
         assert [each.text for each in server.sent if each.id == two] == ["two"]
+
+
+@pytest.mark.parametrize("text", ["done", "\n\ndone \n"])
+async def test_an_answer_whose_outcome_is_unknown_is_shown_once(
+    server: DiscordServer, general: Place, state: Path, text: str
+) -> None:
+    """What was promised holds it already, without the white space around it."""
+    server.fail("PATCH", "/webhooks/*/*/messages/@original", drop="after")
+    async with running(server, state) as run:
+        command = server.interact("status", channel=general)
+        arrival = await run.record.text("/status")
+        with pytest.raises(SendUnknown):
+            await run.channel.send(piece(general.id, text, meta=arrival.meta))
+        assert command.original is not None
+        assert await run.channel.send(piece(general.id, text, meta=arrival.meta)) == command.original.id
+
+    assert command.answers == ["done"]
+    assert [each.via for each in server.sent] == ["interaction"]
 
 
 async def test_an_answer_that_comes_too_late_for_its_interaction_is_a_plain_message(

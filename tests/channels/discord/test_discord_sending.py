@@ -193,6 +193,22 @@ async def test_a_file_is_sent_with_a_nonce(
     assert [(name, data) for name, _, data in server.sent[0].files] == [("plan.txt", path.read_bytes())]
 
 
+async def test_a_file_may_take_longer_than_a_text(
+    server: DiscordServer, general: Place, state: Path, tmp_path: Path
+) -> None:
+    """An upload over a slow line is not cut off by what is enough for a text."""
+    path = tmp_path / "plan.txt"
+    path.write_bytes(b"step 1\n")
+    async with sender(server, state, request_timeout_s=1.0) as channel:
+        await channel.send(piece(general.id, "before", "a"))
+        server.fail("POST", SENDS, late_s=1.5, times=2)
+        with pytest.raises(SendUnknown):
+            await channel.send(piece(general.id, "cut off", "b"))
+        sent = await channel.send(Piece(general.id, path, "c"))
+
+    assert server.sent[-1].id == sent
+
+
 async def test_who_administers_a_server_is_asked_once(
     server: DiscordServer, general: Place, state: Path
 ) -> None:

@@ -8,6 +8,7 @@ from channels.message import Button, Outbound
 from channels.testing import Shown
 from gateway.outbound.drafts import Drafts
 from tests.gateway.delivery_place import Place, reply, until_empty
+from tests.gateway.outbound.test_drafts import stage
 
 PROMPT = "fake:1#notice.approval.x"
 BUTTONS = [Button(label=name, value=f"/{name}") for name in ("allow", "deny", "third")]
@@ -86,3 +87,26 @@ async def test_the_reply_stands_below_the_question(tmp_path: Path) -> None:
             await until_empty(mailbox)
 
     assert place.platform.texts() == ["Let me se", "May it?", "Done."]
+
+
+async def test_a_draft_after_the_question_is_a_message_of_its_own(tmp_path: Path) -> None:
+    """A platform that knows nonces does not take it for the draft that was left above the question."""
+    place = Place(tmp_path, safe_to_repeat=True)
+    place.platform.remembers = True
+    async with stage(place, deliver=True) as on:
+        await on.tell("started")
+        await on.tell("delta", "Let me see what may be done")
+        await on.time.pass_by(1)
+        await place.put(on.mailbox, prompt("May it?"))
+        await until_empty(on.mailbox)
+
+        await on.tell("started")
+        await on.tell("delta", "It is allowed, and")
+        await on.tell("delta", " done")
+        await on.time.pass_by(1)
+        assert place.platform.texts() == ["Let me see what may be done", "May it?", "It is allowed, and done"]
+
+        await place.put(on.mailbox, resolved(), reply(1, "Done."))
+        await until_empty(on.mailbox)
+
+    assert place.platform.texts() == ["Let me see what may be done", "Allowed by Ada", "Done."]

@@ -1,0 +1,105 @@
+"""An answer that is streamed, and stands where the menu's command was promised one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from channels.message import Outbound
+from gateway.queue.mailbox import Post, outbound
+from tests.channels.discord.discord_place import piece, running
+from tests.gateway.delivery_place import Place
+from tests.gateway.outbound.test_drafts import stage
+from tests.support.discord_server import DiscordServer
+from tests.support.discord_world import Channel
+
+SENTENCE = "This is the beginning of"
+
+
+def shown(server: DiscordServer, channel: Channel) -> list[str]:
+    """List what stands in a channel, oldest first; a promise that is not kept yet is no text."""
+    return [server.messages[str(number)].content for number in channel.messages]
+
+
+@pytest.mark.parametrize("words", [3, 1_500])
+async def test_the_answer_to_a_command_fills_its_place_and_stays_in_order(
+    server: DiscordServer, general: Channel, state: Path, words: int
+) -> None:
+    """While it is written nothing stands beside "is thinking…", and its other pieces stand below it."""
+    text = " ".join(f"word{number}" for number in range(words))
+    place = Place(state.parent)
+    async with running(server, state) as run:
+        place.channel = run.channel  # type: ignore[assignment]
+        pieces = place.channel_texts(text)
+        command = server.interact("retry", channel=general)
+        arrival = await run.record.text("/retry")
+        key = f"discord:{general.id}"
+        async with stage(place, deliver=True) as on:
+            await on.tell("started", asked=arrival.id, key=key)
+            await on.tell("delta", SENTENCE, asked=arrival.id, key=key)
+            await on.time.pass_by(3)
+            assert shown(server, general) == [""]
+
+            out = Outbound(
+                id=f"{arrival.id}#reply",
+                key=key,
+                channel="discord",
+                chat_id=general.id,
+                text=text,
+                in_reply_to=arrival.id,
+                meta=dict(arrival.meta),
+            )
+            await on.mailbox.put(Post(outbound("discord"), key, out.id, out.to_bytes()))
+            await server.sent_count(len(pieces))
+
+    assert shown(server, general) == pieces
+    assert command.answers == pieces[:1]
+
+
+async def test_an_answer_to_a_message_is_streamed(
+    server: DiscordServer, general: Channel, state: Path
+) -> None:
+    """Nobody was promised anything there."""
+    place = Place(state.parent)
+    async with running(server, state) as run:
+        place.channel = run.channel  # type: ignore[assignment]
+        server.write(general, "hello")
+        arrival = await run.record.text("hello")
+        key = f"discord:{general.id}"
+        async with stage(place) as on:
+            await on.tell("started", asked=arrival.id, key=key)
+            await on.tell("delta", SENTENCE, asked=arrival.id, key=key)
+            await on.time.pass_by(3)
+
+    assert shown(server, general) == ["hello", SENTENCE]
+
+
+async def test_a_later_piece_leaves_the_promise_alone(
+    server: DiscordServer, general: Channel, state: Path
+) -> None:
+    """Where the first piece stands elsewhere, another one in its place would be read before it."""
+    place = Place(state.parent)
+    text = " ".join(f"word{number}" for number in range(500))
+    async with running(server, state) as run:
+        place.channel = run.channel  # type: ignore[assignment]
+        first, second = place.channel_texts(text)
+        command = server.interact("retry", channel=general)
+        meta = (await run.record.text("/retry")).meta
+        await server.until(lambda: command.deferred)
+        out = Outbound(
+            id="x#reply",
+            key=f"discord:{general.id}",
+            channel="discord",
+            chat_id=general.id,
+            text=text,
+            meta=dict(meta),
+        )
+        async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+            draft = await run.channel.send(piece(general.id, "word0 word1"))
+            await ledger.begin_draft(out.key, out.id)
+            await ledger.draft_sent(out.key, out.id, draft)
+            await mailbox.put(Post(outbound("discord"), out.key, out.id, out.to_bytes()))
+            await server.sent_count(2)
+
+    assert shown(server, general) == ["", first, second]
