@@ -165,12 +165,17 @@ class Application:
                 # The adapters end before the queue: a send under way ends, and is settled.
                 await _end(self._outside)
             finally:
-                leaving = [*tasks, *self._outside]
-                for task in leaving:
-                    task.cancel()
-                if self.services is not None:
-                    await self.services.aclose()
-                await see_off(leaving)
+                try:
+                    # A turn that was not drained strikes its start out, while nobody else has its letter.
+                    if self.worker is not None:
+                        await self.worker.lanes.cancel()
+                finally:
+                    leaving = [*tasks, *self._outside]
+                    for task in leaving:
+                        task.cancel()
+                    if self.services is not None:
+                        await self.services.aclose()
+                    await see_off(leaving)
 
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[None]:

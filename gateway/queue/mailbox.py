@@ -6,6 +6,7 @@ A *box* is ``"inbound"`` or ``"outbound.<channel>"``; a slot is ``crc32(utf8(key
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -27,15 +28,20 @@ def outbound(channel: str) -> str:
 
 # What a letter may carry besides: the context of a trace, as the W3C names it.
 CARRIED: Final = ("traceparent", "tracestate")
+# The W3C asks for so many of a tracestate; a traceparent has 55.
+CARRIED_MAX_CHARS: Final = 512
+_CARRIABLE: Final = re.compile(rf"[\t\x20-\x7e]{{1,{CARRIED_MAX_CHARS}}}")
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 # The headers of the letter that is being worked on: what is put meanwhile goes on with them.
 carried: ContextVar[Mapping[str, str]] = ContextVar("carried", default=NO_HEADERS)
 
 
 def carried_in(headers: Mapping[str, object]) -> dict[str, str]:
-    """Pick from a message's headers what its letter carries."""
+    """Pick from a message's headers what its letter carries; what is no context of a trace is left out."""
+    # Whoever goes on with them adds his own: what fills a frame here would need more than one there, over
+    # which the broker hangs up, each time.
     named = ((name, headers.get(name)) for name in CARRIED)
-    return {name: value for name, value in named if isinstance(value, str)}
+    return {name: value for name, value in named if isinstance(value, str) and _CARRIABLE.fullmatch(value)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 import structlog
@@ -66,9 +66,10 @@ class Outages:
         entry.away_at = entry.away_at or (noted.at if noted is not None else None) or self._clock()
         if self._clock() - entry.away_at >= timedelta(hours=self._outage_hours):
             return None
-        if noted is None and entry.inbound.key not in self._told:
-            self._told.add(entry.inbound.key)
-            await self._notices.tell(session, entry.inbound, reason, said)
+        if entry.inbound.key not in self._told:
+            # One that is noted may not be stored: the same one again is known by its id.
+            with self._telling(entry.inbound.key):
+                await self._notices.tell(session, entry.inbound, reason, said)
         wait = back_off_s(entry.tries.waits, after_s=error.after_s, spread=random.random())
         log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
         return RetryAfter(wait, over)
@@ -128,13 +129,23 @@ class Outages:
 
     async def _tell(self, entry: Entry, error: ModelAway) -> None:
         inbound = entry.inbound
-        # Noted first: a try of the letter itself may meet the outage meanwhile, and would tell it, too.
-        self._told.add(inbound.key)
         reason, said = wait_words(error, named=self._confides(inbound))
         try:
-            async with self._store.open(SessionKey(inbound.key)) as session:
-                await self._notices.tell(session, inbound, reason, said)
+            with self._telling(inbound.key):
+                async with self._store.open(SessionKey(inbound.key)) as session:
+                    await self._notices.tell(session, inbound, reason, said)
         except (MailboxError, SessionError) as refused:
             # One chat ends here: the others that wait are told all the same, and this one at the next look.
-            self._told.discard(inbound.key)
             log.warning("notice.delayed", key=inbound.key, id=inbound.id, error=str(refused))
+
+    @contextmanager
+    def _telling(self, key: str) -> Iterator[None]:
+        """Take a chat for told while it is; refused by queue or disk, it is told at the next try or look."""
+        # Noted first: a try of the letter itself may meet the outage meanwhile, and would tell it, too.
+        self._told.add(key)
+        try:
+            yield
+        # What nobody foresaw is not tried again: it would count as an attempt at the letter each time.
+        except (MailboxError, SessionError, asyncio.CancelledError):
+            self._told.discard(key)
+            raise

@@ -31,6 +31,9 @@ FAR_SLOT = b'{"v":1,"id":"w","do":"watch","slots":[1e300],"for_s":1e300}'
 EVENT = b'{"v":1,"id":"e","key":"fake:ada","kind":"delta","in_reply_to":"x","seq":1e300,"text":{"a":1}}'
 PROVEN = [Odd(INBOUND, SIZE), Odd(WEB, SEQ), Odd("control", NO_SLOT), Odd("control", FAR_SLOT)]
 PROVEN += [Odd("events", EVENT)]
+TRACED = b'{"v":1,"id":"web:t","key":"web:t","channel":"web","chat_id":"t","text":"hi"}'
+# It fits a frame of 128 KiB, and no more beside it.
+LARGE_TRACE = {"message_id": "web:t", "headers": {"key": "web:t", "tracestate": "x" * 131_000}}
 
 _names = st.text(max_size=8)
 _numbers = st.integers(-HUGE, HUGE) | st.floats(allow_nan=False, allow_infinity=False)
@@ -76,7 +79,10 @@ _header = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_short, inner, max_size=3),
     max_leaves=5,
 )
-_HEADERS = ("key", "reason", "from", "attempts", "parked_at", "x-delivery-count", "other")
+_HEADERS = (
+    *("key", "reason", "from", "attempts", "parked_at", "x-delivery-count", "other"),
+    *("traceparent", "tracestate"),
+)
 _properties = st.fixed_dictionaries(
     {},
     optional={
@@ -159,6 +165,7 @@ def test_no_body_ends_a_loop_over_the_embedded_queue(embedded: Gateway, odd: lis
 @_limits(40)
 @example(odd=[(each, {}) for each in PROVEN], parked=[])
 @example(odd=[(Odd(INBOUND, b"x"), {"message_id": "x" * 255, "headers": {"key": "k" * 70_000}})], parked=[])
+@example(odd=[(Odd(INBOUND, TRACED), LARGE_TRACE)], parked=[])
 @given(
     odd=st.lists(st.tuples(_letters(*_WHERES), _properties), max_size=15),
     parked=st.lists(st.tuples(_bodies, _properties), max_size=3),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import aio_pika
 import pytest
 
-from gateway.queue.mailbox import INBOUND, ParkedAs
+from gateway.queue.mailbox import CARRIED_MAX_CHARS, INBOUND, ParkedAs, Post, carried, carried_in, outbound
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending, Unroutable
 from gateway.testing_posts import ADA, collect, post
@@ -27,6 +27,9 @@ ODD = {
 TIME = 4_102_444_801
 # A message with it still fits a frame of 128 KiB.
 LARGE_KEY = 130_000
+# So does one with this; with what a reply has beside it, none does.
+LARGE_TRACE = 130_890
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 class Rewriter:
@@ -117,6 +120,49 @@ async def test_a_key_that_fills_a_frame_is_left_out_of_the_parked_letter(
         assert (parked.key, parked.body) == (None, b"large")
 
 
+async def test_a_trace_that_fills_a_frame_goes_no_further(broker: Broker, broker_name: str) -> None:
+    """With what a reply has of its own its headers would need more than a frame."""
+    async with opened(broker.url, broker_name) as mailbox:
+        connection = await aio_pika.connect(broker.url)
+        async with connection:
+            channel = await connection.channel()
+            exchange = await channel.get_exchange(f"{broker_name}.inbound", ensure=False)
+            headers = {"key": ADA, "traceparent": TRACE, "tracestate": "x" * LARGE_TRACE}
+            large = aio_pika.Message(b"large", headers=headers, delivery_mode=2)
+            await exchange.publish(large, routing_key=slot(ADA))
+
+        async with mailbox.take(INBOUND) as letters, mailbox.take(outbound("web")) as replies:
+            (letter,) = await collect(letters, 1)
+            carries = carried.set(letter.headers)
+            try:
+                reply = Post(outbound("web"), ADA, f"web:{'i' * 60}#reply", b"{}")
+            finally:
+                carried.reset(carries)
+            async with asyncio.timeout(30):
+                await mailbox.put(reply)
+            (came,) = await collect(replies, 1)
+
+            assert letter.headers == came.headers == {"traceparent": TRACE}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("x" * (CARRIED_MAX_CHARS + 1), "\u00e4=1", "a=\ud800", "a=\0", "a=1\r\nb: 2"),
+        *(b"a=1", bytearray(b"a=1"), None, True, 7, ["a=1"], {"a": "1"}),
+    ],
+)
+def test_what_is_no_trace_is_not_carried(value: object) -> None:
+    assert carried_in({"traceparent": TRACE, "tracestate": value}) == {"traceparent": TRACE}
+    assert carried_in({"traceparent": value, "tracestate": "a=1"}) == {"tracestate": "a=1"}
+
+
+def test_a_trace_as_long_as_any_may_be_is_carried() -> None:
+    whole = {"traceparent": TRACE, "tracestate": ("a=1,\t" + "b=2, " * 200)[:CARRIED_MAX_CHARS]}
+
+    assert carried_in({**whole, "key": ADA}) == whole
+
+
 async def test_a_delivery_that_breaks_ends_nothing_but_itself(broker: Broker) -> None:
     """The library would close the connection of all other letters, and this one would come again."""
     link = await Link.open(broker.url, title="test", heartbeat_s=10)
@@ -161,5 +207,27 @@ async def test_each_message_of_one_pass_has_its_own_outcome(broker: Broker) -> N
         assert [one is None for one in ended] == stored
         assert {type(one) for one in ended if one is not None} == {Unroutable}
         assert (await channel.declare_queue(queue, passive=True, exclusive=True)).ready == sum(stored)
+    finally:
+        await link.close()
+
+
+async def test_a_message_that_cannot_be_written_shifts_no_outcome(broker: Broker) -> None:
+    """What was never sent is not counted: each later message has its own confirmation."""
+    link = await Link.open(broker.url, title="test", heartbeat_s=10)
+    try:
+        channel = await link.channel(confirms=True)
+        queue = (await channel.declare_queue("", exclusive=True)).name
+        with pytest.raises(UnicodeEncodeError):
+            channel.publish(Sending("", queue, b"{}", id="broken", headers={"key": "\ud800"}))
+        with pytest.raises(UnicodeEncodeError):
+            channel.publish(Sending("", "\ud800", b"{}", id="lost"))
+        sent = [
+            channel.publish(Sending("", route, b"{}", id=f"{number}"))
+            for number, route in enumerate((queue, "nowhere", queue))
+        ]
+        async with asyncio.timeout(10):
+            ended = await asyncio.gather(*sent, return_exceptions=True)
+
+        assert [type(one) for one in ended] == [type(None), Unroutable, type(None)]
     finally:
         await link.close()

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from gateway.errors import MailboxDown
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Post
-from session.errors import ModelAway
+from session.errors import ModelAway, StoreError
+from session.transcript.journal import Journal, Told
+from tests.gateway.delivery_place import Place
 from tests.gateway.embedded_place import BreaksAt
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, AWAY, letter, rig
@@ -125,6 +129,88 @@ async def test_a_notice_of_the_disk_that_breaks_ends_no_other_chat(tmp_path: Pat
         folder.rmdir()
 
         assert await r.texts(1) == ["script: cannot be read"]
+
+
+class Refuses(EmbeddedMailbox):
+    """Refuses the first put of one notice; counts the puts of it that were confirmed."""
+
+    def __init__(self, state: Path, *, refused: str = "", counted: str = "") -> None:
+        super().__init__(state)
+        self.confirmed = 0
+        self._refused, self._counted = refused, counted
+
+    async def put(self, post: Post) -> None:
+        if post.id == self._refused:
+            self._refused = ""
+            raise MailboxDown("the queue is away, too")
+        await super().put(post)
+        self.confirmed += post.id == self._counted
+
+
+async def test_a_chat_whose_notice_was_not_stored_is_told_at_the_next_try(tmp_path: Path) -> None:
+    """The queue is away at the same moment as the model."""
+    mailbox = Refuses(tmp_path / "state", refused="m1#notice.model_away")
+    async with rig(tmp_path, *[AWAY] * 1000, mailbox=mailbox) as r:
+        await r.put("1", "m1")
+
+        (notice,) = await r.replies(1)
+
+        assert notice.id == "m1#notice.model_away"
+        r.model.steps = []
+        assert await r.texts(1) == ["script: 1"]
+
+
+async def test_a_chat_whose_notice_was_not_noted_is_told_at_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk refuses at the same moment."""
+    refusals = [StoreError("the disk refused")]
+    note = Journal.note
+
+    async def refusing(journal: Journal, id: str, *, reason: str, text: str) -> Told:
+        if refusals:
+            raise refusals.pop()
+        return await note(journal, id, reason=reason, text=text)
+
+    monkeypatch.setattr(Journal, "note", refusing)
+    async with rig(tmp_path, *[AWAY] * 1000) as r:
+        await r.put("1", "m1")
+
+        notices = await r.replies(2)
+
+        assert [notice.id for notice in notices] == ["m1#notice.storage", "m1#notice.model_away"]
+        r.model.steps = []
+        assert await r.texts(1) == ["script: 1"]
+
+
+async def test_a_notice_that_breaks_costs_its_letter_one_try(tmp_path: Path) -> None:
+    """Tried again with each try of the letter, it would have that parked."""
+    mailbox = BreaksAt(tmp_path / "state", notices=True)
+    with capture_logs() as logged:
+        async with rig(tmp_path, *[AWAY] * 4, mailbox=mailbox) as r:
+            await r.put("1", "m1")
+
+            assert await r.texts(1) == ["script: 1"]
+    assert mailbox.told == 1
+    assert [line["event"] for line in logged].count("turn.crashed") == 1
+
+
+@pytest.mark.slow
+async def test_a_daemon_that_is_started_again_in_an_outage_tells_nobody_twice(tmp_path: Path) -> None:
+    """It cannot know whether its notice was stored, and puts the same one again."""
+    away = ModelAway("503", cause="unreachable", after_s=60)
+    place = Place(tmp_path, max_chars=4000)
+    for _ in range(2):
+        mailbox = Refuses(tmp_path / "state", counted="m1#notice.model_away")
+        async with rig(tmp_path, away, away, mailbox=mailbox) as r, place.delivering(mailbox):
+            await r.put("1", "m1", key="fake:ada")
+            await until(lambda mailbox=mailbox: mailbox.confirmed == 1)
+            await until(lambda: len(place.platform.texts()) == 1)
+
+    async with rig(tmp_path) as r, place.delivering(r.mailbox):
+        await place.platform.until(lambda platform: "script: 1" in platform.texts())
+
+    assert place.platform.texts() == [away.said, "script: 1"]
 
 
 class Late(EmbeddedMailbox):
