@@ -29,6 +29,7 @@ from gateway.queue.rabbitmq.wire import (
     Differs,
     LinkDown,
     Locked,
+    NoRoom,
     NotFound,
     QueueState,
     Sending,
@@ -165,14 +166,15 @@ class Link:
 
 
 class AmqpChannel:
-    """One open channel. ``ended`` is set when it is gone, ``cause`` says why."""
+    """One open channel. ``ended`` is set when it is gone, ``cause`` says why, ``kind`` as which error."""
 
     def __init__(self, link: Link, raw: Channel, url: str) -> None:
         self._link, self._raw, self._url = link, raw, url
         self.ended = asyncio.Event()
-        self.cause = ""
+        self.cause, self.kind = "", LinkDown
         self._confirms: set[Confirm] = set()
         self._routes: dict[tuple[str, str, bool], bytes] = {}
+        raw.flush = link.flush
         raw.closing.add_done_callback(self._on_closed)
 
     async def declare_queue(
@@ -262,7 +264,7 @@ class AmqpChannel:
         Raises:
             LinkDown: the channel is closed: the message comes again.
         """
-        if self.ended.is_set():
+        if self.ended.is_set() or self._raw.ending:
             raise LinkDown("the channel is closed")
         self._link.write(ack_frame(tag, self._raw.number))
 
@@ -292,14 +294,16 @@ class AmqpChannel:
             LinkDown: the channel is closed; ``told`` is not called.
         """
         raw = self._raw
-        if self.ended.is_set() or raw.is_closed:
+        if self.ended.is_set() or raw.ending or raw.is_closed:
             raise LinkDown("the channel is closed")
-        if raw.publisher_confirms:
-            self._await_confirm(told, sending.id)
         route = (sending.exchange, sending.route, mandatory)
         if (opening := self._routes.get(route)) is None:
             opening = self._routes[route] = publish_frame(*route, raw.number)
-        self._link.write(opening + content_frames(sending, raw.number, raw.max_content_size))
+        frames = opening + content_frames(sending, raw.number, raw.max_content_size)
+        # The broker counts what is sent: what cannot be encoded is not counted here, either.
+        if raw.publisher_confirms:
+            self._await_confirm(told, sending.id)
+        self._link.write(frames)
 
     async def close(self) -> None:
         """Close the channel: what is not acknowledged returns to its queue, in order. Never raises."""
@@ -341,12 +345,14 @@ class AmqpChannel:
         error = closing.exception() if closing is not None and not closing.cancelled() else None
         if closing is not None and not self.cause:
             self.cause = plain_words(error, self._url) if error is not None else "closed"
+            self.kind = _kind_of(error)
         self.ended.set()
-        refused = isinstance(error, aiormq.exceptions.ChannelAccessRefused)
         for answer in list(self._confirms):
-            answer.set_exception(
-                (AccessRefused if refused else LinkDown)(self.cause or "the channel was closed")
-            )
+            answer.set_exception(self.kind(self.cause or "the channel was closed"))
+
+
+def _kind_of(error: BaseException | None) -> type[LinkDown]:
+    return next((ours for theirs, ours in _NAMED if isinstance(error, theirs)), LinkDown)
 
 
 @contextlib.contextmanager
@@ -376,9 +382,9 @@ def _renamed(url: str, about: str = "") -> Iterator[None]:
     except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError, ValueError) as error:
         if cancelled():
             raise asyncio.CancelledError from None
-        kind = next((ours for theirs, ours in _NAMED if isinstance(error, theirs)), LinkDown)
+        kind = _kind_of(error)
         if (refused := refusal_of(error) or refusal(str(error), url)) is not None:
-            raise kind(refused.text, hint=refused.hint) from None
+            raise (NoRoom if refused.full else kind)(refused.text, hint=refused.hint) from None
         raise kind(f"{about}: {plain_words(error, url)}" if about else plain_words(error, url)) from None
     if cancelled():
         raise asyncio.CancelledError

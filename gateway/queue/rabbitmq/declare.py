@@ -25,7 +25,15 @@ from gateway.queue.rabbitmq.topology import (
     queue_arguments,
     slot_route,
 )
-from gateway.queue.rabbitmq.wire import AccessRefused, Differs, LinkDown, Locked, NotFound, Sending
+from gateway.queue.rabbitmq.wire import (
+    AccessRefused,
+    Differs,
+    LinkDown,
+    Locked,
+    NotFound,
+    Sending,
+    Unroutable,
+)
 
 # The broker registers a new quorum queue in a table that it saves at the second of its ticks of 500 ms
 # that finds it unchanged: a second at most, and a margin for a busy machine.
@@ -76,14 +84,10 @@ class Topology:
         async with _declaring(link) as declaring:
             await self._queue(declaring, names.topology)
             makes = await self._agree(link)
-            for exchange, kind in (
-                (names.inbound_exchange, "direct"),
-                (names.outbound_exchange, "direct"),
-                (names.parked_exchange, "fanout"),
-                (names.control, "fanout"),
-                (names.events, "topic"),
-            ):
-                await self._exchange(declaring, exchange, kind)
+            for exchange, kind in names.exchanges:
+                # Made by a process that binds no queue to it, it would lead nowhere, and nobody miss it.
+                binds = makes or exchange != names.inbound_exchange
+                await self._exchange(declaring, exchange, kind, makes=binds)
             for queue, slots in names.inbound_queues() if makes else ():
                 if await self._queue(declaring, queue, single_active=True):
                     channel = await declaring.channel()
@@ -113,10 +117,10 @@ class Topology:
             # A queue that is there may be a foreign program's own, with other arguments than ours.
             if not await self._exists(declaring, queue):
                 await self._queue(declaring, queue)
-                if self._kinds[0] == "classic":
-                    # A classic queue keeps what it confirms from its first moment on, and a probe would only
-                    # puzzle the foreign program that is waiting for it.
-                    self._young.pop(queue, None)
+            if self._kinds[0] == "classic":
+                # A classic queue keeps what it confirms from its first moment on, and a probe would only
+                # puzzle the foreign program that is waiting for it.
+                self._young.pop(queue, None)
             # Whoever may bind there could have the replies of all: an adapter's user leaves it to the daemon
             # that sends the replies.
             with suppress(AccessRefused):
@@ -125,28 +129,34 @@ class Topology:
     async def prove(self, publish: Callable[[Sending], Awaitable[None]]) -> None:
         """Wait until the queues made here are old enough, then have each store a probe, if that is allowed.
 
+        One that is not there is no fault here.
+
         Raises:
             LinkDown: one of them does not; it is asked again next time.
         """
         if not self._young:
             return
-        young = dict(self._young)
-        await asyncio.sleep(max(young.values()) + self._young_s - asyncio.get_running_loop().time())
+        young, clock = dict(self._young), asyncio.get_running_loop().time
+        await asyncio.sleep(max(young.values()) + self._young_s - clock())
         probes = {queue: asyncio.ensure_future(publish(_probe(queue))) for queue in young}
         try:
             done, _ = await asyncio.wait(probes.values(), timeout=PROBE_TIMEOUT_S)
         finally:
             for probe in probes.values():
                 probe.cancel()
-        # A user who may not write to a queue by its name, as that of an adapter, can prove none: its age is
-        # all that it can wait for.
-        silent = [
-            queue
-            for queue, probe in probes.items()
-            if probe not in done or not isinstance(probe.exception(), AccessRefused | None)
-        ]
-        for queue in young.keys() - set(silent):
-            self._young.pop(queue, None)
+        silent = []
+        for queue, probe in probes.items():
+            error = probe.exception() if probe in done else TimeoutError()
+            if isinstance(error, Unroutable):
+                # It could not be made, and whoever needs it makes it. Should a declaration whose answer was
+                # lost make it after all, it is young from now on.
+                self._young[queue] = clock()
+            elif not isinstance(error, AccessRefused | None):
+                silent.append(queue)
+            # A user who may not write to a queue by its name, as that of an adapter, can prove none: its age
+            # is all that it can wait for. One that was made anew meanwhile stays young.
+            elif self._young.get(queue) == young[queue]:
+                del self._young[queue]
         if silent:
             raise LinkDown(f"queues do not store: {', '.join(silent)}")
 
@@ -170,12 +180,14 @@ class Topology:
         if not await self._exists(declaring, queue):
             # This is noted before the declaration, whose answer may be lost: the queue is young all the same.
             self._young[queue] = clock()
+        differs: list[str] = []
         for kind in list(self._kinds):
             arguments: Mapping[str, Any] = queue_arguments(kind, single_active=single_active)
             try:
                 await (await declaring.channel()).declare_queue(queue, arguments=arguments)
-            except Differs:
+            except Differs as error:
                 # It has the other type: an earlier start made it, or the broker was another version then.
+                differs.append(str(error))
                 continue
             except AccessRefused as error:
                 if self._young.pop(queue, None) is not None:
@@ -187,8 +199,10 @@ class Topology:
             # The kind that the broker has decides for "auto", or two processes would differ.
             self._kinds.sort(key=lambda known: known != kind)
             return True
+        # That the type differs is said of one of the types in any case.
+        said = next((each for each in differs if "x-queue-type" not in each), differs[-1])
         raise TopologyMismatch(
-            f"queue {queue} differs from what broker.queue_type {self._queue_type} says",
+            f"queue {queue} differs from what broker.queue_type {self._queue_type} says: {said}",
             hint="set broker.queue_type to what the broker has, or let the queue run empty and delete it",
         )
 
@@ -199,15 +213,16 @@ class Topology:
             return False
         return True
 
-    async def _exchange(self, declaring: _Declaring, exchange: str, kind: str) -> None:
+    async def _exchange(self, declaring: _Declaring, exchange: str, kind: str, *, makes: bool) -> None:
         try:
+            await (await declaring.channel()).declare_exchange(exchange, kind, passive=not makes)
+        except NotFound:
+            raise LinkDown(f"exchange {exchange} is not there yet", hint=FIRST_HINT) from None
+        except AccessRefused as refused:
             try:
-                await (await declaring.channel()).declare_exchange(exchange, kind)
-            except AccessRefused as refused:
-                try:
-                    await (await declaring.channel()).declare_exchange(exchange, kind, passive=True)
-                except NotFound:
-                    raise AccessRefused(f"{refused}, and it is not there yet", hint=FIRST_HINT) from refused
+                await (await declaring.channel()).declare_exchange(exchange, kind, passive=True)
+            except NotFound:
+                raise AccessRefused(f"{refused}, and it is not there yet", hint=FIRST_HINT) from refused
         except Differs as error:
             raise TopologyMismatch(
                 f"exchange {exchange} exists with another type than {kind}",

@@ -91,6 +91,15 @@ class Channel(RawChannel):
         super().__init__(connection, number, frame_buffer=0, publisher_confirms=publisher_confirms)
         self.frames = _Passing(self)
         self.sink: Callable[[BrokerMessage], None] | None = None
+        # The broker has closed it. What it was sent before our answer it passes over; a frame behind the
+        # answer would end the connection.
+        self.ending = False
+        self.flush: Callable[[], None] = lambda: None
+
+    async def _on_close_frame(self, frame: commands.Channel.Close) -> None:
+        self.ending = True
+        self.flush()
+        await super()._on_close_frame(frame)
 
     async def _on_deliver_frame(self, frame: commands.Basic.Deliver) -> None:
         self.deliver(frame)

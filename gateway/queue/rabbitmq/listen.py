@@ -21,6 +21,8 @@ from gateway.queue.rabbitmq.topology import Names, slot_route
 from gateway.queue.rabbitmq.wire import BrokerMessage, LinkDown, NotFound
 
 BOUND_WITHIN_S = 10.0
+# Whoever deletes an exchange takes its bindings, and tells nobody.
+BINDS_EACH_S = 5.0
 EVERY = "#"
 # An exchange and a routing key.
 Binding = tuple[str, str]
@@ -35,9 +37,7 @@ class ListenQueue:
         mend: called where an exchange is missing.
     """
 
-    def __init__(
-        self, names: Names, dial: Callable[[], Awaitable[Link]], mend: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, names: Names, dial: Callable[[], Awaitable[Link]], mend: Callable[[], None]) -> None:
         self._names, self._dial, self._mend = names, dial, mend
         self._listeners = Fanout()
         self._wanted: Counter[Binding] = Counter()
@@ -60,8 +60,8 @@ class ListenQueue:
         try:
             await self._hear(link)
         except NotFound:
-            # The exchange is gone, with a reset of the broker perhaps: the next connection finds it anew.
-            await self._mend()
+            # The exchange is gone, with a reset of the broker perhaps: a later connection finds it anew.
+            self._mend()
             raise
         finally:
             self._bound.clear()
@@ -105,18 +105,24 @@ class ListenQueue:
         channel = await link.channel()
         queue = (await channel.declare_queue("", exclusive=True)).name
         await channel.consume(queue, self._heard, no_ack=True)
+        clock = asyncio.get_running_loop().time
+        anew_at = clock()
         while True:
             self._changed.clear()
-            await self._bind(channel, queue)
-            await first_of(self._changed.wait(), channel.ended.wait())
+            anew = clock() >= anew_at
+            if anew:
+                anew_at = clock() + BINDS_EACH_S
+            await self._bind(channel, queue, anew=anew)
+            await first_of(self._changed.wait(), channel.ended.wait(), timeout_s=anew_at - clock())
             if channel.ended.is_set():
                 raise LinkDown(channel.cause or "the connection was lost")
 
-    async def _bind(self, channel: AmqpChannel, queue: str) -> None:
+    async def _bind(self, channel: AmqpChannel, queue: str, *, anew: bool) -> None:
         """Bring the bindings to what is wanted: who has left pays for nothing, and nobody waits for that."""
         wanted = set(self._wanted)
-        for exchange in {exchange for exchange, _ in wanted - self._bound}:
-            routes = sorted(route for at, route in wanted - self._bound if at == exchange)
+        missing = wanted if anew else wanted - self._bound
+        for exchange in {exchange for exchange, _ in missing}:
+            routes = sorted(route for at, route in missing if at == exchange)
             if exchange == self._names.daemons:
                 # Only who takes letters needs it: an adapter's user may not even make it.
                 await channel.declare_exchange(exchange, "fanout")

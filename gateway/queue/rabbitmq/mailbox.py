@@ -33,7 +33,7 @@ from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
 from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.presence import Presence
-from gateway.queue.rabbitmq.publish import Outbox, Publisher
+from gateway.queue.rabbitmq.publish import ALARM, REFUSED_S, Outbox, Publisher
 from gateway.queue.rabbitmq.pulse import Pulse
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
@@ -44,8 +44,6 @@ from session.transcript.key import slot_of
 LOST_HINT = "start the broker, or correct broker.url"
 # First and longest pause between two attempts to connect.
 BACK_OFF_S = (0.1, 5.0)
-# Rights are given seldom.
-REFUSED_S = 300.0
 _log = structlog.get_logger()
 
 
@@ -103,7 +101,7 @@ class RabbitMailbox:
             handover_s=handover_s,
         )
         self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
-        self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.restart)
+        self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.mend)
         self._daemon, self._among, self._presences = daemon, among, list[Presence]()
         self._counts = Counts(self._names, self._topology, self._reader.out)
         self._link: Link | None = None
@@ -138,7 +136,7 @@ class RabbitMailbox:
     def health(self) -> Health:
         """Say whether it is up now, without credentials."""
         if self._up and self._publisher.blocked:
-            return Health(False, self._since, "the broker takes no messages: memory or disk alarm")
+            return Health(False, self._since, ALARM)
         error, hint = ("", "") if self._up else (self._error, self._hint)
         return Health(self._up, self._since, error, hint)
 
@@ -174,7 +172,8 @@ class RabbitMailbox:
         # The publishing side declares what is consumed here.
         await self._publishing.wait()
         link = await self._dial("consume")
-        pulse = Pulse(link, self._names.inbound_exchange, heartbeat_s=self._heartbeat_s)
+        exchanges = self._names.exchanges
+        pulse = Pulse(link, exchanges, self._publisher.mend, heartbeat_s=self._heartbeat_s)
         try:
             self._link, self._pulse = link, pulse
             self._consuming.set()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import structlog
 
-from gateway.errors import MailboxDown
+from durable import first_of
+from gateway.errors import MailboxDown, MailboxError
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
 from gateway.queue.rabbitmq.declare import Topology
 from gateway.queue.rabbitmq.record import PROBE
-from gateway.queue.rabbitmq.wire import LinkDown, Sending, Unroutable
+from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, NotFound, Sending, Unroutable
 
+ALARM = "the broker takes no messages: memory or disk alarm"
+# Rights are given seldom.
+REFUSED_S = 300.0
+MENDS_EACH_S = 1.0
 _log = structlog.get_logger()
-_ALARM = "the broker takes no messages: memory or disk alarm"
 
 
 class _Flight:
@@ -68,6 +73,7 @@ class Publisher:
         self._link: Link | None = None
         self._channel: AmqpChannel | None = None
         self._transient: AmqpChannel | None = None
+        self._incomplete = asyncio.Event()
         self._flights: dict[str, _Flight] = {}
         self._lines: dict[tuple[str, str], _Flight] = {}
 
@@ -86,17 +92,24 @@ class Publisher:
         link = await self._dial("publish")
         try:
             await self._topology.declare(link)
-            while True:
-                channel = await link.channel(confirms=True)
-                self._link, self._transient, self._channel = link, await link.channel(), channel
-                on_up()
-                await self._watch(link, channel)
-                await self._transient.close()
-                if link.ended.is_set():
-                    raise LinkDown(channel.cause or "the connection was lost")
+            async with self._mending(link, await link.channel()):
+                while True:
+                    channel = await link.channel(confirms=True)
+                    self._link, self._channel = link, channel
+                    on_up()
+                    await self._watch(link, channel)
+                    if link.ended.is_set():
+                        raise LinkDown(channel.cause or "the connection was lost")
+                    if channel.kind is NotFound:
+                        # Somebody deleted the exchange.
+                        await self._topology.declare(link)
         finally:
             self._link = self._channel = self._transient = None
             await link.close()
+
+    def mend(self) -> None:
+        """Have what is missing on the broker made anew, beside the puts; returns at once."""
+        self._incomplete.set()
 
     async def restart(self) -> None:
         """End the connection, so that the next one sets the broker up anew."""
@@ -153,13 +166,44 @@ class Publisher:
         del self._flights[flight.sending.id], self._lines[flight.line]
         flight.end(error)
 
+    @asynccontextmanager
+    async def _mending(self, link: Link, told: AmqpChannel) -> AsyncIterator[None]:
+        """Have what somebody deletes made anew while the context is open, and ``told``, on which is told."""
+        self._transient = told
+        self._incomplete.clear()
+        mending = asyncio.create_task(self._mend(link, told), name="broker mend")
+        try:
+            yield
+        finally:
+            mending.cancel()
+            await asyncio.gather(mending, return_exceptions=True)
+
+    async def _mend(self, link: Link, told: AmqpChannel) -> None:
+        while True:
+            # One exchange that is missing, or closed to this user, ends the channel for all that is told.
+            await first_of(told.ended.wait(), self._incomplete.wait())
+            if told.kind is AccessRefused:
+                _log.info("tell.refused", error=told.cause, again_s=REFUSED_S)
+                await first_of(self._incomplete.wait(), timeout_s=REFUSED_S)
+            if link.ended.is_set():
+                return
+            self._incomplete.clear()
+            try:
+                await self._topology.declare(link)
+                if told.ended.is_set():
+                    told = self._transient = await link.channel()
+            except MailboxError as error:
+                if not link.ended.is_set():
+                    _log.warning("publish.incomplete", error=str(error), hint=error.hint)
+            await asyncio.sleep(MENDS_EACH_S)
+
     async def _outlast_alarm(self, link: Link) -> None:
         try:
             async with asyncio.timeout(self._confirm_timeout_s):
                 await link.unblocked()
         except TimeoutError:
             # Nothing was written to the socket, so that this is surely not stored.
-            raise MailboxDown(_ALARM) from None
+            raise MailboxDown(ALARM) from None
 
     async def _watch(self, link: Link, channel: AmqpChannel) -> None:
         """Return when the channel is closed; close it when a confirmation is overdue."""
@@ -182,7 +226,7 @@ class Publisher:
         for flight in overdue:
             # Under an alarm the message lies in the socket and will be stored when the alarm ends: it
             # stays in flight, and whoever puts it again joins it instead of sending it twice.
-            flight.give_up(MailboxDown(_ALARM if link.blocked else "the broker does not confirm"))
+            flight.give_up(MailboxDown(ALARM if link.blocked else "the broker does not confirm"))
             # When the alarm ends it has its full time once more.
             flight.begun = now
 

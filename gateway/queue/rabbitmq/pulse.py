@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.queue.rabbitmq.connection import Link
@@ -21,10 +22,21 @@ _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Pulse:
-    """Asks the broker over a connection, again and again, whether ``exchange`` is there."""
+    """Asks the broker over a connection, again and again, whether the exchanges are there.
 
-    def __init__(self, link: Link, exchange: str, *, heartbeat_s: float) -> None:
-        self._link, self._exchange, self._heartbeat_s = link, exchange, heartbeat_s
+    ``missing`` is called where one is not.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        exchanges: Sequence[tuple[str, str]],
+        missing: Callable[[], None],
+        *,
+        heartbeat_s: float,
+    ) -> None:
+        self._link, self._exchanges, self._missing = link, exchanges, missing
+        self._heartbeat_s = heartbeat_s
         # It was just opened: the broker has answered its login.
         self._proven_at = _now()
 
@@ -39,13 +51,15 @@ class Pulse:
             try:
                 channel = await self._link.channel()
                 while True:
-                    asked_at = _now()
-                    await channel.declare_exchange(self._exchange, "direct", passive=True)
-                    self._proven_at = asked_at
+                    for exchange, kind in self._exchanges:
+                        asked_at = _now()
+                        await channel.declare_exchange(exchange, kind, passive=True)
+                        self._proven_at = asked_at
                     await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
             except NotFound:
-                # An answer, too: the exchange was deleted, and is made anew by whoever publishes.
+                # An answer, too: somebody deleted the exchange.
                 self._proven_at = asked_at
+                self._missing()
                 await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
             except LinkDown:
                 await self._link.ended.wait()

@@ -15,14 +15,16 @@ _NO_RIGHT = re.compile(
 _NO_LOGIN = re.compile(
     r"ACCESS_REFUSED.*Login was refused|PLAIN login refused|user '[^']*' can only connect via"
 )
+_NO_ROOM = re.compile(r"queue limit in (?:vhost '(?P<vhost>[^']*)'|cluster) \((?P<most>\d+)\) is reached")
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a broker refuses, without secrets, and the cure."""
+    """Why a broker refuses, without secrets, and the cure; ``full``: for a limit that is reached."""
 
     text: str
     hint: str
+    full: bool = False
 
 
 def refusal(said: str, url: str) -> Refusal | None:
@@ -43,6 +45,16 @@ def refusal(said: str, url: str) -> Refusal | None:
             f"user '{found['user']}' may not use {found['kind']} '{found['name']}' "
             f"in virtual host '{found['vhost']}'",
             _permit(found["vhost"], found["user"]),
+        )
+    if found := _NO_ROOM.search(said):
+        vhost, most = found["vhost"], found["most"]
+        where = "the broker" if vhost is None else f"virtual host '{vhost}'"
+        return Refusal(
+            f"{where} has as many queues as its limit allows: {most}",
+            "raise cluster_queue_limit in rabbitmq.conf"
+            if vhost is None
+            else f"rabbitmqctl clear_vhost_limits -p {vhost}, or set_vhost_limits to more",
+            full=True,
         )
     if _NO_LOGIN.search(said):
         user = unquote(urlsplit(url).username or "guest")

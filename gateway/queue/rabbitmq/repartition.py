@@ -15,13 +15,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from ulid import ULID
+
+from durable import first_of
 from gateway.errors import MailboxDown, MailboxError
+from gateway.queue.mailbox import carried_in
 from gateway.queue.rabbitmq.beat import Beat, read_beat
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
 from gateway.queue.rabbitmq.declare import Topology, exclusively
+from gateway.queue.rabbitmq.publish import ALARM
 from gateway.queue.rabbitmq.record import PROBE, add_record, keep_last, recorded_last
 from gateway.queue.rabbitmq.topology import Names, Record, partition_of, slot_route
-from gateway.queue.rabbitmq.wire import BrokerMessage, NotFound, Sending
+from gateway.queue.rabbitmq.wire import BrokerMessage, LinkDown, NotFound, Sending
 from session.transcript.key import SLOTS, slot_of
 
 # Daemons tell that they live each second.
@@ -30,6 +35,8 @@ IN_FLIGHT = 200
 SETTLES_S = 30.0
 # The slot of a letter that has no key, which it keeps over a further move.
 SLOT = "slot"
+# No key has so many; a longer one is set aside by whoever reads the letter.
+KEY_MAX_CHARS = 20_000
 Step = Callable[[str], None]
 
 
@@ -47,14 +54,21 @@ class Moved:
 
 
 async def repartition(
-    link: Link, topology: Topology, *, listens_s: float = LISTENS_S, on_step: Step = lambda step: None
+    link: Link,
+    topology: Topology,
+    *,
+    listens_s: float = LISTENS_S,
+    settles_s: float = SETTLES_S,
+    on_step: Step = lambda step: None,
 ) -> Moved:
     """Bring the broker to the partitions of ``topology``; ``on_step`` hears of each step before it is done.
+
+    ``settles_s`` is how long the broker may take to store letters, or to hand one out.
 
     Raises:
         StillServed: a daemon works on the old ones; nothing was changed.
         TopologyMismatch: nothing was ever set up here, or a newer version was at work.
-        LinkDown: the broker went away: call it again.
+        LinkDown: the broker went away, or takes no messages: call it again.
     """
     names = topology.names
     try:
@@ -88,7 +102,7 @@ async def repartition(
             raise
         on_step("make the new queues")
         await topology.declare_partitions(link)
-        letters = await _move_all(link, old, names, on_step)
+        letters = await _move_all(link, old, names, on_step, settles_s=settles_s)
         on_step("bind the new queues")
         for queue, slots in names.inbound_queues():
             async with _channel(link) as channel:
@@ -100,7 +114,7 @@ async def repartition(
         return Moved(before, names.partitions, letters)
 
 
-async def _move_all(link: Link, old: Names, new: Names, on_step: Step) -> int:
+async def _move_all(link: Link, old: Names, new: Names, on_step: Step, *, settles_s: float) -> int:
     letters = 0
     queues = [(queue, slots) for queue, slots in old.inbound_queues() if await _is_there(link, queue)]
     for queue, slots in queues:
@@ -110,7 +124,7 @@ async def _move_all(link: Link, old: Names, new: Names, on_step: Step) -> int:
                 await channel.unbind(queue, old.inbound_exchange, slot_route(slot))
     for queue, slots in queues:
         on_step(f"move {queue}")
-        letters += await _Move(link, queue, new, slots[0]).run()
+        letters += await _Move(link, queue, new, slot=slots[0], settles_s=settles_s).run()
         on_step(f"delete {queue}")
         async with _channel(link) as channel:
             # A quorum queue knows no deletion that spares what came since; nothing leads there any more.
@@ -121,54 +135,77 @@ async def _move_all(link: Link, old: Names, new: Names, on_step: Step) -> int:
 
 
 class _Move:
-    """Moves what waits in one queue, in its order."""
+    """Moves what waits in one queue, in its order.
 
-    def __init__(self, link: Link, queue: str, new: Names, slot: int) -> None:
+    What is on its way here the broker does not count as ready, and of a quorum queue whose leader is slow it
+    says that nothing is. So a mark is put behind what waits: once it is here, all that stood before it is.
+    """
+
+    def __init__(self, link: Link, queue: str, new: Names, *, slot: int, settles_s: float) -> None:
         self._link, self._queue, self._new, self._slot = link, queue, new, slot
-        self._came: asyncio.Queue[BrokerMessage] = asyncio.Queue()
+        self._settles_s = settles_s
+        self._came: list[BrokerMessage] = []
+        self._arrived = asyncio.Event()
 
     async def run(self) -> int:
-        """Move until nothing is left; return how many letters went."""
-        letters = 0
-        async with _channel(self._link) as taking, _channel(self._link, confirms=True) as putting:
-            await taking.limit(IN_FLIGHT, live=False)
-            await taking.consume(self._queue, self._came.put_nowait)
-            while True:
-                batch = await self._batch()
-                if not batch:
-                    return letters
-                sent = [(message, self._put(putting, message)) for message in batch]
-                for message, confirm in sent:
-                    if confirm is not None:
-                        async with asyncio.timeout(SETTLES_S):
-                            await confirm
-                        letters += 1
-                    taking.ack(message.tag)
+        """Move until nothing came between two marks; return how many letters went.
 
-    async def _batch(self) -> list[BrokerMessage]:
-        """Wait for letters; none: the queue is empty."""
-        while self._came.empty():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    batch = [await self._came.get()]
-                    break
-            async with _channel(self._link) as looking:
-                # What was acknowledged, or is on its way here, is not counted as ready.
-                if (await looking.declare_queue(self._queue, passive=True)).ready == 0 and self._came.empty():
-                    return []
-        else:
-            batch = []
-        while not self._came.empty():
-            batch.append(self._came.get_nowait())
+        Raises:
+            LinkDown: a channel was closed, or the broker stores or hands out nothing.
+        """
+        letters = letters_before = 0
+        async with _channel(self._link) as taking, _channel(self._link, confirms=True) as putting:
+            mark = await self._put_mark(putting)
+            await taking.limit(IN_FLIGHT, live=False)
+            await taking.consume(self._queue, self._take)
+            while True:
+                batch = await self._batch(taking)
+                confirms = [self._put(putting, message) for message in batch if PROBE not in message.headers]
+                await self._stored(confirms)
+                letters += len(confirms)
+                for message in batch:
+                    taking.ack(message.tag)
+                if mark not in (message.id for message in batch):
+                    continue
+                if letters == letters_before:
+                    return letters
+                letters_before, mark = letters, await self._put_mark(putting)
+
+    def _take(self, message: BrokerMessage) -> None:
+        self._came.append(message)
+        self._arrived.set()
+
+    async def _batch(self, taking: AmqpChannel) -> list[BrokerMessage]:
+        await first_of(self._arrived.wait(), taking.ended.wait(), timeout_s=self._settles_s)
+        if taking.ended.is_set():
+            raise LinkDown(taking.cause or "the connection was lost")
+        if not self._came:
+            raise LinkDown(f"the broker hands nothing out of {self._queue}")
+        batch, self._came = self._came, []
+        self._arrived.clear()
         return batch
 
-    def _put(self, channel: AmqpChannel, message: BrokerMessage) -> asyncio.Future[None] | None:
-        if PROBE in message.headers:
-            return None
+    async def _stored(self, confirms: list[asyncio.Future[None]]) -> None:
+        try:
+            async with asyncio.timeout(self._settles_s):
+                await asyncio.gather(*confirms)
+        except TimeoutError:
+            raise LinkDown(ALARM if self._link.blocked else "the broker does not confirm") from None
+
+    async def _put_mark(self, putting: AmqpChannel) -> str:
+        # One that a kill leaves behind is passed over as a probe by whoever takes it.
+        mark = Sending("", self._queue, b"{}", id=f"mark:{ULID()}", headers={PROBE: True})
+        await self._stored([putting.publish(mark)])
+        return mark.id
+
+    def _put(self, channel: AmqpChannel, message: BrokerMessage) -> asyncio.Future[None]:
         slot = self._slot_of(message)
         queue = self._new.inbound_queue(partition_of(slot, self._new.partitions))
-        headers = {**message.headers, SLOT: str(slot)}
-        return channel.publish(Sending("", queue, message.body, id=message.id, headers=headers))  # type: ignore[arg-type]
+        # What else another program wrote there nobody reads, and with ours it may be more than a frame takes.
+        headers = {**carried_in(message.headers), SLOT: str(slot)}
+        if isinstance(key := message.headers.get("key"), str) and len(key) <= KEY_MAX_CHARS:
+            headers["key"] = key
+        return channel.publish(Sending("", queue, message.body, id=message.id, headers=headers))
 
     def _slot_of(self, message: BrokerMessage) -> int:
         for told in (message.headers.get(SLOT), message.sent_to[1]):

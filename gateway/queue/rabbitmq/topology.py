@@ -120,6 +120,17 @@ class Names:
         return f"{self.name}.outbound"
 
     @property
+    def exchanges(self) -> tuple[tuple[str, str], ...]:
+        """The exchanges on which all processes rely, each with its type."""
+        return (
+            (self.inbound_exchange, "direct"),
+            (self.outbound_exchange, "direct"),
+            (self.parked_exchange, "fanout"),
+            (self.control, "fanout"),
+            (self.events, "topic"),
+        )
+
+    @property
     def control(self) -> str:
         """The fan-out exchange of control messages."""
         return f"{self.name}.control"

@@ -48,6 +48,10 @@ class Differs(LinkDown):
     """The queue or exchange exists with other arguments; the channel is closed."""
 
 
+class NoRoom(LinkDown):
+    """The broker may hold no more queues than there are; the channel is closed."""
+
+
 class Unroutable(MailboxDown):
     """No queue is bound to where the message was sent; it was not stored."""
 
