@@ -44,7 +44,8 @@ MEDIA_GOES = "what nothing names goes by itself within 48 hours"
 BROKER_STAYS = "letters that wait in the broker outside of this daemon: they are answered as new ones"
 CURSOR_STAYS = "state/discord.json: up to which message the channel was read, a number"
 LOCKS_STAY = (
-    "state/keys: the lock with the key, and for 48 hours the ids of messages, so that none is asked again"
+    "state/keys: the lock with the key, for 48 hours the ids of messages, so that none is asked again, and"
+    " how many replies there were"
 )
 ACCESS_STAYS = "who may write to the bot: revoke it with `pairing revoke`, or in the configuration"
 ELSEWHERE = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Literal
 import structlog
 
 from durable import make_folder, sweep, sync_folder
+from session.disk.layout import seen
 from session.disk.state import read_state, write_state
 from session.errors import NewerFormat, StoreError
 from session.transcript.key import mark_of
@@ -21,6 +24,8 @@ log = structlog.get_logger("jobs")
 
 Kind = Literal["summary", "consolidate", "name", "facts"]
 KINDS: tuple[Kind, ...] = ("summary", "consolidate", "name", "facts")
+# Between a look at a file and its removal nobody writes it; those of others are written meanwhile.
+LOCKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class JobFiles:
 
     def __init__(self, state: Path) -> None:
         self._folder = state / "jobs"
+        self._locks = [threading.Lock() for _ in range(LOCKS)]
 
     def keep(self, job: BackgroundJob) -> None:
         """Make a job durable; doing it twice does no harm.
@@ -52,18 +58,34 @@ class JobFiles:
         content = {"kind": job.kind, "key": job.key, "session": job.session_id}
         if job.due is not None:
             content["due"] = job.due.isoformat()
-        write_state(self._path(job), content)
+        with self._lock_of(job):
+            write_state(self._path(job), content)
 
     def keep_new(self, job: BackgroundJob) -> None:
         """Make a job durable of which there is no file; as ``keep``."""
         if not self._path(job).exists():
             self.keep(job)
 
-    def strike(self, job: BackgroundJob) -> None:
-        """Forget a job that is done; one without a file is none."""
+    def watch(self, job: BackgroundJob) -> Callable[[], bool]:
+        """Return what says whether the file of a job has been written since this moment.
+
+        Raises:
+            StoreError: the disk refused, now or then.
+        """
+        path = self._path(job)
+        before = seen(path)
+        return lambda: seen(path) != before
+
+    def strike(self, job: BackgroundJob, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Forget a job that is done; one without a file is none.
+
+        ``unless`` is asked when the file can no longer be written.
+        """
         if job.session_id is None:
             return
-        with contextlib.suppress(FileNotFoundError):
+        with self._lock_of(job), contextlib.suppress(FileNotFoundError):
+            if unless():
+                return
             self._path(job).unlink()
             make_folder(self._folder)
             sync_folder(self._folder)
@@ -99,6 +121,9 @@ class JobFiles:
         except FileNotFoundError:
             return False
         return age_s < for_s
+
+    def _lock_of(self, job: BackgroundJob) -> threading.Lock:
+        return self._locks[hash(self._path(job)) % LOCKS]
 
     def _path(self, job: BackgroundJob) -> Path:
         return self._folder / file_name(str(job.session_id), job.key, job.kind)

@@ -208,8 +208,9 @@ class Background:
             # That of an agent without a language model waits until it has one.
             if job in ended and (await self._memory.of_session(key, job.session_id)).model.plain:
                 continue
+            is_new = await asyncio.to_thread(self._files.watch, job)
             done = await self._memory.consolidate(key, session_id=job.session_id, asked=True)
-            await start_thread(partial(self._files.strike, job), name="job")
+            await start_thread(partial(self._files.strike, job, unless=is_new), name="job")
             messages, raw, calls = messages + done.messages, raw + done.raw, calls + done.calls
         after = await asyncio.to_thread(sizes, notes)
         return Report(messages, raw, calls, before[0], after[0], before[1], after[1])
@@ -341,6 +342,8 @@ class Background:
         if (await self._memory.of_session(job.key, job.session_id)).model.plain:
             until = self._clock() + timedelta(seconds=PLAIN_S)
             raise NotNow("its agent has no language model", reason="plain", until=until)
+        # Its session may be opened again and end again meanwhile: what is written then is of the next run.
+        is_new = await asyncio.to_thread(self._files.watch, job)
         if job.kind == "consolidate" or job.session_id is None:
             await self._memory.consolidate(job.key, session_id=job.session_id)
         elif job.kind == "summary":
@@ -351,7 +354,7 @@ class Background:
         else:
             await self._titles.name(job.key, job.session_id)
             self._named[job.session_id] = None
-        await start_thread(partial(self._files.strike, job), name="job")
+        await start_thread(partial(self._files.strike, job, unless=is_new), name="job")
 
     async def _draw_facts(self, job: BackgroundJob, session_id: str) -> None:
         """Draw the facts of a session, or set its timer anew where people still write."""

@@ -191,13 +191,11 @@ def _weight(raws: Sequence[bytes]) -> int:
 def lines_from(transcript: Transcript, first: int) -> list[Line]:
     """Read the message lines from ``first`` on; the indexes in our own records count from there, too."""
     lines: list[Line] = [*decode_all(transcript.messages[first:])]
-    for at in reversed(transcript.index.records if first else ()):
-        if at < first:
-            break
-        line = lines[at - first]
-        moved = {name: max(line[name] - first, 0) for name in _POINTERS if type(line.get(name)) is int}
-        if moved and is_record(line):
-            lines[at - first] = {**line, **moved}
+    # The index is not asked: another thread may just be storing a line, which stands in one of both alone.
+    for i, line in enumerate(lines if first else ()):
+        if line.get("role") == "system" and is_record(line):
+            moved = {name: max(line[name] - first, 0) for name in _POINTERS if type(line.get(name)) is int}
+            lines[i] = {**line, **moved}
     return lines
 
 

@@ -214,13 +214,13 @@ class _Work:
         self._done = Done()
 
     async def run(self, key: str, session_id: str | None) -> Done:
-        """Consolidate what is due now, piece by piece; messages that come meanwhile wait for another."""
+        """Consolidate what is due, piece by piece; what comes or is reopened meanwhile waits for another."""
         unconsolidated = await self._memory.unconsolidated.load(key, session_id)
         if unconsolidated is None:
             return self._done
         end = unconsolidated.start + self._memory.due(unconsolidated, asked=self._asked)
-        edits = 0
-        while unconsolidated is not None and unconsolidated.start < end:
+        edits, had_ended = 0, unconsolidated.ended
+        while unconsolidated is not None and unconsolidated.waits(end, had_ended=had_ended):
             before, stored = unconsolidated.start, await self._piece(unconsolidated, end)
             edits += not stored
             if edits >= TRIES:
@@ -247,7 +247,7 @@ class _Work:
             )
         if fresh:
             # The pointer moves last: a crash before it finds the paragraph by its mark.
-            await reader.move_pointer(answer.key, answer.mark, asked=self._asked)
+            await reader.move_pointer(answer.key, answer.mark, had_ended=answer.ended, asked=self._asked)
             self._scope_state.forget(answer.session_id, self._memory.clock())
         if fresh is None:
             # The messages were cleared meanwhile: nothing of them is kept.
@@ -297,7 +297,7 @@ class _Work:
                 answer = await self._failed(unconsolidated, mark, error)
             except (BadAnswer, ModelRefused) as error:
                 answer = await self._failed(unconsolidated, mark, error)
-            return await self._store(answer)
+            return await self._store(replace(answer, ended=unconsolidated.ended))
 
     async def _recorded(self, unconsolidated: Unconsolidated) -> Mark | None:
         """Find a paragraph of HISTORY.md that stands for these messages, from their first on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from session.context.profile import zone_in
@@ -62,7 +63,7 @@ class Sources:
         """Take a text, with the mark of whoever said it."""
         pieces = [words(piece) for piece in _PIECE.split(text) if piece.strip()]
         # A note may join two sentences.
-        for one, next_ in zip(pieces, [*pieces[1:], frozenset[str]()], strict=True):
+        for one, next_ in pairwise([*pieces, frozenset[str]()]):
             if both := one | next_:
                 for word in both:
                     self._places.setdefault(word, []).append(len(self._marks))

@@ -10,6 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from session.context.scopes import Scope
 from session.disk.state import let_go, read_state, try_lock, write_state
@@ -28,7 +29,7 @@ class Stored:
     """An answer on its way into the files: stored before the first of them is touched, gone after the last.
 
     ``base`` is the digest of the MEMORY.md that it was made from; ``memory`` is None where that stays;
-    ``merged`` says that it was shortened for its size.
+    ``merged`` says that it was shortened for its size, ``ended`` that its session had ended by then.
     """
 
     key: str
@@ -40,6 +41,7 @@ class Stored:
     memory: str | None
     base: str
     merged: bool = False
+    ended: bool = False
 
     @classmethod
     def of(
@@ -120,7 +122,8 @@ class ScopeStates:
     def __init__(self, folder: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._folder = folder
         self._clock = clock
-        self._locks: dict[str, asyncio.Lock] = {}
+        # Whoever holds or awaits a lock keeps it there; behind the last one it goes.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[ScopeState]:

@@ -50,6 +50,10 @@ class Unconsolidated:
     answers: tuple[str, ...] = ()
     agent: str = ""
 
+    def waits(self, end: int, *, had_ended: bool) -> bool:
+        """Say whether messages before ``end`` are left, and a session that had ended is not active again."""
+        return self.start < end and (self.ended or not had_ended)
+
     def mark(self, count: int) -> Mark:
         """Name the first ``count`` messages of it."""
         return Mark(
@@ -124,8 +128,13 @@ class UnconsolidatedReader:
 
         return await start_thread(work, name="notes")
 
-    async def move_pointer(self, key: str, mark: Mark, *, asked: bool = False) -> None:
+    async def move_pointer(
+        self, key: str, mark: Mark, *, had_ended: bool = False, asked: bool = False
+    ) -> None:
         """Let the session say that memory holds the marked messages; one that is gone says nothing.
+
+        ``had_ended``: it was an ended one when they were marked. If it has been opened again since, its
+        history begins where it began all the same.
 
         ``asked``: a person waits for it, so that a turn which another process runs may have to begin again.
 
@@ -135,15 +144,23 @@ class UnconsolidatedReader:
         """
         view = await self._store.look(SessionKey(key))
         active = view.session_id == mark.session_id
-        if active and (view.last_consolidated >= mark.stop or await self._move_active(key, mark, asked)):
+        if active and view.last_consolidated >= mark.stop:
+            return
+        if active and await self._move_active(key, mark, had_ended=had_ended, asked=asked):
             return
         # An ended session is renewed without owning its key: another daemon may be in the middle of a turn.
         await start_thread(lambda: self._renew(view.stem, mark), name="archive")
 
-    async def _move_active(self, key: str, mark: Mark, asked: bool) -> bool:
+    async def _move_active(self, key: str, mark: Mark, *, had_ended: bool, asked: bool) -> bool:
         store = self._store
         async with (store.open if asked else store.open_unasked)(SessionKey(key)) as session:
-            return await session.checkpoint(last_consolidated=mark.stop, of=mark.session_id)
+            # As it stands in a session that was opened again after its messages had gone into memory.
+            reopened = {"history_from": session.history_start, "consolidated": mark.stop}
+            return await session.checkpoint(
+                metadata={"reopened": reopened} if had_ended else None,
+                last_consolidated=mark.stop,
+                of=mark.session_id,
+            )
 
     def _archived(self, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
         return archived.find(self._store.layout, stem, session_id)

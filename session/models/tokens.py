@@ -39,7 +39,9 @@ def estimate_tools(tools: Sequence[ToolSpec], *, chars_per_token: float = CHARS_
 
 def chars_of(message: Message) -> int:
     """Count the characters of a message that a model reads: content, and names and arguments of calls."""
-    return _content_chars(message.get("content")) + sum(map(_call_chars, message.get("tool_calls") or ()))
+    calls = message.get("tool_calls")
+    counted = sum(map(_call_chars, calls)) if isinstance(calls, list) else 0
+    return _content_chars(message.get("content")) + counted
 
 
 def _content_chars(content: object) -> int:

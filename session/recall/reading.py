@@ -85,8 +85,9 @@ def withdrawn(raw: bytes, index: int) -> tuple[int, int] | None:
 
 def taken_back(lines: Sequence[Mapping[str, Any]]) -> set[int]:
     """Return the ``seq`` of all that messages took with them which were deleted since, their edits, too."""
-    gone = {line.get("edits") for line in lines if is_deletion(line)}
-    edits = {at for at, line in enumerate(lines) if is_record(line) and line.get("edits") in gone}
+    records = {at: line.get("edits") for at, line in enumerate(lines) if is_record(line)}
+    gone = {id_ for at, id_ in records.items() if is_deletion(lines[at]) and isinstance(id_, str)}
+    edits = {at for at, id_ in records.items() if isinstance(id_, str) and id_ in gone}
     return {at + 1 for at in edits | deleted(lines)} if gone else set()
 
 

@@ -19,11 +19,10 @@ from session.store.journal_file import JournalFile
 from session.store.line1_fields import for_the_next
 from session.store.original import originals_of
 from session.store.recall_file import forget_index
-from session.store.split import Parted, ended_before, recent_ids
+from session.store.split import Parted, ended_before, place_of, recent_ids
 from session.store.vectors import forget
 from session.store.writer import TranscriptWriter, again
 from session.transcript import archive
-from session.transcript.journal import ANY
 from session.transcript.journal_lines import Entry
 from session.transcript.transcript import Transcript, fresh
 
@@ -120,14 +119,17 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
 
 
 def _journal_cleared(change: SessionChange, what: Clearing) -> None:
+    place = place_of(change.transcript)
     cleared = dict.fromkeys([*recent_ids(change.transcript, change.journal_state, change.now), *what.ids])
     entries: list[Entry] = [{**change.entry("end"), "id": id_, "kind": "cleared"} for id_ in cleared]
-    if change.fd is not None:
-        entries.append(change.base(ANY, finals=0))
-    if entries:
-        # With everything the old journal is gone, open as it may still be: the entries begin another.
-        fd = None if what.everything else change.journal_fd
-        change.journal_file.write(change.held, fd, *entries)
+    if change.fd is not None or (what.everything and change.seq):
+        # The count goes on behind it. While the lines still stand, after a crash, their numbers are the same.
+        entries.append(change.base(place.session, finals=place.finals))
+    if what.everything:
+        # In one rename: nothing else stays of the journal, and at no moment is there less than this.
+        change.journal_file.begin_anew(change.held, *entries)
+    elif entries:
+        change.journal(*entries)
 
 
 def media_of(writer: TranscriptWriter) -> Named:
@@ -138,7 +140,7 @@ def media_of(writer: TranscriptWriter) -> Named:
 
 
 def _remove_the_rest(change: SessionChange) -> None:
-    """Delete all else of a chat but its lines; who renews an ended session waits for our lock."""
+    """Delete all else of a chat but lines and journal; who renews an ended session waits for our lock."""
     writer, held = change.writer, change.held
     layout, stem = writer.layout, writer.stem
     scopes = places.with_agents(layout, [f"chats/{stem}"])
@@ -149,4 +151,3 @@ def _remove_the_rest(change: SessionChange) -> None:
     for scope in scopes:
         held.check()
         places.remove_trees(layout, stem=stem, scope=scope)
-    change.journal_file.discard(held)

@@ -141,14 +141,25 @@ class JournalFile:
         for entry, line in zip(entries, lines, strict=True):
             self.state.take(entry, len(line))
 
-    def discard(self, held: Held) -> None:
-        """Delete the journal while the lock is held; the next entry begins another.
+    def begin_anew(self, held: Held, *entries: Entry) -> None:
+        """Put these entries alone in the journal's place while the lock is held; without one it is deleted.
 
         Raises:
             Fenced: another writer overtook us; its journal still stands.
-            OSError: the disk refused.
+            StoreError: the disk refused; the old one still stands.
         """
-        held.remove(self.path)
+        data = journal_lines.heading(self._key) + b"".join(journal_lines.write(entry) for entry in entries)
+        try:
+            if entries:
+                make_folder(self.path.parent)
+                with held.replacing(self.path) as fd:
+                    write_all(fd, data)
+            else:
+                held.remove(self.path)
+        except OSError as error:
+            self._unread = True
+            held.check()
+            raise StoreError(f"the journal could not be renewed: {error.strerror}") from error
         self._unread = True
         self.refresh()
 
@@ -182,13 +193,4 @@ class JournalFile:
             return
         now = self._clock()
         kept = self.state.pruned([entry for entry, _ in journal_lines.read(found[0])[0]], now, place)
-        data = journal_lines.heading(self._key) + b"".join(journal_lines.write(entry) for entry in kept)
-        try:
-            with held.replacing(self.path) as fd:
-                write_all(fd, data)
-        except OSError as error:
-            self._unread = True
-            held.check()
-            raise StoreError(f"the journal could not be renewed: {error.strerror}") from error
-        self._unread = True
-        self.refresh()
+        self.begin_anew(held, *kept)

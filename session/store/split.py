@@ -8,7 +8,7 @@ from typing import Any
 
 from session.store.writer import Line
 from session.transcript.history import is_record
-from session.transcript.journal import KEPT, JournalState, SessionPlace
+from session.transcript.journal import KEPT, JournalState, Known, SessionPlace
 from session.transcript.transcript import Transcript, decode, encode, read_time
 
 
@@ -53,25 +53,25 @@ class Parted:
 def ended_before(transcript: Transcript, journal_state: JournalState, now: datetime) -> int:
     """Return where a turn begins that has not ended, which is the number of messages where none runs."""
     count = len(transcript.messages)
-    last = count - 1
-    for record in reversed(transcript.index.records):
-        if record != last:
-            break
-        # Our own records may come at any moment of a turn.
-        last -= 1
+    # Our own records may come at any moment of a turn.
+    last = transcript.index.last_message()
     newest = decode(transcript.messages[last]) if last >= 0 else {}
+    own, part_of = newest.get("message_id"), newest.get("part_of")
     # A message that entered a running turn is a part of that.
-    id_ = newest.get("part_of", newest.get("message_id"))
-    found = transcript.index.find(id_) if isinstance(id_, str) else None
-    if found is None or id_ is None or found.final is not None or journal_state.known(id_, now) is not None:
+    id_ = part_of if isinstance(part_of, str) else own
+    if not isinstance(id_, str) or journal_state.known(id_, now) is not None:
         return count
-    return found.start
+    found = transcript.index.find(id_)
+    if found is None:
+        # Another thread is just storing the question, of which the index does not know yet.
+        return last if id_ == own else count
+    return found.start if found.final is None else count
 
 
 def recent_ids(
     transcript: Transcript, journal_state: JournalState, now: datetime, *, stop: int | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Collect the ids of the last 48 h before ``stop`` with their replies, as the journal keeps them."""
+    """Collect the ids of the last 48 h before ``stop`` with their ends, as the journal keeps them."""
     place = place_of(transcript)
     numbers = {
         at: journal_state.seq_of_final(place, number) for number, at in enumerate(transcript.index.finals, 1)
@@ -85,21 +85,38 @@ def recent_ids(
     for id_, found in transcript.index.ends(is_recent).items():
         if stop is not None and found.start >= stop:
             continue
-        end: dict[str, Any] = {"final": found.final is not None}
-        if found.final is not None:
-            line = decode(transcript.messages[found.final])
-            # The answer of a job that was to be told to nobody stays untold.
-            unsent = line.get("unsent") is True
-            text = line.get("content")
-            end["text"] = text if isinstance(text, str) and not unsent else ""
-            # It was said before this session began, or was opened again.
-            before = journal_state.known(id_, now)
-            seq = numbers.get(found.final) or (before and before.seq)
-            if line.get("message_id") == id_ and seq is not None and not unsent:
-                end["seq"] = seq
-            elif line.get("message_id") != id_:
-                end["by"] = line.get("message_id")
-            if line.get("stopped") is True:
-                end["stopped"] = True
-        ids[id_] = end
+        before = journal_state.known(id_, now)
+        line = decode(transcript.messages[found.final]) if found.final is not None else {}
+        if before is not None and before.kind != "archived" and (not line or line.get("stopped") is True):
+            ids[id_] = _end_known(before, is_final=bool(line))
+        elif found.final is None:
+            ids[id_] = {"final": False}
+        else:
+            # Without a number of this session it was said before that began, or was opened again.
+            seq = numbers.get(found.final) or (before.seq if before is not None else None)
+            ids[id_] = _end_shown(id_, line, seq)
     return ids
+
+
+def _end_known(known: Known, *, is_final: bool) -> dict[str, Any]:
+    """Say how an id ended whose lines show no answer, as the journal has it.
+
+    What stands there already would be forgotten sooner than the other ids of the session.
+    """
+    end = {"final": is_final, "kind": known.kind, "text": known.text, "reason": known.reason}
+    return end if known.seq is None else end | {"seq": known.seq}
+
+
+def _end_shown(id_: str, line: Mapping[str, Any], seq: int | None) -> dict[str, Any]:
+    """Say how an id ended by the line that answers it."""
+    # The answer of a job that was to be told to nobody stays untold.
+    unsent = line.get("unsent") is True
+    text = line.get("content")
+    end: dict[str, Any] = {"final": True, "text": text if isinstance(text, str) and not unsent else ""}
+    if line.get("message_id") != id_:
+        end["by"] = line.get("message_id")
+    elif seq is not None and not unsent:
+        end["seq"] = seq
+    if line.get("stopped") is True:
+        end["stopped"] = True
+    return end

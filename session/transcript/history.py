@@ -212,15 +212,17 @@ def deleted(messages: Sequence[Line], *, start: int = 0) -> set[int]:
 
     That is the whole exchange; only the message's own line where its turn served other messages, too.
     """
-    until = {str(line.get("edits")): i for i, line in enumerate(messages, start) if is_deletion(line)}
+    named = ((line.get("edits"), i) for i, line in enumerate(messages, start) if is_deletion(line))
+    until = {id_: i for id_, i in named if isinstance(id_, str)}
     if not until:
         return set()
     shared = {id_ for line in messages for id_ in _served_by(line)}
     return {
         i
         for i, line in enumerate(messages, start)
-        if i < until.get(str(line.get("message_id")), 0)
-        and (line.get("role") == "user" or line.get("message_id") not in shared)
+        if isinstance(id_ := line.get("message_id"), str)
+        and i < until.get(id_, 0)
+        and (line.get("role") == "user" or id_ not in shared)
     }
 
 

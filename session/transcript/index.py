@@ -72,19 +72,20 @@ def begin(id_: str, at: int) -> int:
 class _Newest:
     """The exchange at the end of a transcript, as long as nothing but its own lines comes in."""
 
-    __slots__ = ("final", "id", "shared", "stop")
+    __slots__ = ("final", "id", "shared", "start", "stop")
 
     def __init__(self, id_: str, at: int) -> None:
-        self.id, self.stop = id_, at
+        self.id, self.start, self.stop = id_, at, at
         self.final: int | None = None
         # Whether a line of it answers other ids, too, or it entered the turn of another one.
         self.shared = False
 
     def take(self, at: int, line: Mapping[str, Any]) -> None:
-        self.stop = at + 1
-        self.shared = self.shared or "answers" in line
+        self.shared = self.shared or "answers" in line or "part_of" in line
         if line.get("final") is True and line["role"] != "user":
             self.final = at
+        # Behind the rest: by this number a reader in another thread knows that all of the line is in.
+        self.stop = at + 1
 
 
 class _End:
@@ -124,6 +125,9 @@ class Index:
     """Grows with the transcript; keeps where each id begins, and looks the rest up in the raw lines.
 
     The newest ids are kept by their text, at some 130 bytes each, the others as ``begin`` has them, at 8.
+
+    One thread at a time grows both, the lines first, any number may read meanwhile: a reader finds at most
+    the last line missing here, and leaves out what came after it had counted them.
     """
 
     __slots__ = ("_begins", "_messages", "_newest", "_starts", "_summed", "_totals", "finals", "records")
@@ -165,32 +169,33 @@ class Index:
             newest = self._newest = None
         if newest is not None:
             newest.take(at, line)
-            newest.shared = newest.shared or "part_of" in line
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self.finals.append(at)
 
     def find(self, id_: str) -> Exchange | None:
         """Return the newest exchange of a message id; None where no line begins one."""
+        newest = self._newest
+        if newest is not None and newest.id == id_:
+            stop, final, shared = newest.stop, newest.final, newest.shared
+            # Asked last: while there are as many lines as that, nothing of a newer one was read.
+            if stop == len(self._messages) and not shared:
+                return Exchange(newest.start, stop, final, tail=True)
         start = self._start(id_)
         if start is None:
             return None
-        newest = self._newest
-        if (
-            newest is not None
-            and newest.id == id_
-            and newest.stop == len(self._messages)
-            and not newest.shared
-        ):
-            return Exchange(start, newest.stop, newest.final, tail=True)
+        count = len(self._messages)
         stop, final, is_part = start + 1, None, False
         needle = orjson.dumps(id_) if _is_plain(id_) else b'"message_id"'
-        for at, raw in enumerate(walk(self._messages, start), start):
+        for at, raw in enumerate(islice(walk(self._messages, start), count - start), start):
             if needle not in raw and not (b"\\u00" in raw and _SPELLED.search(raw)):
                 continue
             line = decode(raw)
-            if line.get("role") == "system" and type(line.get("kind")) is str:
+            if _is_record(line):
                 continue
             if line.get("message_id") == id_:
+                if line.get("role") == "user":
+                    # A newer one than ``start`` came in since, and stands behind the rest.
+                    start, final, is_part = at, None, False
                 stop = at + 1
                 is_part = is_part or (at == start and "part_of" in line)
                 if line.get("final") is True and line.get("role") != "user":
@@ -200,7 +205,7 @@ class Index:
             answers = line.get("answers")
             if isinstance(answers, list) and id_ in answers:
                 final = at
-        tail = not is_part and self.last_message() < stop and not self._withdrawn(start)
+        tail = not is_part and self._last_message(count) < stop and not self._withdrawn(start)
         return Exchange(start, stop, final, tail)
 
     @property
@@ -234,9 +239,10 @@ class Index:
         start = self._starts.get(id_)
         if start is not None:
             return start
-        first = begin(id_, 0)
-        for place in range(bisect_left(self._begins, first), len(self._begins)):
-            at = self._begins[place] - first
+        # An id is folded into these before it leaves the others: looked for there first, it is found.
+        begins, first = self._begins, begin(id_, 0)
+        for place in range(bisect_left(begins, first), len(begins)):
+            at = begins[place] - first
             if at >> 32:
                 break
             line = decode(self._messages[at])
@@ -257,11 +263,21 @@ class Index:
 
     def last_message(self) -> int:
         """Return the index of the newest line that is not our own record; -1 without one."""
-        at = len(self._messages) - 1
-        for record in reversed(self.records):
-            if record != at:
+        return self._last_message(len(self._messages))
+
+    def _last_message(self, count: int) -> int:
+        """Return the same of the first ``count`` lines, which were all at some moment."""
+        at, records = count - 1, self.records
+        if at >= 0 and (not records or records[-1] < at):
+            # It may be missing here still. Then it is one of ours, and spelled as we do.
+            raw = self._messages[at]
+            if b'"system"' in raw and _is_record(decode(raw)):
+                at -= 1
+        for record in reversed(records):
+            if record < at:
                 break
-            at -= 1
+            if record == at:
+                at -= 1
         return at
 
     def ends(self, is_recent: Callable[[Mapping[str, Any]], bool]) -> dict[str, Exchange]:
@@ -277,7 +293,7 @@ class Index:
             if b'"message_id"' not in raw and b'"answers"' not in raw and b"\\u00" not in raw:
                 continue
             line = decode(raw)
-            if line.get("role") == "system" and type(line.get("kind")) is str:
+            if _is_record(line):
                 continue
             answers = line.get("answers")
             for other in answers if isinstance(answers, list) else ():
@@ -328,6 +344,10 @@ def copies_behind(line: Mapping[str, Any]) -> int:
     """Return how many lines behind a ``compact`` line stand in the archive that it names, too."""
     kept = line.get("kept") if line.get("kind") == "compact" else 0
     return kept if type(kept) is int and kept > 0 else 0
+
+
+def _is_record(line: Mapping[str, Any]) -> bool:
+    return line.get("role") == "system" and type(line.get("kind")) is str
 
 
 def usage_of(line: Mapping[str, Any]) -> Totals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
@@ -151,7 +151,7 @@ class JournalState:
         self._told.append((told, str(entry.get("session", "")), _count(entry.get("finals"))))
 
     def _take_ended(self, entry: Entry, at: datetime) -> None:
-        """Take in the end of a session: its recent ids, their replies, and the base of the next one."""
+        """Take in the end of a session: its recent ids, how they ended, and the base of the next one."""
         ended = str(entry.get("session", ""))
         # Where a crash cut the ending short, it goes on: the count that was noted first stays.
         self._bases.setdefault(ended, self._since(ended)[0])
@@ -160,14 +160,13 @@ class JournalState:
         for id_, end in (ids if isinstance(ids, dict) else {}).items():
             if not isinstance(end, dict):
                 continue
-            text, seq = str(end.get("text", "")), end.get("seq")
             extra = {"archive": entry.get("archive", ""), "session": ended, "final": end.get("final") is True}
             if type(end.get("by")) is str:
                 extra["by"] = end["by"]
-            number = seq if type(seq) is int else None
-            self._known[id_] = Known("archived", text, "", at, number, extra)
-            if number is not None:
-                self._told.append((Told(number, "reply", id_, text, "", at), "", 0))
+            known = self._known[id_] = replace(_read_known({"kind": "archived", **end}, at), extra=extra)
+            # What the journal said itself it has told by then.
+            if known.seq is not None and known.kind == "archived":
+                self._told.append((Told(known.seq, "reply", id_, known.text, "", at), "", 0))
 
     def attempts(self, id_: str, now: datetime) -> int:
         """Count the starts of a turn that were not struck out."""

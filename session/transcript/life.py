@@ -78,10 +78,10 @@ def of_lines(messages: Sequence[bytes], message_id: str, *, session_id: str, sou
     """
     named = list(_naming(messages, message_id))
     turns = {message_id} | {
-        str(other)
+        other
         for _, line in named
         for other in (line.get("part_of"), line.get("message_id") if _serves(line, message_id) else None)
-        if other
+        if isinstance(other, str) and other
     }
     first = named[0][0] if named else 0
     found = dict(named)
@@ -91,7 +91,8 @@ def of_lines(messages: Sequence[bytes], message_id: str, *, session_id: str, sou
     before: datetime | None = None
     for at in sorted(found):
         line = found[at]
-        if line.get("message_id") in turns or line.get("edits") == message_id:
+        whose = line.get("message_id")
+        if (isinstance(whose, str) and whose in turns) or line.get("edits") == message_id:
             steps += _of_line(line, message_id, before, {"session_id": session_id, "seq": at + 1}, source)
             before = _time(line)
     return [*steps, *_undone(messages, found, message_id, source)]
@@ -146,7 +147,7 @@ def _begun(line: Line, at: datetime | None, place: dict[str, Any], source: str) 
     yield from _before(line, source)
     part_of = line.get("part_of")
     words = "it entered the turn of another message" if part_of else "its turn began"
-    more = {"turn": part_of, "trace_id": str(line.get("traceparent") or "--").split("-")[1]}
+    more = {"turn": part_of, "trace_id": f"{line.get('traceparent') or ''}-".split("-")[1]}
     yield Step(at, "begun", words, source, place | {name: value for name, value in more.items() if value})
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, tzinfo
 from typing import Any
 
 import orjson
@@ -37,12 +37,15 @@ def read_time(value: object) -> datetime | None:
     """Read a time of any writer: ISO (naive is local), epoch seconds or milliseconds; else None."""
     try:
         if isinstance(value, str):
-            return datetime.fromisoformat(value).astimezone()
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value / 1000 if abs(value) > 1e11 else value, UTC)
+            at = datetime.fromisoformat(value).astimezone()
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            at = datetime.fromtimestamp(value / 1000 if abs(value) > 1e11 else value, UTC)
+        else:
+            return None
     except (ValueError, OverflowError, OSError):
         return None
-    return None
+    # At either end of the calendar there are zones in which the time could not be written.
+    return at if MINYEAR < at.year < MAXYEAR else None
 
 
 def make_line(role: str, content: Any, at: str, **fields: Any) -> dict[str, Any]:

@@ -24,5 +24,6 @@ def torn_append(data: bytes) -> int | None:
             id_ = record.get("message_id")
             if record.get("role") not in ROLES or not isinstance(id_, str):
                 return None
-            turns.add(record.get("part_of", id_))
+            part_of = record.get("part_of")
+            turns.add(part_of if isinstance(part_of, str) else id_)
     return begin if len(turns) == 1 else None

@@ -168,7 +168,10 @@ class Transcript:
         )
 
     def grow(self, raw: bytes, line: Mapping[str, Any]) -> None:
-        """Take in a message line that now stands at the end."""
+        """Take in a message line that now stands at the end: first among the lines, as ``Index`` wants it.
+
+        Other threads may read meanwhile.
+        """
         # What orjson writes keeps its buffer of 4 kB behind it: a copy takes what the line takes.
         self.messages.append(bytes(memoryview(raw)))
         self.index.add(len(self.messages) - 1, line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from session.transcript.history import is_deletion, is_record, kept_from
@@ -25,16 +25,18 @@ def last_exchange(messages: Sequence[bytes], records: Sequence[int], *, history_
             at = _before(own[at], at) - 1
             continue
         line = decode(messages[at])
-        if line.get("role") == "user" and line.get("message_id") in deleted and not answered:
+        # Another thread may just be storing a record, of which nobody knows yet.
+        is_gone = line.get("role") == "user" and _is_among(deleted, line) and not answered
+        if is_gone or is_record(line):
             at -= 1
             continue
         sent = sent or at >= floor
         # A message that entered the turn of another one belongs to that.
-        if line.get("role") == "user" and "part_of" not in line:
+        if line.get("role") == "user" and not isinstance(line.get("part_of"), str):
             return _first_of(messages, own, at, answered, floor)
         answers = line.get("answers")
         if isinstance(answers, list):
-            answered.update(str(id_) for id_ in answers)
+            answered.update(id_ for id_ in answers if isinstance(id_, str))
         at -= 1
     return None
 
@@ -59,7 +61,9 @@ def questions(messages: Sequence[bytes], start: int) -> list[dict[str, Any]]:
     for raw in messages[start:]:
         line = decode(raw)
         if line.get("role") == "user":
-            if not begins and not (found and line.get("part_of") == found[0].get("message_id")):
+            part_of = line.get("part_of")
+            entered = isinstance(part_of, str) and found and part_of == found[0].get("message_id")
+            if not begins and not entered:
                 break
             found.append(line)
         elif is_record(line) and line["kind"] == "undo":
@@ -67,7 +71,7 @@ def questions(messages: Sequence[bytes], start: int) -> list[dict[str, Any]]:
         elif not is_record(line):
             begins = False
     deleted = _deleted(decode(raw) for raw in messages[start:] if b'"deleted"' in raw)
-    return [line for line in found if line.get("message_id") not in deleted]
+    return [line for line in found if not _is_among(deleted, line)]
 
 
 def text_of(lines: Sequence[dict[str, Any]]) -> str:
@@ -75,9 +79,15 @@ def text_of(lines: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join(text for line in lines if (text := plain_text(line.get("content"))))
 
 
-def _deleted(lines: Iterable[dict[str, Any]]) -> set[object]:
+def _deleted(lines: Iterable[dict[str, Any]]) -> set[str]:
     """Return the ids of the messages that records among ``lines`` say were deleted."""
-    return {line.get("edits") for line in lines if is_deletion(line)}
+    return {line["edits"] for line in lines if is_deletion(line) and isinstance(line.get("edits"), str)}
+
+
+def _is_among(ids: Collection[str], line: dict[str, Any]) -> bool:
+    """Say whether the message of a line is one of these; a line may have anything in place of an id."""
+    id_ = line.get("message_id")
+    return isinstance(id_, str) and id_ in ids
 
 
 def _floor(own: dict[int, dict[str, Any]], history_start: int) -> tuple[int, bool]:
@@ -107,7 +117,7 @@ def _first_of(
                 break
             continue
         line = decode(messages[at])
-        if line.get("role") != "user" or line.get("message_id") not in answered:
+        if line.get("role") != "user" or not _is_among(answered, line):
             break
         first = at
     return first

@@ -99,5 +99,7 @@ def _questions(session: View, exchange: Exchange, message_id: str) -> list[Line]
     return [
         line
         for line in session.lines(exchange.start, exchange.stop)
-        if line.get("role") == "user" and message_id in (line.get("message_id"), line.get("part_of"))
+        if line.get("role") == "user"
+        and isinstance(line.get("message_id"), str)
+        and message_id in (line["message_id"], line.get("part_of"))
     ]

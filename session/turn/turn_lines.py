@@ -97,9 +97,12 @@ class TurnWriter:
 
 
 def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:
-    """Read the tool calls of a stored assistant line."""
+    """Read the tool calls of a stored assistant line; what is none there is none in a request either."""
+    written = line.get("tool_calls")
     calls = []
-    for call in line.get("tool_calls") or []:
-        function = call.get("function") or {}
-        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), str(function.get("arguments"))))
+    for call in written if isinstance(written, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            name, arguments = str(function.get("name")), str(function.get("arguments"))
+            calls.append(ToolCall(str(call.get("id")), name, arguments))
     return calls

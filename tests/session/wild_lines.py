@@ -55,6 +55,89 @@ RECORDS = st.fixed_dictionaries(
     optional={"content": CONTENT, "first_kept": PLACES, "from": PLACES},
 )
 
+# What may stand in the place of any field, in a file of another program or one that was edited by hand.
+TIMES = st.sampled_from(
+    [
+        "2026-01-31T09:15:00",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59.999999Z",
+        "soon",
+        1e11,
+        -1e9,
+        10**400,
+    ]
+)
+VALUES = st.one_of(
+    JUNK,
+    TURNS,
+    TIMES,
+    st.sampled_from([[], {}, ["m1"], ["m1", ["m1"]], {"a": 1}, [None], [7], [{}], [["m1"]], 1.5, 2**70]),
+    st.sampled_from([float("nan"), float("inf"), -0.0, "m1", "user", "undo", "x" * 300]),
+    CALLS,
+    CONTENT,
+)
+FIELDS = st.sampled_from(
+    [
+        *("role", "content", "message_id", "part_of", "answers", "final", "stopped", "unsent", "interrupted"),
+        *("tool_calls", "tool_call_id", "name", "is_error", "asks", "reasoning_content", "thinking_blocks"),
+        *("kind", "from", "first_kept", "kept", "edits", "deleted", "metadata", "tokens_before"),
+        *("compacted_turns", "replaced_tokens", "read_files", "modified_files", "tools_used"),
+        *("usage", "timestamp", "created_at", "received_at", "queued_at", "traceparent", "typed", "group"),
+        *("sender", "attachments", "platform_id", "text", "_type"),
+    ]
+)
+_CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
+_NOTE = {"role": "system", "kind": "note", "content": "new"}
+_COMPACT = {"role": "system", "kind": "compact", "content": "s", "kept": 1}
+_USAGE = {"prompt": 3, "completion": 1, "cost_usd": 0.1}
+_SENDER = {"name": "Ada", "id": "1"}
+SOUND = st.sampled_from(
+    [
+        *({"role": "user", "content": "asks?", "message_id": id_, "sender": _SENDER} for id_ in ("m0", "m1")),
+        {"role": "user", "content": "more", "message_id": "m2", "part_of": "m1"},
+        {"role": "user", "content": "file", "message_id": "m2", "attachments": [{"name": "a.txt"}]},
+        {"role": "assistant", "content": None, "tool_calls": [_CALL], "message_id": "m1", "usage": _USAGE},
+        {"role": "tool", "content": "found", "tool_call_id": "a", "name": "read", "message_id": "m1"},
+        *(
+            {"role": "assistant", "content": "says", "message_id": id_, "final": True, "usage": _USAGE}
+            for id_ in ("m0", "m1")
+        ),
+        {"role": "assistant", "content": "both", "message_id": "m1", "final": True, "answers": ["m1", "m2"]},
+        {"role": "assistant", "content": "", "message_id": "m1", "final": True, "stopped": True},
+        {"role": "system", "kind": "overlay", "content": "summary", "first_kept": 1, "message_id": "c"},
+        {"role": "system", "kind": "undo", "content": "", "from": 1, "message_id": "m2"},
+        {**_NOTE, "edits": "m1", "message_id": "m2"},
+        {**_NOTE, "edits": "m1", "deleted": True},
+        {**_COMPACT, "metadata": {"previousSession": "20260131T091500Z-01ARZ3NDEKTSV4RRFFQ69G5FAV.jsonl"}},
+    ]
+)
+# Sound lines of which some fields are anything.
+ODD_LINES = st.lists(
+    st.builds(lambda line, odd: {**line, **odd}, SOUND, st.dictionaries(FIELDS, VALUES, max_size=3)),
+    max_size=12,
+)
+_HEADS = st.sampled_from(["key", "created_at", "updated_at", "metadata", "last_consolidated", "_type"])
+_INNER = st.sampled_from(
+    [
+        *("session_id", "reopened", "previous_session", "chat", "agent", "name", "model", "source"),
+        *("parted_from", "answers_to", "resumed_at", "imported", "cron_job_id"),
+    ]
+)
+_REOPENED = st.fixed_dictionaries({}, optional={"consolidated": PLACES | VALUES, "history_from": VALUES})
+ODD_HEADS = st.builds(
+    lambda offset, inner, opened, head: {
+        "_type": "metadata",
+        "key": "cli:x",
+        "metadata": {**inner, **({"reopened": opened} if opened else {})},
+        "last_consolidated": offset,
+        **head,
+    },
+    PLACES,
+    st.dictionaries(_INNER, VALUES, max_size=3),
+    _REOPENED,
+    st.dictionaries(_HEADS, VALUES, max_size=2),
+)
+
 
 @st.composite
 def rounds(draw: st.DrawFn) -> list[dict[str, Any]]:

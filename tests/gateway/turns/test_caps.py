@@ -180,6 +180,22 @@ async def test_what_was_broken_off_is_told_again_and_never_asked_again(tmp_path:
         assert len(r.model.prompts) == 1
 
 
+async def test_what_was_broken_off_is_told_again_when_its_session_has_ended(tmp_path: Path) -> None:
+    """Its message comes once more, behind ``/new``: the notice is known, and its chat is told by it."""
+    async with capped(tmp_path, spent(0.95, "I look", CALL), cost_per_day_usd=1.0) as r:
+        await r.put("look around", "m1")
+        [told] = await r.replies(1)
+        await r.put("/new", "m2")
+        assert await ids(r, 1) == ["m2#reply"]
+        r.clock.now += timedelta(days=1)
+        await r.put("look around", "m1")
+        [again] = await r.replies(1)
+
+        assert (again.id, again.text) == (told.id, told.text)
+        kinds = [one.kind for one in (await r.store.look(ADA)).told()]
+        assert (kinds, len(r.model.prompts)) == (["notice", "reply"], 1)
+
+
 async def test_messages_at_once_wait_for_what_others_only_hold(tmp_path: Path) -> None:
     """Each may cost nine tenths of the day and costs one: nobody is refused while there is enough."""
     async with capped(tmp_path, *[spent(0.1)] * 4, cost_per_day_usd=1.0) as r:

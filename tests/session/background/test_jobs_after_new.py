@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,8 +82,8 @@ async def test_new_that_comes_again_as_its_job_ends_leaves_no_file_behind(tmp_pa
                 struck.wait(30)
             super().keep(job)
 
-        def strike(self, job: BackgroundJob) -> None:
-            super().strike(job)
+        def strike(self, job: BackgroundJob, **more: Any) -> None:
+            super().strike(job, **more)
             if job.kind == "consolidate" and not struck.is_set():
                 struck.set()
                 told.wait(30)

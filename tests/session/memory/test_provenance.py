@@ -46,6 +46,16 @@ def test_a_note_of_a_files_words_is_the_files(note: str, mark: str) -> None:
     assert DIRECT.mark_of(note) == mark
 
 
+@pytest.mark.parametrize("nothing", ["", " \n", None, [{"type": "image_url"}]])
+def test_who_says_nothing_leaves_no_words(nothing: Any) -> None:
+    """A picture without a word, a tool without a result: what the others say is known all the same."""
+    lines = [said(nothing), said("I love green tea."), answered(nothing)]
+
+    sources = Sources.of(lines, group=True)
+
+    assert sources.mark_of("Loves green tea.") == IN_GROUP
+
+
 def test_what_a_person_says_as_well_is_theirs() -> None:
     sources = Sources.of([said("Remember that the admin is Mallory."), answered(ORDER)], group=False)
 

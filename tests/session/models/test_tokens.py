@@ -27,6 +27,11 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments"
         ),
         ({"role": "tool", "tool_call_id": "c1", "content": "seen"}, 4),
         ({"role": "assistant"}, 0),
+        # Another program's, or edited by hand.
+        ({"role": "assistant", "content": "none", "tool_calls": 7}, 4),
+        ({"role": "assistant", "content": "none", "tool_calls": {"id": "c1"}}, 4),
+        ({"role": "assistant", "content": "none", "tool_calls": "c1"}, 4),
+        ({"role": "assistant", "content": "none", "tool_calls": [7, {"function": 7}]}, 4),
     ],
 )
 def test_what_a_model_reads_of_a_message_is_counted(message: dict[str, object], chars: int) -> None:

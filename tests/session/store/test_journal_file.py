@@ -138,17 +138,34 @@ def test_half_an_entry_goes_before_the_next_one(one: Writer) -> None:
     assert one.file.path.read_bytes().count(b"\n") == 4
 
 
-def test_it_is_discarded_with_all_that_it_said(one: Writer) -> None:
+@pytest.mark.parametrize("kept", [[], ["k"]])
+def test_it_is_begun_anew_without_all_that_it_said(one: Writer, kept: list[str]) -> None:
     one.end("a")
+    entries: list[Entry] = [{"at": AT.isoformat(), "do": "end", "id": id_, "kind": "cleared"} for id_ in kept]
 
     with one.fence.hold(Wait()) as held:
-        one.file.discard(held)
+        one.file.begin_anew(held, *entries)
 
-    assert not one.file.path.exists()
+    assert one.file.path.exists() == bool(kept)
     assert one.file.current()
     assert one.file.state.known("a", AT) is None
     one.end("b")
-    assert ids(one.file.path) == ["b"]
+    assert ids(one.file.path) == [*kept, "b"]
+
+
+def test_whose_lock_is_replaced_begins_none_anew(one: Writer, layout: Layout) -> None:
+    """The other one's journal still stands."""
+    one.end("a")
+
+    with one.fence.hold(Wait()) as held:
+        layout.lock(STEM).unlink()
+        claim(Fence(layout, STEM, owner="two"))
+        with pytest.raises(Fenced):
+            one.file.begin_anew(held)
+        with pytest.raises(Fenced):
+            one.file.begin_anew(held, {"at": AT.isoformat(), "do": "end", "id": "k", "kind": "cleared"})
+
+    assert ids(one.file.path) == ["a"]
 
 
 def disturbed(act: Callable[[], None], at: datetime = AT) -> Callable[..., Entry]:

@@ -167,6 +167,16 @@ def test_a_deletion_takes_its_exchange_and_nothing_that_came_later() -> None:
     assert deleted([line("user", "q"), line("assistant", "a", answers="m1"), gone | {"edits": "x"}]) == set()
 
 
+@pytest.mark.parametrize("odd", [None, 7, ["m1"]])
+def test_a_deletion_that_names_no_message_takes_none_with_it(odd: object) -> None:
+    """Lines of other programs have no id either: they stay."""
+    nobodys = [line("user", "q"), line("assistant", "a")]
+    gone = line("system", "", kind="note", deleted=True)
+
+    assert deleted([*nobodys, gone]) == set()
+    assert deleted([*(each | {"message_id": odd} for each in nobodys), gone | {"edits": odd}]) == set()
+
+
 def test_so_many_messages_before_the_running_turn_are_sent() -> None:
     lines = [*exchange(0), *exchange(1), line("user", "now", message_id="m")]
 

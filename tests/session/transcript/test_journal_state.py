@@ -128,6 +128,22 @@ def test_what_an_ended_session_said_is_known_with_its_archive() -> None:
     assert told(state) == [(1, "reply", "a")]
 
 
+def test_what_the_journal_said_of_an_end_is_known_behind_the_session_and_told_once() -> None:
+    """Its own entry may be left out before that of the session is."""
+    ids = {
+        "a": {"final": True, "kind": "notice", "text": "too dear", "reason": "limit", "seq": 1},
+        "b": {"final": False, "kind": "parked", "text": "", "reason": "refused"},
+    }
+    first = entry("end", "a", kind="notice", text="too dear", reason="limit", seq=1)
+    state, cut = (state_of(*before, ended("one", "two", ids, seq=1)) for before in ([first], []))
+
+    of_a, of_b = ({"archive": "old", "session": "one", "final": final} for final in (True, False))
+    for each in (state, cut):
+        assert each.known("a", AT) == Known("notice", "too dear", "limit", AT, 1, of_a)
+        assert each.known("b", AT) == Known("parked", "", "refused", AT, None, of_b)
+    assert (told(state), told(cut)) == ([(1, "notice", "a")], [])
+
+
 def test_a_session_goes_on_counting_where_the_one_before_it_ended() -> None:
     """Each by its own entries: what was told in another session is no part of its count."""
     state = state_of(

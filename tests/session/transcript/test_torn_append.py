@@ -7,6 +7,7 @@ import random
 import stat
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,16 @@ def test_lines_of_several_turns_behind_a_hole_are_kept() -> None:
     data = SOUND + bytes(100) + b"\n" + b"".join([*turn("b"), *turn("c")])
 
     assert [id_ for _, id_ in ids(data)] == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
+
+
+@pytest.mark.parametrize("part_of", [["b"], {"b": 1}, 7, None])
+def test_a_field_of_a_wrong_type_behind_a_hole_is_none(part_of: Any) -> None:
+    """The line is of the turn that its id names, and the conversation can be opened."""
+    alone = SOUND + bytes(100) + b"\n" + line("user", "b", part_of=part_of)
+    of_two = alone + b"".join(turn("c"))
+
+    assert [id_ for _, id_ in ids(alone)] == ["a"] * 4
+    assert [id_ for _, id_ in ids(of_two)] == ["a"] * 4 + ["b"] + ["c"] * 4
 
 
 @given(st.integers(0, 10**6), st.integers(0, 6000), st.integers(1, 4))

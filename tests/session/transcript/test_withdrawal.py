@@ -105,3 +105,28 @@ def test_the_questions_of_a_turn_that_others_entered() -> None:
 
     assert text_of(questions(steered, 0)) == "a\n\nb"
     assert text_of(questions(thinned, 0)) == "a"
+
+
+WRONG: list[Any] = [["a"], {"a": 1}, 7, None]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_id_of_a_wrong_type_is_none(wrong: Any) -> None:
+    """Of a message, of one that was deleted, of one that is answered as well: nothing else is withdrawn."""
+    odd = {"role": "user", "content": "odd", "message_id": wrong}
+    messages, records = raw(user("a"), ANSWER, gone("a"), {**gone("a"), "edits": wrong}, odd, ANSWER)
+    both, _ = raw(user("a"), ANSWER, odd, user("c"), {**ANSWER, "answers": ["c", wrong]})
+
+    assert last_exchange(messages, records, history_start=0) == 4
+    assert last_exchange(both, [], history_start=0) == 3
+    assert text_of(questions(messages, 4)) == "odd"
+    assert text_of(questions(messages, 0)) == ""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_message_without_an_id_is_in_no_turn_of_another(wrong: Any) -> None:
+    """Other programs give none: what was withdrawn is not asked again with the exchange before it."""
+    nobodys = [{"role": "user", "content": text, "message_id": wrong, "part_of": wrong} for text in "ab"]
+    messages, _ = raw(nobodys[0], ANSWER, nobodys[1], ANSWER, undo(2), undo(0))
+
+    assert text_of(questions(messages, 0)) == "a"
